@@ -47,6 +47,7 @@ namespace {
 using namespace vlmtrain;
 
 constexpr int64_t kRows = 5632, kManyRows = 8 * kRows, kHidden = 3584, kIntermediate = 18944, kVocabulary = 152064;
+constexpr int64_t kTowerIntermediate = 3420;  // of Qwen2.5-VL's tower: rows that are no whole packs of 16 bytes
 constexpr int64_t kBf16 = 2, kFp32 = 4;
 
 class Race {
@@ -97,12 +98,19 @@ class Race {
   double copy_speed_ = 1;
 };
 
-void gates_and_activations(const Race& race) {
-  const at::Tensor x = race.draw({kRows, 2 * kIntermediate}), gradient = race.draw({kRows, kIntermediate});
-  const int64_t one = kRows * kIntermediate * kBf16;
+void gates(const Race& race, const std::string& name, int64_t rows, int64_t features) {
+  const at::Tensor x = race.draw({rows, 2 * features}), gradient = race.draw({rows, features});
+  const int64_t one = rows * features * kBf16;
   const auto silu = kernels::GateActivation::kSilu;
-  race.run("gate", 3 * one, [&] { kernels::gate(x, silu); });
-  race.run("gate, backwards", 5 * one, [&] { kernels::gate_backward(gradient, x, silu); });
+  race.run(name, 3 * one, [&] { kernels::gate(x, silu); });
+  race.run(name + ", backwards", 5 * one, [&] { kernels::gate_backward(gradient, x, silu); });
+}
+
+void gates_and_activations(const Race& race) {
+  gates(race, "gate", kRows, kIntermediate);
+  gates(race, "gate, 3420 features", kManyRows, kTowerIntermediate);
+  const at::Tensor gradient = race.draw({kRows, kIntermediate});
+  const int64_t one = kRows * kIntermediate * kBf16;
   const auto gelu = kernels::ActivationFunction::kGelu;
   race.run("activation, GELU", 2 * one, [&] { kernels::activate(gradient, gelu); });
   race.run("activation, GELU, backwards", 3 * one, [&] { kernels::activation_backward(gradient, gradient, gelu); });

@@ -5,7 +5,7 @@
 //   CUDA_INJECTION64_PATH=build/release/libvlmtrain_kernel_times.so VLMTRAIN_KERNEL_TIMES=times.txt vlmtrain --config …
 //
 // bench/kernel_times.py makes a table of the file: lines "N number name" of each name before its first kernel, and
-// "K number start end" in nanoseconds.
+// "K number start end gx gy gz bx by bz", in nanoseconds, with the kernel's grid and block.
 
 #include <cupti.h>
 
@@ -30,9 +30,10 @@ class Writer {
     if (file_ == nullptr) return;
     const auto [place, is_new] = numbers_.try_emplace(kernel.name, numbers_.size());
     if (is_new) static_cast<void>(std::fprintf(file_, "N %zu %s\n", place->second, kernel.name));
-    static_cast<void>(std::fprintf(file_, "K %zu %llu %llu\n", place->second,
+    static_cast<void>(std::fprintf(file_, "K %zu %llu %llu %d %d %d %d %d %d\n", place->second,
                                    static_cast<unsigned long long>(kernel.start),
-                                   static_cast<unsigned long long>(kernel.end)));
+                                   static_cast<unsigned long long>(kernel.end), kernel.gridX, kernel.gridY,
+                                   kernel.gridZ, kernel.blockX, kernel.blockY, kernel.blockZ));
   }
   void flush() {
     const std::lock_guard lock(mutex_);

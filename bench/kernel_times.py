@@ -1,15 +1,18 @@
-"""Where a training step's time goes on a card: a table of kernels by what they do, of what bench/kernel_times.cpp wrote.
+"""Where a training step's time goes on a GPU: a table of kernels by what they do, of what bench/kernel_times.cpp wrote.
 
     python bench/kernel_times.py times.txt [--kernels 20]
 
-A step is what runs between two updates of weights; the last whole one is taken. Times are the card's.
+A step is what runs between two updates of weights; the last whole one is taken. Times are the GPU's. bench/step_parts.py
+separates the parts of the model.
 """
 
 import argparse
 import re
+import shutil
 import subprocess
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 UPDATES = ("adamw", "multi_tensor_apply")
 # Kernels of another step lie between those of two updates, and none between those of one.
@@ -24,29 +27,53 @@ KINDS = {
 }
 
 
+class Kernel(NamedTuple):
+    """A kernel that ran: nanoseconds, its name's number, and its grid and block, which are empty in files without them."""
+
+    start: int
+    end: int
+    number: int
+    grid: tuple = ()
+    block: tuple = ()
+
+
+def demangle(names):
+    """Returns the names as C++ spells them, or unchanged where no c++filt is installed."""
+    if not shutil.which("c++filt"):
+        return names
+    return subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def read(path):
-    """Names by number, and (start, end, number) in order. A last line without its end was cut off, and does not count."""
+    """Returns names by number, and the kernels in order. Ignores a last line without its end, which was cut off."""
     names, kernels = {}, []
     whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
     for line in whole.split("\n"):
         kind, _, rest = line.partition(" ")
-        words = rest.split(" ", 1 if kind == "N" else 2)
-        if kind == "N" and len(words) == 2:
-            names[int(words[0])] = words[1]
-        elif kind == "K" and len(words) == 3 and words[2]:
-            kernels.append((int(words[1]), int(words[2]), int(words[0])))
-    plain = subprocess.run(["c++filt"], input="\n".join(names.values()), capture_output=True, text=True, check=True)
-    return dict(zip(names, plain.stdout.splitlines(), strict=True)), sorted(kernels)
+        if kind == "N":
+            number, _, name = rest.partition(" ")
+            names[int(number)] = name
+        elif kind == "K":
+            number, start, end, *sizes = map(int, rest.split())
+            kernels.append(Kernel(start, end, number, tuple(sizes[:3]), tuple(sizes[3:])))
+    return dict(zip(names, demangle(list(names.values())), strict=True)), sorted(kernels)
+
+
+def last_step_of(names):
+    """Returns the places of a step's first and last kernel, and of the last one of the update before it, in a list of all
+    kernels' names; None without two updates."""
+    updates = [place for place, name in enumerate(names) if any(word in name.lower() for word in UPDATES)]
+    ends = [place for place, after in zip(updates, [*updates[1:], len(names) + BETWEEN_STEPS]) if after - place >= BETWEEN_STEPS]
+    return (ends[-2] + 1, ends[-1], ends[-2]) if len(ends) >= 2 else None
 
 
 def last_step(names, kernels):
-    """→ (its kernels, the nanoseconds from the end of the update before it to the end of its own)"""
-    updates = [i for i, kernel in enumerate(kernels) if any(word in names[kernel[2]].lower() for word in UPDATES)]
-    ends = [i for i, after in zip(updates, [*updates[1:], len(kernels) + BETWEEN_STEPS]) if after - i >= BETWEEN_STEPS]
-    if len(ends) < 2:
-        raise SystemExit("kernel_times: there are no two updates of weights; train for some steps")
-    first, last = ends[-2], ends[-1]
-    return kernels[first + 1 : last + 1], kernels[last][1] - kernels[first][1]
+    """Returns the kernels of the last step, and the nanoseconds from the end of the update before it to the end of its own."""
+    places = last_step_of([names[kernel.number] for kernel in kernels])
+    if places is None:
+        raise SystemExit("kernel_times: the file has fewer than two updates of weights; train for some steps")
+    first, last, before = places
+    return kernels[first : last + 1], kernels[last].end - kernels[before].end
 
 
 def kind_of(name):
@@ -72,11 +99,12 @@ def main():
     names, kernels = read(arguments.times)
     step, wall = last_step(names, kernels)
     by_kind, by_name = defaultdict(lambda: [0, 0]), defaultdict(lambda: [0, 0])
-    for start, end, number in step:
-        for sums, key in ((by_kind, kind_of(names[number])), (by_name, short(names[number]))):
+    for kernel in step:
+        name = names[kernel.number]
+        for sums, key in ((by_kind, kind_of(name)), (by_name, short(name))):
             sums[key][0] += 1
-            sums[key][1] += end - start
-    busy = sum(end - start for start, end, _ in step)
+            sums[key][1] += kernel.end - kernel.start
+    busy = sum(kernel.end - kernel.start for kernel in step)
     print(f"A step of {wall / 1e6:.1f} ms: {len(step):,} kernels, which run for {busy / 1e6:.1f} ms.")
 
     def longest(sums):

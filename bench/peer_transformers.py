@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "refe
 import llava  # noqa: E402
 
 IGNORED = -100
+# The end of a turn and the start of an answer, of Idefics3 and of ChatML (Qwen). The first whose end is a token counts.
+TURNS = {llava.END_OF_UTTERANCE: "Assistant:", "<|im_end|>": "<|im_start|>assistant\n"}
 
 
 def seconds_since_process_start():
@@ -41,15 +43,19 @@ class Batches(torch.utils.data.Dataset):
         self.samples = {sample["id"]: sample for sample in samples}
         self.image_root = image_root
         self.order = order
-        self.end_of_turn = processor.tokenizer.convert_tokens_to_ids(llava.END_OF_UTTERANCE)
-        self.answer_start = processor.tokenizer("Assistant:")["input_ids"]
+        end_of_turn = next(token for token in TURNS if token in processor.tokenizer.get_vocab())
+        self.end_of_turn = processor.tokenizer.convert_tokens_to_ids(end_of_turn)
+        self.answer_start = processor.tokenizer(TURNS[end_of_turn])["input_ids"]
         self.newline = processor.tokenizer("\n")["input_ids"]
 
     def __len__(self):
         return len(self.order)
 
     def __getitem__(self, step):
-        samples = [self.samples[name] for name in self.order[step]]
+        return self.make_batch(self.order[step])
+
+    def make_batch(self, names):
+        samples = [self.samples[name] for name in names]
         prompts = [self.processor.apply_chat_template(llava.to_messages(sample)) for sample in samples]
         images = [[Image.open(p) for p in llava.image_paths(sample, self.image_root)] for sample in samples]
         batch = self.processor(
@@ -59,7 +65,7 @@ class Batches(torch.utils.data.Dataset):
         return dict(batch)
 
     def label_mask(self, input_ids):
-        """Every turn ends with an end-of-turn token and a newline; answers are the turns that begin with "Assistant:"."""
+        """Every turn ends with an end-of-turn token and a newline; answers are the turns that begin as TURNS has it."""
         mask = torch.zeros_like(input_ids, dtype=torch.bool)
         for row, ids in enumerate(input_ids.tolist()):
             start = 0

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 import pack
+import packages
 import page
 import programs
 import runner
@@ -152,6 +153,8 @@ def pack_queue(arguments, parser):
     entries = arguments.entries or [entry for entry in ENTRIES if queue.states[entry.name] != DONE]
     if not arguments.no_build:
         pack.build_portable()
+    if "python" in pack.folders_of(entries):
+        packages.build(pack.CARRIED / "python")
     pack.write_state(queue)
     pack.remove_unneeded(entries)
     pack.reduce_checkout()
@@ -227,7 +230,7 @@ def main():
     action = dry if arguments.command == "run" and arguments.dry else ACTIONS[arguments.command]
     try:
         return action(arguments, parser)
-    except (programs.Unusable, pack.PackFailed) as error:
+    except (programs.Unusable, pack.PackFailed, packages.DownloadFailed) as error:
         print(f"gpu_queue: {error}", file=sys.stderr)
         return 2
 
