@@ -1,6 +1,8 @@
 """Tests of scripts/gpu_queue without a GPU and without the program: states, order, archive, page, packing."""
 
 import json
+import random
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,6 +14,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "gpu_queue"))
 
+import carried  # noqa: E402
 import pack  # noqa: E402
 import page  # noqa: E402
 import runner  # noqa: E402
@@ -192,18 +195,50 @@ class Entries(unittest.TestCase):
 
 
 class Packing(RepositoryCase):
-    def test_sizes_are_those_of_what_travels(self):
-        carried = self.folder / "gpu-queue"
-        (carried / "portable").mkdir(parents=True)
-        (carried / "portable" / "vlmtrain").write_bytes(b"x" * 2 ** 20)
-        (carried / "queue.json").write_text("{}")
-        (self.folder / ".gitignore").write_text("gpu-queue/\n")
-        with mock.patch.object(pack, "CARRIED", carried):
-            lines, fits = pack.describe([self.first])
-            self.assertTrue(fits)
-            self.assertIn("gpu-queue/portable 1.0 MiB", lines)
-            with mock.patch.object(pack, "LIMIT_BYTES", 2 ** 20):
-                self.assertFalse(pack.describe([self.first])[1])
+    def stage(self, name, content):
+        folder = self.folder / "build" / name
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(content)
+        (folder / "link").symlink_to("file")
+        archive = folder.with_name(f"{name}.tar.xz")
+        carried.compress(folder, archive)
+        return archive
+
+    def test_pieces_of_several_calls_are_joined(self):
+        content = random.Random(1).randbytes(300_000)
+        archives = [self.stage("small", b"x"), self.stage("large", content)]
+        calls = carried.write_calls(archives, 100_000, self.folder / "calls")
+        self.assertEqual([call.name for call in calls], ["call-1", "call-2", "call-3", "call-4"])
+        for call in calls:
+            self.assertLessEqual(pack.size_of(call.iterdir()), 100_000)
+        kept = self.folder / "kept"
+        for call in calls:
+            arrived = self.folder / f"there-{call.name}"
+            arrived.mkdir()
+            call.rename(arrived / call.name)
+            names = carried.receive(arrived, kept)
+            self.assertEqual(names, ["small"] if call != calls[-1] else ["large", "small"])
+        self.assertEqual((kept / "carried" / "large" / "link").read_bytes(), content)
+
+    def test_a_folder_that_changed_replaces_the_kept_one(self):
+        kept = self.folder / "kept"
+        for content in (b"old", b"new"):
+            shutil.rmtree(self.folder / "build", ignore_errors=True)
+            carried.write_calls([self.stage("portable", content)], 10_000, self.folder / "calls")
+            carried.receive(self.folder / "calls", kept)
+            self.assertEqual((kept / "carried" / "portable" / "file").read_bytes(), content)
+
+    def test_every_call_has_the_state_and_fits(self):
+        (self.folder / ".gitignore").write_text("build/\ncalls/\n")
+        with mock.patch.object(pack, "STAGE", self.folder / "build"), mock.patch.object(pack, "MARGIN_BYTES", 10_000), \
+                mock.patch.object(pack, "LIMIT_BYTES", 200_000):
+            self.stage("large", random.Random(1).randbytes(300_000))
+            lines = pack.write_calls(["large"], self.queue(), self.folder / "calls")
+        self.assertEqual([line.partition(":")[0] for line in lines if line.startswith("call")], ["call-1", "call-2"])
+        self.assertIn("keep", lines[-2])
+        self.assertIn("--seconds 540", lines[-1])
+        for call in (self.folder / "calls").iterdir():
+            self.assertEqual(json.loads((call / "queue.json").read_text())["entries"]["a"]["state"], state.NEVER)
 
     def test_the_checkout_is_reduced_and_restored(self):
         self.commit("keep.txt", "1")

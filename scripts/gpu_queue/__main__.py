@@ -1,7 +1,7 @@
 """Runs the measurements that need a GPU, those that are missing or stale first. docs/gpu-queue.md
 
     scripts/gpu_queue.sh list                        entries, their state and seconds
-    scripts/gpu_queue.sh pack [ENTRY …]              here: fills gpu-queue/, reduces the checkout, prints what travels
+    scripts/gpu_queue.sh pack [ENTRY …]              here: reduces the checkout, prepares gpu-queue/call-N, prints sizes and calls
     scripts/gpu_queue.sh run --seconds 540           on the GPU machine: runs what is due; also without the word run
     scripts/gpu_queue.sh keep                        there: keeps carried folders for a later call
     scripts/gpu_queue.sh unpack                      here: restores the checkout
@@ -15,13 +15,13 @@ failed, but entries remain.
 
 import argparse
 import json
-import shutil
 import sys
 import tarfile
 import tempfile
 import time
 from pathlib import Path
 
+import carried
 import pack
 import packages
 import page
@@ -31,10 +31,10 @@ from entries import ENTRIES
 from harness import inputs, program, results
 from harness.bench import Bench
 from runner import say
+from carried import KEPT
 from state import DONE, RESULTS, Queue
 
 COMMANDS = ("list", "pack", "run", "keep", "unpack", "collect", "render", "self-test")
-KEPT = Path(tempfile.gettempdir()) / "vlmtrain-gpu-queue"
 HOURS = 24 * 3600
 
 
@@ -47,12 +47,12 @@ def read_arguments():
     parser.add_argument("--out", type=Path, default=KEPT / "results", help=f"folder of results, which later calls continue; default: {KEPT}/results")
     parser.add_argument("--archive", type=Path, help=f"file for all results together, rewritten after every entry; default: OUT/{runner.ARCHIVE}")
     parser.add_argument("--work", type=Path, help="folder of checkpoints and runs, up to 40 GB; default: a temporary one that remains")
-    parser.add_argument("--vlmtrain", type=Path, help="default: gpu-queue/portable/vlmtrain, else build/release/vlmtrain")
+    parser.add_argument("--vlmtrain", type=Path, help="default: the carried portable/vlmtrain, else build/release/vlmtrain")
     parser.add_argument("--gpu-tests", type=Path, help="default: gpu_tests next to vlmtrain, or in tests/ there")
     parser.add_argument("--libtorch", type=Path, help="LibTorch's folder, for a portable program; default: that of this Python")
     parser.add_argument("--only", default="", metavar="TEXT", help="only checks whose names contain this")
     parser.add_argument("--again", action="store_true", help="run entries that are done, and finished checks")
-    parser.add_argument("--no-build", action="store_true", help="pack: use the programs that gpu-queue/portable has")
+    parser.add_argument("--no-build", action="store_true", help="pack: use the programs in build/gpu-queue/portable")
     arguments = parser.parse_args()
     arguments.command = arguments.words.pop(0) if arguments.words and arguments.words[0] in COMMANDS else "run"
     if arguments.command == "collect":
@@ -68,9 +68,14 @@ def read_arguments():
 
 
 def packed_state():
-    """Returns what `pack` wrote, if this is a copy without the repository's history."""
-    path = pack.CARRIED / "queue.json"
-    return json.loads(path.read_text()) if path.exists() and not (inputs.ROOT / ".git").exists() else None
+    """Returns what `pack` wrote, if this is a copy without the repository's history, and unpacks what the call carries."""
+    if (inputs.ROOT / ".git").exists():
+        return None
+    found = sorted(carried.CALLS.glob("call-*/queue.json"))
+    if not found:
+        return None
+    carried.receive()
+    return json.loads(found[-1].read_text())
 
 
 def make_bench(arguments, device, out):
@@ -80,7 +85,7 @@ def make_bench(arguments, device, out):
     out.mkdir(parents=True, exist_ok=True)
     work = arguments.work or KEPT / "work"
     bench = Bench(arguments.vlmtrain, device, work.absolute(), programs.find_gpu_tests(arguments.vlmtrain, arguments.gpu_tests),
-                  arguments.version, [pack.CARRIED, KEPT / "carried"], out.absolute())
+                  arguments.version, KEPT / "carried", out.absolute())
     bench.work.mkdir(parents=True, exist_ok=True)
     bench.clock = program.Clock(300)
     programs.check_device(bench)
@@ -148,30 +153,19 @@ def list_entries(arguments, _):
     return 0
 
 
-def pack_queue(arguments, parser):
+def pack_queue(arguments, _):
     queue = Queue(ENTRIES)
     entries = arguments.entries or [entry for entry in ENTRIES if queue.states[entry.name] != DONE]
-    if not arguments.no_build:
-        pack.build_portable()
-    if "python" in pack.folders_of(entries):
-        packages.build(pack.CARRIED / "python")
-    pack.write_state(queue)
-    pack.remove_unneeded(entries)
+    names = pack.folders_of(entries)
+    pack.build(names, not arguments.no_build)
     pack.reduce_checkout()
-    lines, fits = pack.describe(entries)
-    say("\n".join(lines))
-    if not fits:
-        parser.error("too large for one call: name fewer entries, or carry folders in calls of their own with `keep`")
-    say("there: scripts/gpu_queue.sh --seconds 540 --archive $OUT/" + runner.ARCHIVE + "   with carry: gpu-queue")
+    say("\n".join(pack.write_calls(names, queue)))
     return 0
 
 
 def keep(*_):
-    """Copies carried folders out of the checkout of the GPU machine, where the next call's carry would remove them."""
-    for path in sorted(pack.CARRIED.iterdir()):
-        if path.is_dir():
-            shutil.copytree(path, KEPT / "carried" / path.name, dirs_exist_ok=True, symlinks=True)
-            say(f"kept {path.name}")
+    """Takes what this call carries out of the checkout, where the next call's carry would replace it."""
+    say("kept: " + (", ".join(carried.receive()) or "pieces only"))
     return 0
 
 

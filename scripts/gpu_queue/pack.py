@@ -1,15 +1,16 @@
-"""Reduces the checkout and fills gpu-queue/, so that both fit what a GPU machine accepts: 64 MiB together per call."""
+"""Reduces the checkout and prepares the calls of a GPU machine, which accepts 64 MiB per call."""
 
 import json
-import os
-import shutil
 import subprocess
 
+import carried
+import packages
 from harness import inputs
 from state import git
 
-CARRIED = inputs.ROOT / "gpu-queue"
+STAGE = inputs.ROOT / "build" / "gpu-queue"
 LIMIT_BYTES = 64 * 2 ** 20
+MARGIN_BYTES = 2 ** 20  # names, folders and queue.json
 # What the queue reads of the checkout: scripts, presets, the peers, and for gpu_tests their cases without expected tensors.
 CHECKOUT = ["/*", "!/src/", "!/include/", "!/docs/", "!/packaging/", "!/tests/", "/tests/parity/data/*/", "/tests/parity/reference/",
             "/tests/gpu/", "!/tests/parity/data/*/expected.safetensors"]
@@ -17,10 +18,6 @@ CHECKOUT = ["/*", "!/src/", "!/include/", "!/docs/", "!/packaging/", "!/tests/",
 
 class PackFailed(Exception):
     pass
-
-
-def files_below(folder):
-    return [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
 
 
 def size_of(paths):
@@ -46,19 +43,16 @@ def restore_checkout():
         raise PackFailed(f"git sparse-checkout disable: {ended.stderr.strip()}")
 
 
-def build_portable():
-    """Builds the portable programs and the two that measure kernels into gpu-queue/portable."""
-    folder = CARRIED / "portable"
+def build_portable(folder):
+    """Builds the portable programs and the two that measure kernels; gpu_tests go into a folder of their own."""
     build = inputs.ROOT / "build" / "portable"
     subprocess.run(["scripts/make_portable.sh", folder], cwd=inputs.ROOT, check=True)
     subprocess.run(["cmake", "--build", build, "--target", "kernel_speed", "kernel_times"], cwd=inputs.ROOT, check=True)
     for name in ("kernel_speed", "libvlmtrain_kernel_times.so"):
         subprocess.run(["strip", "--strip-unneeded", "-o", folder / name, build / name], check=True)
-
-
-def write_state(queue):
-    CARRIED.mkdir(exist_ok=True)
-    (CARRIED / "queue.json").write_text(json.dumps(queue.to_pack(), indent=1) + "\n")
+    tests = folder.with_name("gpu_tests")
+    tests.mkdir(exist_ok=True)
+    (folder / "gpu_tests").replace(tests / "gpu_tests")
 
 
 def folders_of(entries):
@@ -66,25 +60,33 @@ def folders_of(entries):
     return list(dict.fromkeys(name for entry in entries for name in entry.carry))
 
 
-def remove_unneeded(entries):
-    """Removes folders of gpu-queue/ that no chosen entry needs, so that they do not travel."""
-    for path in CARRIED.iterdir():
-        if path.is_dir() and path.name not in folders_of(entries):
-            shutil.rmtree(path)
+BUILDERS = {"portable": build_portable, "python": packages.build}
 
 
-def describe(entries):
-    """Returns the lines that `pack` prints, and whether everything fits one call."""
+def build(names, again=True):
+    """Builds the folders in STAGE. Without `again`, only those that are missing."""
+    STAGE.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if name in BUILDERS and (again or not (STAGE / name).exists()):
+            BUILDERS[name](STAGE / name)
+        if not (STAGE / name).exists():
+            raise PackFailed(f"build/gpu-queue/{name}: does not exist; it is built together with portable")
+        carried.compress(STAGE / name, STAGE / f"{name}.tar.xz")
+
+
+def write_calls(names, queue, folder=carried.CALLS):
+    """Writes gpu-queue/call-N. Returns the lines that `pack` prints."""
     checkout = checkout_bytes()
+    room = LIMIT_BYTES - checkout - MARGIN_BYTES
+    if room <= 0:
+        raise PackFailed(f"the checkout has {checkout / 2 ** 20:.1f} MiB, and a call {LIMIT_BYTES // 2 ** 20}; remove files that git does not ignore")
+    archives = [STAGE / f"{name}.tar.xz" for name in names]
+    calls = carried.write_calls(archives, room, folder)
     lines = [f"checkout {checkout / 2 ** 20:.1f} MiB"]
-    total = checkout + size_of([CARRIED / "queue.json"])
-    for name in folders_of(entries):
-        folder = CARRIED / name
-        if not folder.exists():
-            lines.append(f"gpu-queue/{name}: missing")
-            continue
-        size = size_of(files_below(folder))
-        total += size
-        lines.append(f"gpu-queue/{name} {size / 2 ** 20:.1f} MiB")
-    lines.append(f"together {total / 2 ** 20:.1f} MiB of {LIMIT_BYTES // 2 ** 20}")
-    return lines, total <= LIMIT_BYTES
+    lines += [f"{name} {archive.stat().st_size / 2 ** 20:.1f} MiB, compressed" for name, archive in zip(names, archives)]
+    for call in calls:
+        (call / "queue.json").write_text(json.dumps(queue.to_pack(), indent=1) + "\n")
+        total = checkout + size_of(call.iterdir())
+        command = "keep" if call != calls[-1] else "--seconds 540 --archive $OUT/results.tar.gz"
+        lines.append(f"{call.name}: {total / 2 ** 20:.1f} of {LIMIT_BYTES // 2 ** 20} MiB; carry gpu-queue/{call.name}; scripts/gpu_queue.sh {command}")
+    return lines

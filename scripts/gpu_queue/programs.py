@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from carried import KEPT
 from harness import inputs
 
 
@@ -30,9 +31,9 @@ def find_python_libtorch():
 
 
 def default_program():
-    """Returns gpu-queue/portable/vlmtrain where `pack` made it, else the release build's."""
-    portable = inputs.ROOT / "gpu-queue" / "portable" / "vlmtrain"
-    return portable if portable.exists() else inputs.ROOT / "build" / "release" / "vlmtrain"
+    """Returns the carried program on a copy without the repository's history, else the release build's."""
+    portable = KEPT / "carried" / "portable" / "vlmtrain"
+    return portable if portable.exists() and not (inputs.ROOT / ".git").exists() else inputs.ROOT / "build" / "release" / "vlmtrain"
 
 
 def find_core(vlmtrain):
@@ -43,7 +44,7 @@ def find_core(vlmtrain):
 
 def find_gpu_tests(vlmtrain, named=None):
     folder = vlmtrain.resolve().parent
-    for path in [named] if named else [folder / "gpu_tests", folder / "tests" / "gpu_tests"]:
+    for path in [named] if named else [folder / "gpu_tests", folder / "tests" / "gpu_tests", folder.parent / "gpu_tests" / "gpu_tests"]:
         if path.exists():
             return path.absolute()
     return None

@@ -59,7 +59,7 @@ class Bench:
     """The programs, the device and the working folders of a queue run.
 
     `device` is under test: cuda, cuda:N, virtual:NAME, or cpu, which is compared with itself on two threads. `portable` holds the
-    measuring programs next to vlmtrain, `carried` the parents of carried folders, `out` the results. `fault`: in
+    measuring programs next to vlmtrain, `carried` the folders that travelled to the GPU machine, `out` the results. `fault`: in
     a self-test, overrides of the side under test that a check has to notice. Checks of one entry may run in several threads.
     """
 
@@ -67,7 +67,7 @@ class Bench:
         self.vlmtrain, self.device, self.work, self.gpu_tests = vlmtrain, device, work, gpu_tests
         self.program_identity = program_identity
         self.portable = vlmtrain.parent
-        self.carried_folders = carried or [inputs.ROOT / "gpu-queue"]
+        self.carried = carried
         self.out = out or work
         self.clock = program.Clock(0)
         self.tokenizer = None  # tokenizer.json for presets without one; inputs.write_tokenizer makes it otherwise
@@ -82,8 +82,8 @@ class Bench:
             return self.locks.setdefault(path, threading.RLock())
 
     def find_carried(self, name):
-        """Returns the carried folder or file of that name, or None."""
-        return next((folder / name for folder in self.carried_folders if (folder / name).exists()), None)
+        """Returns the carried folder of that name, or None."""
+        return self.carried / name if self.carried and (self.carried / name).exists() else None
 
     def attach(self, name):
         """Returns a path for a raw file that goes into the result archive."""

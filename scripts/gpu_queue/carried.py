@@ -1,0 +1,84 @@
+"""Folders that travel to a GPU machine: compressed, cut into pieces that fit a call, and joined there."""
+
+import hashlib
+import io
+import re
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+from harness import inputs
+
+# Here: one folder per call, which the call carries. There: the same, and what earlier calls brought.
+CALLS = inputs.ROOT / "gpu-queue"
+KEPT = Path(tempfile.gettempdir()) / "vlmtrain-gpu-queue"
+PIECE = re.compile(r"(?P<name>[\w-]+)\.tar\.xz\.(?P<number>\d+)of(?P<count>\d+)")
+
+
+def compress(folder, archive):
+    """Writes `archive` from a folder, unless it is newer than all of its files."""
+    newest = max((path.stat().st_mtime for path in folder.rglob("*")), default=0)
+    if archive.exists() and archive.stat().st_mtime >= newest:
+        return
+    partial = archive.with_name(archive.name + ".partial")
+    with tarfile.open(partial, "w:xz") as opened:
+        opened.add(folder, ".")
+    partial.replace(archive)
+
+
+def write_calls(archives, room, folder):
+    """Fills `folder`/call-1, call-2 … with pieces of the archives, at most `room` bytes per call. Returns the folders."""
+    shutil.rmtree(folder, ignore_errors=True)
+    cuts, left, call = [], room, 1  # (archive, offset, bytes, call)
+    for archive in archives:
+        offset, size = 0, archive.stat().st_size
+        while offset < size:
+            length = min(size - offset, left)
+            cuts.append((archive, offset, length, call))
+            offset, left = offset + length, left - length
+            if left == 0:
+                left, call = room, call + 1
+    for archive, offset, length, call in cuts:
+        pieces = [cut for cut in cuts if cut[0] == archive]
+        number = pieces.index((archive, offset, length, call)) + 1
+        target = folder / f"call-{call}" / f"{archive.name}.{number}of{len(pieces)}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(archive, "rb") as file:
+            file.seek(offset)
+            target.write_bytes(file.read(length))
+    return sorted(folder.glob("call-*"))
+
+
+def receive(folder=CALLS, kept=KEPT):
+    """Takes what this call carries out of the checkout, and unpacks the archives of which all pieces have arrived.
+
+    Returns the names of the folders in `kept`/carried.
+    """
+    pieces = kept / "pieces"
+    pieces.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("call-*/*"):
+        if PIECE.fullmatch(path.name):
+            shutil.copyfile(path, pieces / path.name)
+    by_name = {}
+    for path in pieces.iterdir():
+        match = PIECE.fullmatch(path.name)
+        by_name.setdefault((match["name"], int(match["count"])), {})[int(match["number"])] = path
+    for (name, count), found in by_name.items():
+        if len(found) == count:
+            unpack(name, [found[number] for number in sorted(found)], kept / "carried" / name)
+    return sorted(path.name for path in (kept / "carried").glob("*") if path.is_dir())
+
+
+def unpack(name, pieces, folder):
+    """Unpacks joined pieces, unless the folder has the same ones."""
+    content = b"".join(path.read_bytes() for path in pieces)
+    digest = hashlib.sha256(content).hexdigest()
+    marker = folder.with_name(name + ".sha256")
+    if folder.exists() and marker.exists() and marker.read_text() == digest:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:xz") as opened:
+        opened.extractall(folder)
+    marker.write_text(digest)
