@@ -52,10 +52,10 @@ class RepositoryCase(unittest.TestCase):
         self.git("add", name)
         self.git("commit", "-q", "-m", name)
 
-    def write_result(self, name, checks=(("x", results.PASSED),), complete=True, commit=None):
+    def write_result(self, name, checks=(("x", results.PASSED),), complete=True, commit=None, device="cuda"):
         lines = [{"name": check, "state": outcome, "text": "", "figures": {}, "fix": "", "seconds": 1} for check, outcome in checks]
         result = {"entry": name, "commit": commit or state.current_commit(), "date": "2026-01-01", "seconds": 1, "complete": complete,
-                  "checks": lines, **GPU}
+                  "checks": lines, "device": device, **GPU}
         (self.results / f"{name}.json").write_text(json.dumps(result))
 
     def queue(self, packed=None):
@@ -99,6 +99,7 @@ class States(RepositoryCase):
         (self.results / "a.json").rename(newer / "a.json")
         queue = state.Queue([self.first, self.second], self.results, newer=newer)
         self.assertEqual([queue.states[name] for name in "ab"], [state.DONE, state.NEVER])
+        self.assertEqual(state.Queue([self.first], self.results, newer=newer, device="cpu").states["a"], state.NEVER)
         self.commit("b.txt", "2")
         self.assertEqual(state.Queue([self.first], self.results, newer=newer).states["a"], state.NEVER)
 

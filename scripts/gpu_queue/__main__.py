@@ -105,7 +105,7 @@ def finish(done, remains):
 
 def run(arguments, _):
     device = arguments.device or "cuda"
-    queue = Queue(ENTRIES, packed=packed_state(), newer=arguments.out)
+    queue = Queue(ENTRIES, packed=packed_state(), newer=arguments.out, device=device)
     entries = (arguments.entries or ENTRIES) if arguments.again else [entry for entry in queue.due()
                                                                       if not arguments.entries or entry in arguments.entries]
     if not entries:
@@ -189,9 +189,15 @@ def collect(arguments, parser):
     with tarfile.open(archive) as opened:
         for member in opened.getmembers():
             name, _, extension = member.name.rpartition(".")
-            if extension == "json" and name in names:
-                (RESULTS / member.name).write_bytes(opened.extractfile(member).read())
-                say(f"collected {member.name}")
+            if extension != "json" or name not in names:
+                continue
+            content = opened.extractfile(member).read()
+            result = json.loads(content)
+            if not result["device"].startswith("cuda"):
+                say(f"left out {member.name}: it is of {result['gpu']}, not of a GPU")
+                continue
+            (RESULTS / member.name).write_bytes(content)
+            say(f"collected {member.name}: {page.summary(result)}")
     return render()
 
 

@@ -52,11 +52,11 @@ class Queue:
     """Which entries are due, in which order, and which checks of them remain.
 
     On a machine without the repository's history, `packed` has what `scripts/gpu_queue.sh pack` found: the commit and, for each
-    entry, its state and its result if that is incomplete. `newer` is a folder of results of the same commit that have not been
-    collected.
+    entry, its state and its result if that is incomplete. `newer` is a folder of results that have not been collected;
+    those of the same commit and `device` count.
     """
 
-    def __init__(self, entries, folder=RESULTS, packed=None, newer=None):
+    def __init__(self, entries, folder=RESULTS, packed=None, newer=None, device="cuda"):
         self.entries = entries
         self.commit = packed["commit"] if packed else current_commit()
         self.states, self.results = {}, {}
@@ -66,7 +66,7 @@ class Queue:
             self.states[entry.name] = known["state"] if packed else state_of(entry, result)
             self.results[entry.name] = result
             running = read_result(newer, entry.name) if newer else None
-            if running and running["commit"] == self.commit:
+            if running and (running["commit"], running["device"]) == (self.commit, device):
                 self.results[entry.name] = running
                 self.states[entry.name] = DONE if is_complete(running) else INCOMPLETE
 
