@@ -1,4 +1,4 @@
-"""The memory that a process takes of a GPU outside PyTorch's allocator: before a run's first tensor, after its first step and at its end."""
+"""The memory that a run takes of a GPU outside PyTorch's allocator: before its first tensor, after its first step and at its end."""
 
 import subprocess
 import sys
@@ -94,9 +94,10 @@ def context_of(name, preset, overrides):
         planned = plan["memory"]["context_bytes"]
         first, last = (context_bytes(line, whole) for line in (lines[0], lines[-1]))
         figures = {"planned_bytes": planned, "start_bytes": used.first_plateau(), "first_step_bytes": first, "last_step_bytes": last,
-                   "bare_torch_bytes": bare_context_bytes(bench), "in_use_before_bytes": used.before, "gpu_bytes": whole, "samples": used.samples}
-        text = (f"context {gigabytes(figures['start_bytes'])} while it plans, {gigabytes(first)} after the first step, {gigabytes(last)} at the end; "
-                f"planned {gigabytes(planned)}; a bare process of PyTorch {gigabytes(figures['bare_torch_bytes'])}")
+                   "bare_torch_bytes": bare_context_bytes(bench), "in_use_before_bytes": used.before, "gpu_bytes": whole,
+                   "samples": used.samples}
+        text = (f"context {gigabytes(figures['start_bytes'])} while it plans, {gigabytes(first)} after the first step, "
+                f"{gigabytes(last)} at the end; planned {gigabytes(planned)}; a bare process of PyTorch {gigabytes(figures['bare_torch_bytes'])}")
         if last > planned:
             return results.failed(text, FIX, **figures)
         return results.dry(text, **figures) if bench.is_virtual else results.passed(text, **figures)

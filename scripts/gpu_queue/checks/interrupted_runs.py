@@ -18,7 +18,8 @@ def checkpoints(run_folder):
     """Returns the steps of the whole checkpoints, and whether another is being written."""
     folder = run_folder / "checkpoints"
     names = os.listdir(folder) if folder.exists() else []
-    return sorted(int(name.removeprefix("step-")) for name in names if name.startswith("step-")), any("vlmtrain-new" in name for name in names)
+    steps = sorted(int(name.removeprefix("step-")) for name in names if name.startswith("step-"))
+    return steps, any("vlmtrain-new" in name for name in names)
 
 
 class Interruption:

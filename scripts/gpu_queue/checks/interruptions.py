@@ -53,7 +53,8 @@ def interrupted(what, code):
         ended, seen = interrupt(bench, folder, settings, sent, lambda lines, saved, _: len(lines) >= STEPS_BEFORE and saved)
         fix = RESUME.format(folder)
         if ended.code != code:
-            return results.failed(f"{sent.name} after {len(seen.lines)} of {STEPS} steps: exit code {ended.code}, and not {code}: {ended.reason()}", fix)
+            return results.failed(f"{sent.name} after {len(seen.lines)} of {STEPS} steps: exit code {ended.code}, and not {code}: "
+                                  f"{ended.reason()}", fix)
         if not seen.saved:
             return results.failed(f"{sent.name} after {len(seen.lines)} steps left no checkpoint", fix)
         begin = seen.saved[-1]
@@ -93,15 +94,17 @@ def saved_alike(bench):
         verdict.bad.append(f"copies of {copies[1]} bytes: it did not write from copies")
     text = f"{verdict.text()}; files with the same bits: {', '.join(same_files)}"
     verdict.figures["same_files"] = same_files
-    fix = SAVER.format(goes_on.folder)
-    return results.failed("; ".join([text, *verdict.bad]), fix, **verdict.figures) if verdict.bad else results.passed(text, **verdict.figures)
+    if verdict.bad:
+        return results.failed("; ".join([text, *verdict.bad]), SAVER.format(goes_on.folder), **verdict.figures)
+    return results.passed(text, **verdict.figures)
 
 
 def checks(bench):
     if bench.is_virtual:
         return []  # a run on a virtual GPU saves nothing
     return [Check("SIGKILL, and the same command again", 20, interrupted(signal.SIGKILL, -signal.SIGKILL), CHANGED),
-            Check("SIGTERM, and the same command again", 8, interrupted(signal.SIGTERM, 75), {**CHANGED, "killed instead": {"signal": signal.SIGKILL}}),
+            Check("SIGTERM, and the same command again", 8, interrupted(signal.SIGTERM, 75),
+                  {**CHANGED, "killed instead": {"signal": signal.SIGKILL}}),
             Check("checkpoints written while steps go on have the same values", 10, saved_alike,
                   {"a learning rate 1 % higher": {"training.learning_rate": "1.01e-4"}}),
             *large_checkpoints.checks(bench)]

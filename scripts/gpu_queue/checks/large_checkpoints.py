@@ -92,8 +92,9 @@ def described(name, found):
     def seconds(value):
         return "-" if value is None else f"{value:.3f} s"
 
-    return (f"{name}: {seconds(found['usual_seconds'])} a step, {seconds(found['while_saving_seconds'])} in {found['steps_while_saving']} steps "
-            f"while a checkpoint was written, the longest {seconds(found['longest_seconds'])}, {seconds(found['lost_seconds'])} lost in all")
+    return (f"{name}: {seconds(found['usual_seconds'])} a step, {seconds(found['while_saving_seconds'])} in "
+            f"{found['steps_while_saving']} steps while a checkpoint was written, the longest {seconds(found['longest_seconds'])}, "
+            f"{seconds(found['lost_seconds'])} lost in all")
 
 
 def step_times(bench):
@@ -105,9 +106,9 @@ def step_times(bench):
         texts.append(described(name, figures[name]))
         if len(run.lines()) != STEPS or len(times.at) != STEPS:
             bad.append(f"{name}: {len(run.lines())} of {STEPS} steps, {len(times.at)} of them seen while it ran")
-        missing = [step for step in range(SAVE_STEPS, STEPS + 1, SAVE_STEPS) if not digests(run, step)]
-        if missing:
-            bad.append(f"{name}: no checkpoint of steps {missing}")
+        saved, _ = checkpoints(run.folder)
+        if saved != list(range(SAVE_STEPS, STEPS + 1, SAVE_STEPS)):
+            bad.append(f"{name}: checkpoints of steps {saved}")
     waits, goes_on = (saved_run(bench, name)[0] for name in ("waits", "goes-on"))
     figures["checkpoint_bytes"] = size_of(waits, SAVE_STEPS)
     texts.append(f"a checkpoint has {figures['checkpoint_bytes'] / 1e9:.2f} GB")
@@ -115,7 +116,8 @@ def step_times(bench):
         ours, theirs = digests(goes_on, SAVE_STEPS), digests(waits, SAVE_STEPS)
         figures["same_files"] = sum(ours.get(name) == digest for name, digest in theirs.items())
         figures["loss_apart"] = max(comparison.losses_apart(goes_on, waits))
-        texts.append(f"{figures['same_files']} of {len(theirs)} files of step {SAVE_STEPS} have the same bits; losses {figures['loss_apart']:.1e} apart")
+        texts.append(f"{figures['same_files']} of {len(theirs)} files of step {SAVE_STEPS} have the same bits; "
+                     f"losses {figures['loss_apart']:.1e} apart")
         if not figures["loss_apart"] <= LOSS_TOLERANCE:
             bad.append("the losses differ")
     for run in (waits, goes_on):
@@ -155,10 +157,11 @@ def killed_while_saving(bench):
     if left:
         bad.append(f"{left[0].name} was not removed")
     inputs.clear(folder / "run" / "checkpoints")
-    text = "; ".join([f"killed after step {len(seen.lines)}, {'while' if seen.was_saving else 'not while'} a checkpoint was written; resumed after step {begin}; "
-                      f"losses {max(losses):.1e} apart (at most {bound:.0e}), {'equal' if same_bits else 'different'} bits", *bad])
-    figures = {"lines": len(seen.lines), "was_saving": seen.was_saving, "resumed_after": begin, "loss_apart": max(losses), "same_bits": same_bits,
-               "seconds_from_start_to_end": seconds}
+    moment = "while" if seen.was_saving else "not while"
+    text = "; ".join([f"killed after step {len(seen.lines)}, {moment} a checkpoint was written; resumed after step {begin}; losses "
+                      f"{max(losses):.1e} apart (at most {bound:.0e}), {'equal' if same_bits else 'different'} bits", *bad])
+    figures = {"lines": len(seen.lines), "was_saving": seen.was_saving, "resumed_after": begin, "loss_apart": max(losses),
+               "same_bits": same_bits, "seconds_from_start_to_end": seconds}
     return results.failed(text, fix, **figures) if bad else results.passed(text, **figures)
 
 

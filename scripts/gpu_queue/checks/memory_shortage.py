@@ -29,7 +29,8 @@ class Work:
 
     def __init__(self, bench):
         self.preset = "smolvlm-tiny" if bench.is_virtual else "smolvlm-256m"
-        self.batch, self.images, self.words = (32, 2, {"small": 50, "large": 200}) if bench.is_virtual else (4, 1, {"small": 400, "large": 400})
+        self.batch, self.images = (32, 2) if bench.is_virtual else (4, 1)
+        self.words = {"small": 50, "large": 200} if bench.is_virtual else {"small": 400, "large": 400}
         # Small steps last longer than the look-ahead needs for them (0.1 s), and all of them longer than it takes to fill the GPU.
         self.small_steps = 8 if bench.is_virtual else 40
         self.folder = bench.work / "memory-shortage"
@@ -65,7 +66,8 @@ class Work:
     def run(self, bench, name, overrides=None, environment=None, watch=None):
         folder = self.folder / name
         inputs.clear(folder)
-        ended, run = bench.try_train(folder, bench.device, {**self.settings(bench), **(overrides or {})}, environment=environment, watch=watch)
+        settings = {**self.settings(bench), **(overrides or {})}
+        ended, run = bench.try_train(folder, bench.device, settings, environment=environment, watch=watch)
         if ended.code != 0:
             raise RunFailed(name, ended)
         inputs.clear(run.folder / "checkpoints")
@@ -175,7 +177,8 @@ def filled_by_another(foreseen):
             return results.failed(f"the GPU was filled too late, after {filled.done_after} of {work.small_steps} small steps",
                                   "small_steps in scripts/gpu_queue/checks/memory_shortage.py")
         free = min(line["device_free_bytes"] for line in run.lines())
-        text = f"another process took {gigabytes(filled.taken)} by step {filled.done_after}, at least {gigabytes(free)} free at a step's end"
+        text = (f"another process took {gigabytes(filled.taken)} by step {filled.done_after}, at least {gigabytes(free)} free at a "
+                "step's end")
         return outcome_of(bench, work, run, foreseen, LOOK_AHEAD if foreseen else GUARD, text, taken_bytes=filled.taken)
 
     return do

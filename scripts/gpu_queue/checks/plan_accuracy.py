@@ -31,7 +31,7 @@ def dry_job(job):
 
 
 def at_cap(job, cap, next_larger=False):
-    """A run at a cap takes the planned memory and time; `next_larger`: the next larger micro-batch does not fit there. Without a cap: the whole GPU."""
+    """A run at a cap, or on the whole GPU, takes the planned memory and time. `next_larger`: the next larger micro-batch does not fit."""
 
     def do(bench):
         chosen, limit_gb = (dry_job(job), DRY_CAPS.get(cap)) if bench.is_virtual else (job, cap)
@@ -76,8 +76,8 @@ def compare(plan, lines, has_times, tolerance=PEAK_TOLERANCE):
         planned, seen = memory[f"{kind}_peak_bytes"], measured[f"{kind}_peak_bytes"]
         found[f"{kind}_planned_bytes"], found[f"{kind}_measured_bytes"] = planned, seen
         if abs(seen / planned - 1) > tolerance:
-            found["bad"].append(f"the {kind} peak is {100 * (seen / planned - 1):+.1f} % of the plan's: what the virtual GPU does not model "
-                                "(src/vgpu; compare two runs' memory step by step)")
+            found["bad"].append(f"the {kind} peak is {100 * (seen / planned - 1):+.1f} % of the plan's: what the virtual GPU does not "
+                                "model (src/vgpu; compare two runs' memory step by step)")
     if found["allocation_retries"] or found["oom_splits"] or found["foreseen_splits"]:
         found["bad"].append("the planned batch did not run undisturbed (src/planner/limit.cpp: context and margin)")
     if not has_times:
@@ -116,7 +116,8 @@ def next_larger_fails(bench, job, name, plan, whole_bytes):
     if larger is None:
         return True, "does not exist"
     reach = plan["card_bytes"] - plan["memory"]["context_bytes"]
-    choices = {**choices_of(plan), "training.micro_batch_size": larger, "memory.mode": "aggressive", "memory.twin": False, "training.max_steps": 2}
+    choices = {**choices_of(plan), "training.micro_batch_size": larger, "memory.mode": "aggressive", "memory.twin": False,
+               "training.max_steps": 2}
     capped = {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(reach)}
     run, ended, _ = job.run(bench, name + "-larger", choices, environment=capped, expected=(0, 3, 5))
     if ended.code == 3 and run.plan() is None:

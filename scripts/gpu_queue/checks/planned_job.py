@@ -60,7 +60,10 @@ class Job:
                 "output.report": False, "output.tensorboard": False, **self.overrides}
 
     def run(self, bench, name, overrides, environment=None, expected=(0,)):
-        """Returns the run, how its program ended, and the most memory that NVML reported. Raises RunFailed unless the exit code is one of `expected`."""
+        """Returns the run, how its program ended, and the most memory that NVML reported.
+
+        Raises RunFailed unless the exit code is one of `expected`.
+        """
         folder = bench.work / "truth" / name
         inputs.clear(folder)
         watchers = []

@@ -133,8 +133,10 @@ def write_mask_data(folder):
     for structure in STRUCTURES:
         write_mask(folder / f"{structure}.png", structure)
     records = []
-    for i, structures in enumerate([["kidney"], ["liver"], ["kidney", "liver"], [], ["liver"], ["kidney"], ["liver", "kidney"], ["kidney"]]):
-        masks = [{"structure": name, **({"path": f"{name}.png"} if (i + number) % 2 else run_lengths(name))} for number, name in enumerate(structures)]
+    shown = [["kidney"], ["liver"], ["kidney", "liver"], [], ["liver"], ["kidney"], ["liver", "kidney"], ["kidney"]]
+    for i, structures in enumerate(shown):
+        masks = [{"structure": name, **({"path": f"{name}.png"} if (i + number) % 2 else run_lengths(name))}
+                 for number, name in enumerate(structures)]
         record = {"id": f"organs-{i}", "image": f"organs-{i % 3}.png", "task": "many" if len(masks) > 1 else "one",
                   "conversations": conversation("<image>\n", f"Segment the {' and the '.join(structures) or 'bone'}.",
                                                 " and ".join(f"{name} <SEG>" for name in structures) or "none")}
