@@ -27,7 +27,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokeniz
 
 from peer_transformers import IGNORED, Batches
 
-BACKENDS = {"default": None, "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+BACKENDS = {"default": None, "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
+            "cudnn": SDPBackend.CUDNN_ATTENTION}
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "liger-kernel")
 # Messages of steps that cannot be: no backend takes a padding mask, or memory runs out.
 REFUSALS = ("No available kernel", "out of memory", "No viable backend", "cuDNN")
@@ -104,7 +105,9 @@ def load_model(arguments):
     if arguments.liger:
         apply_liger()
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
-    quantized = {"quantization_config": quantization_config(dtype), "device_map": {"": arguments.device}} if arguments.quantization == "nf4" else {}
+    quantized = {}
+    if arguments.quantization == "nf4":
+        quantized = {"quantization_config": quantization_config(dtype), "device_map": {"": arguments.device}}
     model = AutoModelForImageTextToText.from_pretrained(arguments.checkpoint, dtype=dtype, attn_implementation="sdpa", **quantized)
     if not quantized:
         model.to(arguments.device)
@@ -137,13 +140,15 @@ def train_step(model, optimizer, step, backend, precision):
 
 def load_steps(batches, chosen, arguments):
     """Returns a loader that makes steps ahead in worker processes."""
-    return torch.utils.data.DataLoader(Steps(batches, chosen), batch_size=None, num_workers=arguments.workers, prefetch_factor=2 if arguments.workers else None,
-                                       pin_memory=torch.device(arguments.device).type == "cuda")
+    ahead = {"num_workers": arguments.workers, "prefetch_factor": 2} if arguments.workers else {}
+    on_gpu = torch.device(arguments.device).type == "cuda"
+    return torch.utils.data.DataLoader(Steps(batches, chosen), batch_size=None, pin_memory=on_gpu, **ahead)
 
 
 def token_counts(step):
-    return {"tokens": sum(int(batch["attention_mask"].sum()) for batch in step[0]), "padded_tokens": sum(batch["attention_mask"].numel() for batch in step[0]),
-            "label_tokens": step[1]}
+    batches, labels = step
+    return {"tokens": sum(int(batch["attention_mask"].sum()) for batch in batches),
+            "padded_tokens": sum(batch["attention_mask"].numel() for batch in batches), "label_tokens": labels}
 
 
 def timed_steps(model, optimizer, steps, backend, precision):
@@ -170,7 +175,8 @@ def search(model, optimizer, batches, arguments):
             line = {"micro_batch": size, "attention": name}
             try:
                 lines = list(timed_steps(model, optimizer, steps, backend, arguments.precision))
-                line.update(seconds=lines[-1]["step_seconds"], tokens=lines[-1]["tokens"], losses=[each["loss"] for each in lines], first_tokens=lines[0]["tokens"])
+                line.update(seconds=lines[-1]["step_seconds"], tokens=lines[-1]["tokens"], losses=[each["loss"] for each in lines],
+                            first_tokens=lines[0]["tokens"])
             except RuntimeError as error:
                 if not is_refusal(error):
                     raise
@@ -224,8 +230,8 @@ def train(arguments):
     lines = measure(model, optimizer, batches, best, arguments, arguments.precision)
     result = {"search": found, "micro_batch": best["micro_batch"], "attention": best["attention"], "first_loss": usable[0]["losses"][0],
               "first_tokens": usable[0]["first_tokens"], "lines": lines, "tokens_per_second": tokens_per_second(lines),
-              "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad), "processor": type(batches.processor).__name__,
-              "versions": versions()}
+              "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+              "processor": type(batches.processor).__name__, "versions": versions()}
     if model.device.type == "cuda":
         result.update(reserved_peak_bytes=torch.cuda.max_memory_reserved(), allocated_peak_bytes=torch.cuda.max_memory_allocated())
     if arguments.precision == "bf16":

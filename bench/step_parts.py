@@ -25,9 +25,12 @@ BASE, LORA, NARROW_BASE, NARROW_LORA = ("base products, aligned", "LoRA's produc
 TEXT_ATTENTION, FULL_ATTENTION, WINDOWS, OTHER_ATTENTION = ("attention of the text", "attention, full blocks of the tower",
                                                             "attention, windows of the tower", "attention, not separated")
 TOWER_GATE, TEXT_GATE, NORMS, ROPE, DEQUANTIZATION = "SwiGLU of the tower", "SwiGLU of the text", "norms", "RoPE", "dequantization"
-LOSS, UPDATE, OWN, ATEN, UNKNOWN_PRODUCTS = "cross-entropy", "optimizer", "other custom kernels", "ATen's operations", "products, not separated"
-# The parts that the virtual GPU's record separates, and two that it does not need.
+LOSS, UPDATE, OWN, ATEN = "cross-entropy", "optimizer", "other custom kernels", "ATen's operations"
+UNKNOWN_PRODUCTS = "products, not separated"
+# The parts that the virtual GPU's record separates.
 PRODUCTS = (BASE, LORA, NARROW_BASE, NARROW_LORA, UNKNOWN_PRODUCTS)
+# Custom kernels by a word of their names, mangled or not.
+CUSTOM = {"Norm": NORMS, "rotate": ROPE, "nf4": DEQUANTIZATION, "int8": DEQUANTIZATION, "ross_entropy": LOSS, "adamw": UPDATE}
 # Up to so many LoRA factors are stacked into one product: those of queries, keys and values.
 STACKED = 3
 ROW_ALIGNMENT = 8  # elements of 16 bits in 16 bytes, which the fast kernels read at once
@@ -64,7 +67,8 @@ class Shapes(NamedTuple):
     def of(cls, config, rank, images):
         """Returns the sizes of a Qwen2.5-VL by its config.json."""
         text, vision = config.get("text_config", config), config["vision_config"]
-        patch = vision.get("patch_size", 14) ** 2 * vision.get("temporal_patch_size", 2) * vision.get("in_channels", vision.get("in_chans", 3))
+        channels = vision.get("in_channels", vision.get("in_chans", 3))
+        patch = channels * vision.get("temporal_patch_size", 2) * vision.get("patch_size", 14) ** 2
         return cls(rank, text["hidden_size"] // text["num_attention_heads"], vision["hidden_size"] // vision["num_heads"], patch, images)
 
 
@@ -183,10 +187,7 @@ def part_of_custom(name, grid, patch_rows):
         # Rows are patches in the tower. Without a record: packs of 8 bytes are only of widths that are no multiple of 16 bytes.
         is_tower = grid[0] in patch_rows if patch_rows and grid else re.search(r"(?:, |Li)4[E>]", name) is not None
         return TOWER_GATE if is_tower else TEXT_GATE
-    for word, part in (("Norm", NORMS), ("rotate", ROPE), ("nf4", DEQUANTIZATION), ("int8", DEQUANTIZATION), ("ross_entropy", LOSS), ("adamw", UPDATE)):
-        if word in name:
-            return part
-    return OWN
+    return next((part for word, part in CUSTOM.items() if word in name), OWN)
 
 
 def part_of(launch, size, shapes, patch_rows=()):
@@ -210,8 +211,15 @@ def separate(launches, record, shapes):
     for launch, part in zip(launches, parts):
         if part in PRODUCTS and part != UNKNOWN_PRODUCTS:
             votes[launch.name, launch.grid][part] += 1
-    return [(votes[launch.name, launch.grid].most_common(1)[0][0] if part == UNKNOWN_PRODUCTS and votes[launch.name, launch.grid] else part, size)
-            for launch, part, size in zip(launches, parts, sizes)]
+    for place, launch in enumerate(launches):
+        if parts[place] == UNKNOWN_PRODUCTS and (counts := votes.get((launch.name, launch.grid))):
+            parts[place] = counts.most_common(1)[0][0]
+    return list(zip(parts, sizes))
+
+
+def rate(flops, ms):
+    """Returns TFLOP/s, or None for what takes no time or computes no products."""
+    return flops / ms / 1e9 if ms and flops else None
 
 
 def summarize(launches, record, shapes):
@@ -228,9 +236,9 @@ def summarize(launches, record, shapes):
             parts[part][2] += size.flops() if is_main else 0
             sizes[size][0] += is_main
             sizes[size][1] += launch.nanoseconds / 1e6
-    return {"parts": {part: {"launches": count, "ms": ms, "tflops": flops / ms / 1e9 if ms and flops else None}
+    return {"parts": {part: {"launches": count, "ms": ms, "tflops": rate(flops, ms)}
                       for part, (count, ms, flops) in sorted(parts.items(), key=lambda item: -item[1][1])},
-            "products": [{"m": size.m, "n": size.n, "k": size.k, "launches": count, "ms": ms, "tflops": count * size.flops() / ms / 1e9 if ms else None}
+            "products": [{"m": size.m, "n": size.n, "k": size.k, "launches": count, "ms": ms, "tflops": rate(count * size.flops(), ms)}
                          for size, (count, ms) in sorted(sizes.items(), key=lambda item: -item[1][1])],
             "products_matched": matched, "products_launched": products}
 
@@ -247,7 +255,8 @@ def main():
     launches, wall = read_times(arguments.times)
     shapes = Shapes.of(json.loads(arguments.config.read_text()), arguments.rank, arguments.images)
     found = summarize(launches, read_record(arguments.record) if arguments.record else None, shapes)
-    print(f"A step of {wall / 1e6:.1f} ms: {len(launches):,} kernels; {found['products_matched']:,} of {found['products_launched']:,} products by size.")
+    print(f"A step of {wall / 1e6:.1f} ms: {len(launches):,} kernels; "
+          f"{found['products_matched']:,} of {found['products_launched']:,} products by size.")
     print("\n| part | launches | ms | TFLOP/s |\n|---|---|---|---|")
     for part, line in found["parts"].items():
         print(f"| {part} | {line['launches']:,} | {line['ms']:.1f} | {'' if line['tflops'] is None else format(line['tflops'], '.0f')} |")

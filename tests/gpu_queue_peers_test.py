@@ -45,7 +45,8 @@ class SameWork(unittest.TestCase):
     def setUp(self):
         self.lines = [{"loss": 7.0, "tokens": 100 + i, "label_tokens": 10 + i} for i in range(5)]
         self.plan = {"trained_parameters": 77}
-        self.peer = {"first_loss": 7.001, "first_tokens": 100, "trained_parameters": 77, "lines": [dict(line) for line in self.lines[peers.WARM_UP:]]}
+        self.peer = {"first_loss": 7.001, "first_tokens": 100, "trained_parameters": 77,
+                     "lines": [dict(line) for line in self.lines[peers.WARM_UP:]]}
 
     def found(self, tolerance=2e-2):
         return " ".join(peers.differences(self.lines, self.plan, self.peer, tolerance))
@@ -69,7 +70,8 @@ class SameWork(unittest.TestCase):
 class Wheels(unittest.TestCase):
     def test_only_the_library_for_cuda_13_0_travels(self):
         names = ["bitsandbytes/__init__.py", "bitsandbytes/libbitsandbytes_cpu.so", "bitsandbytes/libbitsandbytes_cuda130.so",
-                 "bitsandbytes/libbitsandbytes_cuda1301.so", "bitsandbytes/libbitsandbytes_rocm72.so", "bitsandbytes-0.50.2.dist-info/METADATA"]
+                 "bitsandbytes/libbitsandbytes_cuda1301.so", "bitsandbytes/libbitsandbytes_rocm72.so",
+                 "bitsandbytes-0.50.2.dist-info/METADATA"]
         unneeded = next(pattern for name, pattern in packages.PACKAGES.items() if name.startswith("bitsandbytes"))
         with tempfile.TemporaryDirectory() as folder:
             wheel = Path(folder) / "a.whl"
@@ -102,7 +104,8 @@ class Inputs(unittest.TestCase):
         self.assertGreater(len({len(record["conversations"][1]["value"].split()) for record in records}), 3)
 
     def test_gpus_have_their_virtual_ones(self):
-        names = {"NVIDIA H200 (150.11 GB)": "h200", "NVIDIA H100 80GB HBM3 (85.03 GB)": "h100", "NVIDIA H100 PCIe (84.93 GB)": "h100-pcie", "Tesla T4": None}
+        names = {"NVIDIA H200 (150.11 GB)": "h200", "NVIDIA H100 80GB HBM3 (85.03 GB)": "h100",
+                 "NVIDIA H100 PCIe (84.93 GB)": "h100-pcie", "Tesla T4": None}
         self.assertEqual({gpu: step_kernels.virtual_name(gpu) for gpu in names}, names)
 
 

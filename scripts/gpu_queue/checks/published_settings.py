@@ -31,11 +31,12 @@ class Setting:
 SETTINGS = [
     Setting("NeMo Automodel: 7B LoRA 16, 4,096 tokens, micro-batch 2", "qwen2.5-vl-7b", 4096, 8,
             {"lora.rank": 16, "training.micro_batch_size": 2}, 14110, "NeMo Automodel's performance summary, Qwen2.5-7B, mock data",
-            "8 samples per step; text model of Qwen2.5-VL-7B, whose sizes are Qwen2.5-7B's, with an idle tower without adapters; random weights", 90),
+            "8 samples per step; text model of Qwen2.5-VL-7B, whose sizes are Qwen2.5-7B's, with an idle tower without adapters; "
+            "random weights", 90),
     Setting("LLMQ: 3B in full, 1,024 tokens", "qwen2.5-vl-3b", 1024, 64, {"training.optimizer_states": "bf16"}, 30900,
             "LLMQ, May 2026, Qwen2.5-3B, bf16 weights and moments, 524,288 tokens per step",
-            "65,536 tokens per step, so an update is shared by an eighth of the tokens; fp32 master weights and gradients, bf16 moments; text model of "
-            "Qwen2.5-VL-3B, whose sizes are Qwen2.5-3B's, with an idle frozen tower; random weights", 75),
+            "65,536 tokens per step, so an update is shared by an eighth of the tokens; fp32 master weights and gradients, bf16 moments; "
+            "text model of Qwen2.5-VL-3B, whose sizes are Qwen2.5-3B's, with an idle frozen tower; random weights", 75),
 ]
 
 
@@ -43,19 +44,19 @@ def write_records(path, sequence, samples):
     """Writes text-only records of exactly `sequence` tokens each."""
     words = (sequence - TEMPLATE_TOKENS) // WORD_TOKENS
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([{"id": f"text-{i}", "conversations": [{"from": "human", "value": "What is shown?"}, {"from": "gpt", "value": " ".join(["word"] * words)}]}
-                                for i in range(samples)]))
+    turns = [{"from": "human", "value": "What is shown?"}, {"from": "gpt", "value": " ".join(["word"] * words)}]
+    path.write_text(json.dumps([{"id": f"text-{i}", "conversations": turns} for i in range(samples)]))
 
 
 def settings_of(bench, setting, preset, sequence):
     data = bench.work / f"texts-{sequence}-{setting.global_batch}" / "train.json"
     if not data.exists():
         write_records(data, sequence, setting.global_batch)
-    checkpoint = bench.checkpoint(preset) if bench.is_virtual else bench.checkpoint(preset, dtype="bfloat16")
-    return {"model.path": checkpoint, "model.freeze_vision_tower": True, "model.freeze_projector": True, "data.train": data, "training.precision": "bf16",
-            "training.global_batch_size": setting.global_batch, "training.max_steps": STEPS, "training.learning_rate": "1.0e-5",
-            "output.save_steps": 0, "output.keep": 1, "output.sample_predictions": 0, "output.report": False, "output.tensorboard": False,
-            **setting.overrides}
+    checkpoint = bench.checkpoint(preset, dtype="float32" if bench.is_virtual else "bfloat16")
+    return {"model.path": checkpoint, "model.freeze_vision_tower": True, "model.freeze_projector": True, "data.train": data,
+            "training.precision": "bf16", "training.global_batch_size": setting.global_batch, "training.max_steps": STEPS,
+            "training.learning_rate": "1.0e-5", "output.save_steps": 0, "output.keep": 1, "output.sample_predictions": 0, "output.report": False,
+            "output.tensorboard": False, **setting.overrides}
 
 
 def run_setting(setting):
@@ -69,20 +70,23 @@ def run_setting(setting):
         lines, plan = run.lines(), run.plan()
         expected = sequence * setting.global_batch
         if any(line["tokens"] != expected for line in lines):
-            return results.failed(f"{lines[0]['tokens']} tokens per step, and not {expected}", "TEMPLATE_TOKENS in scripts/gpu_queue/checks/published_settings.py")
+            return results.failed(f"{lines[0]['tokens']} tokens per step, and not {expected}",
+                                  "TEMPLATE_TOKENS in scripts/gpu_queue/checks/published_settings.py")
         recompute = plan["recompute"]
         choices = f"micro-batches of {plan['micro_batch_size']}, {recompute['language_blocks']} blocks recomputed"
         if bench.is_virtual:
-            return results.dry(f"{preset}, {len(lines)} steps of {setting.global_batch} texts of {sequence} tokens, {choices}; no times on a virtual GPU")
+            return results.dry(f"{preset}, {len(lines)} steps of {setting.global_batch} texts of {sequence} tokens, {choices}; "
+                               "no times on a virtual GPU")
         timed = lines[WARM_UP:]
         speed = sum(line["tokens"] for line in timed) / sum(line["step_seconds"] for line in timed)
-        figures = {"tokens_per_second": speed, "published_tokens_per_second": setting.published_tokens_per_second, "published": setting.source,
-                   "differs": setting.differs, "ratio": speed / setting.published_tokens_per_second, "micro_batch": plan["micro_batch_size"],
-                   "recompute": recompute, "reserved_peak_bytes": max(line["reserved_peak_bytes"] for line in lines),
+        published = setting.published_tokens_per_second
+        figures = {"tokens_per_second": speed, "published_tokens_per_second": published, "published": setting.source,
+                   "differs": setting.differs, "ratio": speed / published, "micro_batch": plan["micro_batch_size"], "recompute": recompute,
+                   "reserved_peak_bytes": max(line["reserved_peak_bytes"] for line in lines),
                    "predicted_tokens_per_second": plan["tokens_per_second"], "trained_parameters": plan["trained_parameters"]}
-        return results.measured(f"{speed:.0f} tokens/s on {plan['card']}; published for one H100: {setting.published_tokens_per_second} "
-                                f"({setting.source}), {figures['ratio']:.2f} of it; {choices}, {figures['reserved_peak_bytes'] / 1e9:.1f} GB; "
-                                f"what differs: {setting.differs}", **figures)
+        text = (f"{speed:.0f} tokens/s on {plan['card']}, {figures['ratio']:.2f} of {published}, published for one H100 ({setting.source}); "
+                f"{choices}, {figures['reserved_peak_bytes'] / 1e9:.1f} GB; differences: {setting.differs}")
+        return results.measured(text, **figures)
 
     return do
 

@@ -26,7 +26,8 @@ LORA = {"lora.rank": RANK, "memory.recompute": "none", "training.max_steps": STE
 INFERRED_LORA = {step_parts.BASE: 890, step_parts.LORA: 241, step_parts.NARROW_BASE: 309, step_parts.NARROW_LORA: 161,
                  step_parts.TEXT_ATTENTION: 165, step_parts.FULL_ATTENTION: 176, step_parts.WINDOWS: 132, step_parts.TOWER_GATE: 85}
 # On NF4 only totals of classes are known, measured there.
-CLASSES = {"products, aligned": (step_parts.BASE, step_parts.LORA), "products, misaligned": (step_parts.NARROW_BASE, step_parts.NARROW_LORA),
+CLASSES = {"products, aligned": (step_parts.BASE, step_parts.LORA),
+           "products, misaligned": (step_parts.NARROW_BASE, step_parts.NARROW_LORA),
            "attention": (step_parts.TEXT_ATTENTION, step_parts.FULL_ATTENTION, step_parts.WINDOWS, step_parts.OTHER_ATTENTION)}
 FIRST_CLASSES = {"LoRA": {"products, aligned": 1133, "products, misaligned": 470, "attention": 469},
                  "LoRA on NF4": {"products, aligned": 924, "products, misaligned": 1027, "attention": 459}}
@@ -119,7 +120,8 @@ def dry_run(bench, job, name, shapes):
     imitate_recording(record, times)
     launches, wall = step_parts.read_times(times)
     figures = figures_of(step_parts.summarize(launches, record, shapes), wall, {})
-    expected = [step_parts.BASE, step_parts.LORA, step_parts.TEXT_ATTENTION, step_parts.FULL_ATTENTION, step_parts.WINDOWS, step_parts.TOWER_GATE]
+    expected = [step_parts.BASE, step_parts.LORA, step_parts.TEXT_ATTENTION, step_parts.FULL_ATTENTION, step_parts.WINDOWS,
+                step_parts.TOWER_GATE]
     missing = [part for part in expected if part not in figures["parts"]]
     if missing or figures["products_matched"] != figures["products_launched"] or len(launches) != len(record):
         return results.failed(f"{describe(figures, {})}; missing: {', '.join(missing) or 'nothing'}", FIX, **figures)
@@ -148,8 +150,8 @@ def split_step(title, overrides, inferred):
             record = step_parts.read_record(path)
         shapes = step_parts.Shapes.of(config, RANK, plan["micro_batch_size"] * IMAGES)
         figures = figures_of(step_parts.summarize(launches, record, shapes), wall, inferred)
-        figures.update(micro_batch=plan["micro_batch_size"], tokens=run.lines()[-1]["tokens"], metrics_step_ms=1e3 * seconds_of(run.lines()),
-                       classes=class_totals(title, figures["parts"]))
+        figures.update(micro_batch=plan["micro_batch_size"], tokens=run.lines()[-1]["tokens"],
+                       metrics_step_ms=1e3 * seconds_of(run.lines()), classes=class_totals(title, figures["parts"]))
         text = f"micro-batches of {plan['micro_batch_size']}, {figures['tokens']} tokens; {describe(figures, inferred)}"
         if figures["products_matched"] < LEAST_MATCHED * figures["products_launched"]:
             return results.failed(text + ("" if device else f"; no virtual GPU is like {plan['card']}"), FIX, **figures)
