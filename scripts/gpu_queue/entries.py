@@ -1,7 +1,7 @@
 """The queue, in order. Entries without a result run before stale ones; within each group this order holds."""
 
 from checks import (cuda_context, custom_kernels, gpu_tests, interruptions, kernel_speed, media, memory_shortage, peers, plan_accuracy,
-                    published_settings, ranks, step_kernels, transformers_speed, values)
+                    published_settings, ranks, real_weights, step_kernels, transformers_speed, values)
 from harness.check import Entry
 
 # The code whose values and times every step depends on.
@@ -37,6 +37,10 @@ ENTRIES = [
     Entry("peers", "LoRA of Qwen2.5-VL-3B against transformers and PEFT, Liger and bitsandbytes", 265,
           "At least as many tokens per second as the peer's fastest SDPA backend and micro-batch; first losses within 2e-2.", peers.checks,
           STEP + ("bench/peer_lora.py", "bench/peer_transformers.py"), carry=("portable", "python"), dry_device="cpu"),
+    Entry("real-weights", "SmolLM2's weights: losses, answers, fp16's loss scale, and training against transformers and PEFT", 200,
+          "Losses and answers in fp32, bf16, fp16, NF4 and int8 within the bounds of the arithmetic; loss curves of transformers.",
+          real_weights.checks, STEP + ("tests/real_weights", "scripts/real_weights", "bench/peer_transformers.py"),
+          carry=("portable", "python", "smollm2")),
     Entry("published-settings", "Settings that NeMo Automodel and LLMQ published for an H100", 165,
           "Tokens per second with text-only records next to the published ones; what differs is stated.", published_settings.checks, STEP),
     Entry("kernels-against-aten", "A step with custom kernels against one with ATen's operations", 200,

@@ -13,7 +13,8 @@ LIMIT_BYTES = 64 * 2 ** 20
 MARGIN_BYTES = 2 ** 20  # names, folders and queue.json
 # What the queue reads of the checkout: scripts, presets, the peers, and for gpu_tests their cases without expected tensors.
 CHECKOUT = ["/*", "!/src/", "!/include/", "!/docs/", "!/packaging/", "!/tests/", "/tests/parity/data/*/", "/tests/parity/reference/",
-            "/tests/gpu/", "!/tests/parity/data/*/expected.safetensors"]
+            "/tests/gpu/",
+            "/tests/real_weights/", "!/tests/parity/data/*/expected.safetensors"]
 
 
 class PackFailed(Exception):
@@ -60,7 +61,7 @@ def folders_of(entries):
     return list(dict.fromkeys(name for entry in entries for name in entry.carry))
 
 
-BUILDERS = {"portable": build_portable, "python": packages.build}
+BUILDERS = {"portable": build_portable, "python": packages.build, "smollm2": packages.download_smollm2}
 
 
 def build(names, again=True):

