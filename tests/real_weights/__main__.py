@@ -15,6 +15,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -63,7 +64,9 @@ def read_arguments():
     parser.add_argument("--seconds", type=float, default=3600, help="budget of this call")
     parser.add_argument("--steps", type=int, default=100, help="of training runs")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--only", default="", metavar="TEXT", help="only checks whose names have this text")
+    parser.add_argument("--only", default="", metavar="EXPRESSION", help="only checks whose names this regular expression finds")
+    parser.add_argument("--fault", action="append", default=[], metavar="KEY=VALUE",
+                        help="an override of vlmtrain's side alone, to see that checks fail")
     parser.add_argument("--out", type=Path, help="file of JSON lines; default: results.jsonl in --work")
     parser.add_argument("--page", type=Path, help="write the results as this Markdown page")
     arguments = parser.parse_args()
@@ -84,7 +87,7 @@ def identity_of(arguments):
     program = arguments.vlmtrain.resolve()
     core = program.with_name("vlmtrain-core")
     digest = hashlib.sha256((core if core.exists() else program).read_bytes()).hexdigest()[:12]
-    return {"program": digest, "device": arguments.device, "steps": arguments.steps}
+    return {"program": digest, "device": arguments.device, "steps": arguments.steps, "faults": arguments.fault}
 
 
 def about_machine(arguments):
@@ -127,12 +130,12 @@ def main():
     path = (arguments.out or arguments.work / "results.jsonl").resolve()
     identity = identity_of(arguments)
     bench = Bench(arguments.vlmtrain.resolve(), arguments.device, arguments.work, arguments.sources,
-                  arguments.data and arguments.data.resolve(), arguments.seconds, arguments.threads)
+                  arguments.data and arguments.data.resolve(), arguments.seconds, arguments.threads, arguments.fault)
     done = read_done(path, identity)
     results = Results(path, identity | about_machine(arguments))
     is_complete = True
     for name, (seconds, check) in checks_of(bench, arguments.models, arguments.steps).items():
-        if arguments.only not in name or name in done:
+        if not re.search(arguments.only, name) or name in done:
             continue
         began = time.monotonic()
         try:
@@ -146,7 +149,7 @@ def main():
     lines = list(read_done(path, identity).values())
     if arguments.page:
         page.write(arguments.page, lines)
-    failed = any(line["state"] == FAILED for line in lines if arguments.only in line["check"])
+    failed = any(line["state"] == FAILED for line in lines if re.search(arguments.only, line["check"]))
     sys.exit(1 if failed else 0 if is_complete else 3)
 
 

@@ -26,11 +26,12 @@ class RunFailed(Exception):
 
 
 class Bench:
-    """`device` is cpu, cuda, cuda:N or virtual:NAME. `sources`: model → what scripts/real_weights takes as --source."""
+    """`device` is cpu, cuda, cuda:N or virtual:NAME. `sources`: model → what scripts/real_weights takes as --source. `faults`: overrides of
+    vlmtrain's side alone, which checks have to notice."""
 
-    def __init__(self, vlmtrain, device, work, sources, data, seconds, threads):
+    def __init__(self, vlmtrain, device, work, sources, data, seconds, threads, faults=()):
         self.vlmtrain, self.device, self.work, self.sources = vlmtrain, device, work, sources
-        self.threads = threads
+        self.threads, self.faults = threads, faults
         self.ends = time.monotonic() + seconds
         work.mkdir(parents=True, exist_ok=True)
         self.image_root = self.write_records(data)
@@ -119,18 +120,18 @@ class Bench:
         """Returns the folder of a fresh run, without the weights that it saved."""
         folder = self.work / name
         shutil.rmtree(folder, ignore_errors=True)
-        self.run([self.vlmtrain, "--config", self.config(model, name, settings), "--device", self.device, "--quiet"])
+        self.run([self.vlmtrain, "--config", self.config(model, name, settings), "--device", self.device, "--quiet", *self.faults])
         folder = folder / self.device.replace(":", "-") if self.is_virtual else folder
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return folder
 
-    def evaluate(self, model, precision, max_new_tokens):
-        """Returns the loss over all label tokens, and the answers by id."""
+    def evaluate(self, model, precision, max_new_tokens, device=None):
+        """Returns the loss over all label tokens, and the answers by id. `device`: another than the one under test."""
         name = f"eval-{model}-{precision}"
         config = self.config(model, name, {"training.precision": precision})
         answers = self.work / f"{name}.jsonl"
-        out = self.run([self.vlmtrain, "eval", "--config", config, "--checkpoint", self.checkpoint(model), "--device", self.device,
-                        "--answers", answers, "--max-new-tokens", max_new_tokens, "--json"])
+        out = self.run([self.vlmtrain, "eval", "--config", config, "--checkpoint", self.checkpoint(model),
+                        "--device", device or self.device, "--answers", answers, "--max-new-tokens", max_new_tokens, "--json", *self.faults])
         return json.loads(out)["loss"], {line["id"]: line["given"] for line in read_lines(answers)}
 
 

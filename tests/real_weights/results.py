@@ -60,6 +60,6 @@ def read_done(path, identity):
             line = json.loads(line)
         except json.JSONDecodeError:
             continue  # the last line of a call that was killed
-        if all(line.get(key) == value for key, value in identity.items()):
+        if all(line.get(key, []) == value for key, value in identity.items()):
             done[line["check"]] = line
     return done
