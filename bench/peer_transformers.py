@@ -4,7 +4,8 @@
 
 Float32 on the CPU (or --device cuda, --precision bf16: float32 weights under autocast), transformers' default attention (sdpa), fused AdamW, padded batches made ahead by a loader process, no accumulation, no
 grouping by length (off by default there too). An optimizer step takes the samples that --order (a JSON list of lists of ids)
-names for it. Prints one JSON line; a token is a token of a sample, padding does not count. --metrics gets a line for each step.
+names for it. --adapter trains a PEFT adapter on the checkpoint instead of its weights. Prints one JSON line; a token is a token of a
+sample, padding does not count. --metrics gets a line for each step.
 """
 
 import argparse
@@ -24,8 +25,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "refe
 import llava  # noqa: E402
 
 IGNORED = -100
-# The end of a turn and the start of an answer, of Idefics3 and of ChatML (Qwen). The first whose end is a token counts.
-TURNS = {llava.END_OF_UTTERANCE: "Assistant:", "<|im_end|>": "<|im_start|>assistant\n"}
 
 
 def seconds_since_process_start():
@@ -35,18 +34,27 @@ def seconds_since_process_start():
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
+def turn_marks(processor):
+    """Reads from the chat template the token ids that open an answer, the one that ends it, and those between two turns."""
+    question = {"role": "user", "content": [{"type": "text", "text": "question"}]}
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "answer"}]}
+    asked = processor.apply_chat_template([question])
+    start = processor.apply_chat_template([question], add_generation_prompt=True).removeprefix(asked)
+    end = processor.apply_chat_template([question, answer]).removeprefix(asked).partition("answer")[2]
+    start, end = (processor.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (start, end))
+    return start, end[0], end[1:]
+
+
 class Batches(torch.utils.data.Dataset):
     """Item i is the padded batch of step i, with labels."""
 
     def __init__(self, processor, samples, image_root, order):
         self.processor = processor
+        self.processor.tokenizer.padding_side = "right"
         self.samples = {sample["id"]: sample for sample in samples}
         self.image_root = image_root
         self.order = order
-        end_of_turn = next(token for token in TURNS if token in processor.tokenizer.get_vocab())
-        self.end_of_turn = processor.tokenizer.convert_tokens_to_ids(end_of_turn)
-        self.answer_start = processor.tokenizer(TURNS[end_of_turn])["input_ids"]
-        self.newline = processor.tokenizer("\n")["input_ids"]
+        self.answer_start, self.end_of_turn, self.between_turns = turn_marks(processor)
 
     def __len__(self):
         return len(self.order)
@@ -55,17 +63,22 @@ class Batches(torch.utils.data.Dataset):
         return self.make_batch(self.order[step])
 
     def make_batch(self, names):
-        samples = [self.samples[name] for name in names]
-        prompts = [self.processor.apply_chat_template(llava.to_messages(sample)) for sample in samples]
-        images = [[Image.open(p) for p in llava.image_paths(sample, self.image_root)] for sample in samples]
+        return self.encode([llava.to_messages(self.samples[name]) for name in names], names)
+
+    def encode(self, conversations, names, **template_options):
+        prompts = [self.processor.apply_chat_template(messages, **template_options) for messages in conversations]
+        paths = [llava.image_paths(self.samples[name], self.image_root) for name in names]
+        images = [[Image.open(path).convert("RGB") for path in of_sample] for of_sample in paths]
+        # Some templates write the token that the tokenizer would put first.
+        has_beginning = prompts[0].startswith(self.processor.tokenizer.bos_token or "\0")
         batch = self.processor(
-            text=prompts, images=images if any(images) else None, padding=True, return_tensors="pt"
+            text=prompts, images=images if any(images) else None, padding=True, return_tensors="pt", add_special_tokens=not has_beginning
         )
         batch["labels"] = batch["input_ids"].where(self.label_mask(batch["input_ids"]), IGNORED)
         return dict(batch)
 
     def label_mask(self, input_ids):
-        """Every turn ends with an end-of-turn token and a newline; answers are the turns that begin as TURNS has it."""
+        """Labels are the answers, which end with the end-of-turn token."""
         mask = torch.zeros_like(input_ids, dtype=torch.bool)
         for row, ids in enumerate(input_ids.tolist()):
             start = 0
@@ -73,13 +86,14 @@ class Batches(torch.utils.data.Dataset):
                 answer = start + len(self.answer_start)
                 if ids[start:answer] == self.answer_start:
                     mask[row, answer : end + 1] = True
-                start = end + 1 + len(self.newline)
+                start = end + 1 + len(self.between_turns)
         return mask
 
 
 def make_optimizer(model, learning_rate, weight_decay):
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() >= 2]
+    others = [p for p in trained if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.999), eps=1e-8, fused=True)
 
@@ -103,6 +117,10 @@ def train(arguments):
     order = json.loads(arguments.order.read_text())[: arguments.steps]
     processor = AutoProcessor.from_pretrained(arguments.checkpoint)
     model = AutoModelForImageTextToText.from_pretrained(arguments.checkpoint, dtype=torch.float32).train()
+    if arguments.adapter:
+        import peft
+
+        model = peft.PeftModel.from_pretrained(model, arguments.adapter, is_trainable=True)
     model.to(arguments.device)
     optimizer = make_optimizer(model, arguments.learning_rate, arguments.weight_decay)
     samples = json.loads(arguments.data.read_text())
@@ -151,6 +169,7 @@ def summary(metrics, warmup):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--adapter", type=Path, help="PEFT adapter that is trained; the checkpoint's weights stay as they are")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--image-root", type=Path, required=True)
     parser.add_argument("--order", type=Path, required=True)
