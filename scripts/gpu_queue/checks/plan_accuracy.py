@@ -20,7 +20,7 @@ DRY_WORDS, DRY_LENGTH = 1500, 8192
 # Half of the samples of a smaller model, so that a step takes about as long.
 LARGE_BATCH = 8
 # Creating a checkpoint with random weights, on an H200's machine; weights of 3 and 7 billion parameters in 16 bits.
-CREATION_SECONDS = {"qwen2.5-vl-3b": 20, "llava-1.5-7b": 40, "smolvlm-256m": 4, "smolvlm-500m": 6}
+CREATION_SECONDS = {"qwen2.5-vl-3b": 20, "llava-1.5-7b": 50, "smolvlm-256m": 4, "smolvlm-500m": 6}
 TINY = {"smolvlm-256m": "smolvlm-tiny", "smolvlm-500m": "smolvlm-tiny", "qwen2.5-vl-3b": "qwen2.5-vl-tiny", "llava-1.5-7b": "llava-tiny"}
 
 
