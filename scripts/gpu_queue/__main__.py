@@ -1,6 +1,6 @@
 """Runs the measurements that need a GPU, those that are missing or stale first. docs/gpu-queue.md
 
-    scripts/gpu_queue.sh list                        entries, their state and seconds
+    scripts/gpu_queue.sh list                        entries, their state and seconds; names: their names alone
     scripts/gpu_queue.sh pack [ENTRY …]              here: reduces the checkout, prepares gpu-queue/call-N, prints sizes and calls
     scripts/gpu_queue.sh run --seconds 540           on the GPU machine: runs what is due; also without the word run
     scripts/gpu_queue.sh keep                        there: keeps carried folders for a later call
@@ -34,7 +34,7 @@ from runner import say
 from carried import KEPT
 from state import DONE, RESULTS, Queue
 
-COMMANDS = ("list", "pack", "run", "keep", "unpack", "collect", "render", "self-test")
+COMMANDS = ("list", "names", "pack", "run", "keep", "unpack", "collect", "render", "self-test")
 HOURS = 24 * 3600
 
 
@@ -153,6 +153,12 @@ def list_entries(arguments, _):
     return 0
 
 
+def print_names(*_):
+    for entry in ENTRIES:
+        say(entry.name)
+    return 0
+
+
 def pack_queue(arguments, _):
     queue = Queue(ENTRIES)
     entries = arguments.entries or [entry for entry in ENTRIES if queue.states[entry.name] != DONE]
@@ -221,7 +227,7 @@ def self_test(arguments, _):
     return 1 if bad else 0
 
 
-ACTIONS = {"list": list_entries, "pack": pack_queue, "run": run, "keep": keep, "unpack": unpack, "collect": collect, "render": render,
+ACTIONS = {"list": list_entries, "names": print_names, "pack": pack_queue, "run": run, "keep": keep, "unpack": unpack, "collect": collect, "render": render,
            "self-test": self_test}
 
 

@@ -1,4 +1,4 @@
-"""What vlmtrain's own kernels give to a step: the same work with them and with ATen's operations, and what the plans foresaw."""
+"""A step with vlmtrain's custom kernels against one with ATen's operations, and against the planned ratio."""
 
 from harness import results
 from harness.check import Check
@@ -8,7 +8,7 @@ from checks.planned_job import Job, choices_of, seconds_of
 LOSS_TOLERANCE = 5e-3
 
 
-def beside_aten(title, job):
+def against_aten(title, job):
     def do(bench):
         own, _, _ = job.run(bench, f"kernels-{title}-own", {"training.kernels": "own"})
         aten, _, _ = job.run(bench, f"kernels-{title}-aten", {"training.kernels": "aten", **choices_of(own.plan())})
@@ -39,5 +39,5 @@ def checks(bench):
     lora = {"lora.rank": 16}
     jobs = {"smolvlm-2.2b, LoRA": Job("smolvlm-2.2b", lora), "smolvlm-2.2b, LoRA on NF4": Job("smolvlm-2.2b", {**lora, "model.quantization": "nf4"}),
             "smolvlm-500m, full, 8-bit states": Job("smolvlm-500m", {"training.optimizer_states": "8bit"})}
-    return [Check(f"{title}: beside ATen's operations", 30, beside_aten(title, job)) for title, job in jobs.items()]
+    return [Check(f"{title}: against ATen's operations", 30, against_aten(title, job)) for title, job in jobs.items()]
 

@@ -1,4 +1,4 @@
-"""What a second gpu costs: NCCL's memory beside the estimate, the time of sums beside the predicted, peaks of each rank."""
+"""What a second GPU costs: NCCL's memory against the estimate, collectives against the predicted time, each rank's peak."""
 
 import re
 import statistics
@@ -12,7 +12,7 @@ from checks.planned_job import GLOBAL_BATCH, WARM_UP, Job, context_bytes, gigaby
 
 SECONDS = 120
 UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
-MEMORY = "what NCCL holds beside PyTorch's memory: kNcclBytesPerChannelAndPeer in src/planner/limit.cpp"
+MEMORY = "what NCCL holds outside PyTorch's memory: kNcclBytesPerChannelAndPeer in src/planner/limit.cpp"
 COUNTED = "StepSums in src/planner/rehearsed_options.cpp against the buckets that src/engine sums"
 
 
@@ -56,7 +56,7 @@ def memory(bench):
     nccl, estimate = beside[1] - beside[0], plan["memory"]["communication_bytes"]
     reserved = [plan["measured"]["reserved_peak_bytes"], log_of_rank_1(two)[0]]
     bad = compare(plan, two.lines(), has_times=False)["bad"]
-    text = (f"NCCL {gigabytes(nccl)} of rank 0's gpu beside a context of {gigabytes(beside[0])}: {nccl / estimate:.2f} of the estimate, "
+    text = (f"NCCL {gigabytes(nccl)} of rank 0's GPU next to a context of {gigabytes(beside[0])}: {nccl / estimate:.2f} of the estimate, "
             f"{gigabytes(estimate)} ({MEMORY}); planned peak {gigabytes(planned)}")
     figures = {"nccl_bytes": nccl, "nccl_estimated_bytes": estimate, "context_bytes": beside[0], "reserved_planned_bytes": planned,
                "reserved_measured_bytes": reserved}
@@ -69,7 +69,7 @@ def memory(bench):
             bad.append(f"the peak of rank {rank} is not the planned one")
     if bad:
         return results.failed("; ".join([*bad, text]), "src/planner, as in truth-1; rank-1.log has rank 1's", **figures)
-    return results.dry(f"{text}; on a gpu that is as it was told", **figures) if bench.is_virtual else results.measured(text, **figures)
+    return results.dry(f"{text}; on a GPU as the plan describes it", **figures) if bench.is_virtual else results.measured(text, **figures)
 
 
 def step_seconds(run):
@@ -96,18 +96,18 @@ def times(bench):
         text = (f"{both:.4f} s a step for twice the samples, {alone:.4f} s alone: {2 * alone / both:.2f} times the samples a second; {text}; "
                 f"ranks waited {' and '.join(f'{1e3 * wait:.2f} ms' for wait in waits)} a step")
     # A CPU has no plan of this kind.
-    if told := (two.plan() or {}).get("communication"):
-        figures["predicted"] = {name: told[name] for name in ("seconds", "waiting_seconds", "bytes_per_step", "calls_per_step")}
+    if planned := (two.plan() or {}).get("communication"):
+        figures["predicted"] = {name: planned[name] for name in ("seconds", "waiting_seconds", "bytes_per_step", "calls_per_step")}
         figures["predicted_step_seconds"] = [run.plan()["step_seconds"] for run in (one, two)]
-        text += (f"; predicted {1e3 * told['seconds']:.2f} ms of sums, {1e3 * told['waiting_seconds']:.2f} ms not hidden, over "
-                 f"{told['links']}; steps of {figures['predicted_step_seconds'][1]:.4f} s, {figures['predicted_step_seconds'][0]:.4f} s alone")
+        text += (f"; predicted {1e3 * planned['seconds']:.2f} ms of sums, {1e3 * planned['waiting_seconds']:.2f} ms not hidden, over "
+                 f"{planned['links']}; steps of {figures['predicted_step_seconds'][1]:.4f} s, {figures['predicted_step_seconds'][0]:.4f} s alone")
         # The log rounds to a tenth.
-        if summed and (abs(summed / told["bytes_per_step"] - 1) > 0.05 or abs(calls - told["calls_per_step"]) > 0.2):
-            bad.append(f"{told['bytes_per_step'] / 1e6:.1f} MB in {told['calls_per_step']} sums were planned")
+        if summed and (abs(summed / planned["bytes_per_step"] - 1) > 0.05 or abs(calls - planned["calls_per_step"]) > 0.2):
+            bad.append(f"{planned['bytes_per_step'] / 1e6:.1f} MB in {planned['calls_per_step']} sums were planned")
     if bad or not summed:
         return results.failed("; ".join([*bad, text]), COUNTED, **figures)
     return results.dry(text + "; no times on a virtual GPU", **figures) if bench.is_virtual else results.measured(text, **figures)
 
 
 def checks():
-    return [Check("memory: NCCL's, and each rank's peak", 60, memory), Check("time: two beside one", 60, times)]
+    return [Check("memory: NCCL's, and each rank's peak", 60, memory), Check("time: two against one", 60, times)]

@@ -1,4 +1,4 @@
-"""Memory runs out on rank 1 alone: its allocator is capped, of which neither plan nor twin know."""
+"""Memory runs out on rank 1 alone: its allocator is capped, which neither the plan nor the look-ahead knows."""
 
 import json
 

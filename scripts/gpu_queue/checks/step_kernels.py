@@ -9,7 +9,7 @@ from harness import inputs
 from harness import results
 from harness.bench import RunFailed
 from harness.check import Check
-from checks.plan_accuracy import Job, choices_of, seconds_of
+from checks.planned_job import Job, choices_of, seconds_of
 
 sys.path.insert(0, str(inputs.ROOT / "bench"))
 

@@ -1,4 +1,4 @@
-"""Tokens a second beside transformers: the same gpu, checkpoint, samples and order."""
+"""Tokens per second against transformers: the same GPU, checkpoint, samples and order."""
 
 import importlib.util
 import json
@@ -36,7 +36,7 @@ def missing_packages():
     return [name for name in ("torch", "transformers", "PIL") if importlib.util.find_spec(name) is None]
 
 
-def beside_transformers(preset):
+def against_transformers(preset):
     def do(bench):
         folder = bench.work / "speed" / preset
         inputs.clear(folder)
@@ -98,5 +98,5 @@ def generation(bench):
 
 def checks(bench):
     preset = "smolvlm-tiny" if bench.is_cpu else "smolvlm-256m"
-    return [Check(f"{preset}: training beside transformers", 60, beside_transformers(preset)), Check("generation", 20, generation)]
+    return [Check(f"{preset}: training against transformers", 60, against_transformers(preset)), Check("generation", 20, generation)]
 

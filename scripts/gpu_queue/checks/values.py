@@ -44,7 +44,7 @@ def fp32_outcome(gpu, reference, fix=KERNELS):
 
 
 def same_in_fp32(preset, overrides=None, gpu_overrides=None, fix=KERNELS):
-    """The gpu with `gpu_overrides` too against the CPU without them."""
+    """The GPU with `gpu_overrides` too against the CPU without them."""
     overrides = overrides or {}
 
     def do(bench):

@@ -21,10 +21,10 @@ class RunFailed(Exception):
 
 
 class Hung(RunFailed):
-    """A program went on for longer than it may, and was ended."""
+    """A program that was killed because it ran longer than it may."""
 
     def __init__(self, what, seconds):
-        Exception.__init__(self, f"{what} went on for more than {seconds} s and was ended")
+        Exception.__init__(self, f"{what} ran for more than {seconds} s and was ended")
 
 
 @dataclass

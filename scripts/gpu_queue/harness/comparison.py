@@ -84,7 +84,7 @@ def weights_apart(gpu, reference, steps, first=1):
 
 
 class Verdict:
-    """Measured figures beside their bounds; fails if one is above, or below its least."""
+    """Measured figures and their bounds. Fails if one is above, or below its least."""
 
     def __init__(self):
         self.parts, self.figures, self.bad = [], {}, []

@@ -15,7 +15,7 @@ def all_gpus():
 
 
 def visible_gpus():
-    """In the words of CUDA_VISIBLE_DEVICES. What stands there behind a name that is none is not seen, as CUDA has it."""
+    """Returns GPUs as CUDA_VISIBLE_DEVICES names them. CUDA ignores everything after an invalid name."""
     GPUs = all_gpus()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
