@@ -19,15 +19,15 @@ DRY_CAPS = {8: 1.05, 16: 1.2, 24: 1.4, 40: 1.4}
 DRY_WORDS, DRY_LENGTH = 1500, 8192
 # Half of the samples of a smaller model, so that a step takes about as long.
 LARGE_BATCH = 8
-# Creating a checkpoint with random weights, on an H200's machine.
-CREATION_SECONDS = {"qwen2.5-vl-3b": 20, "llava-1.5-7b": 40, "smolvlm-256m": 4, "smolvlm-500m": 6}
+# Creating a checkpoint with random weights, on an H200's machine; weights of 3 and 7 billion parameters in 16 bits.
+CREATION_SECONDS = {"qwen2.5-vl-3b": 20, "llava-1.5-7b": 50, "smolvlm-256m": 4, "smolvlm-500m": 6}
 TINY = {"smolvlm-256m": "smolvlm-tiny", "smolvlm-500m": "smolvlm-tiny", "qwen2.5-vl-3b": "qwen2.5-vl-tiny", "llava-1.5-7b": "llava-tiny"}
 
 
 def dry_job(job):
     """Returns the same work on the tiny preset of the family."""
     overrides = {**job.overrides, "data.max_length": DRY_LENGTH, **({"lora.rank": 4} if "lora.rank" in job.overrides else {})}
-    return Job(TINY[job.preset], overrides, job.images, DRY_WORDS, job.global_batch)
+    return Job(TINY[job.preset], overrides, job.images, DRY_WORDS, job.global_batch, dtype=job.dtype)
 
 
 def at_cap(job, cap, next_larger=False):
@@ -136,8 +136,8 @@ def next_larger_fails(bench, job, name, plan, whole_bytes):
 
 
 FULL = Job("smolvlm-256m")
-LORA = Job("qwen2.5-vl-3b", {"lora.rank": 16}, global_batch=LARGE_BATCH)
-QUANTIZED = Job("llava-1.5-7b", {"lora.rank": 16, "model.quantization": "nf4"}, global_batch=LARGE_BATCH)
+LORA = Job("qwen2.5-vl-3b", {"lora.rank": 16}, global_batch=LARGE_BATCH, dtype="bfloat16")
+QUANTIZED = Job("llava-1.5-7b", {"lora.rank": 16, "model.quantization": "nf4"}, global_batch=LARGE_BATCH, dtype="bfloat16")
 SMALL_QUANTIZED = Job("smolvlm-500m", {"lora.rank": 16, "model.quantization": "nf4"})
 HALF = Job("smolvlm-256m", {"training.precision": "fp16", "training.optimizer_states": "8bit"})
 FIXED_SEGMENTS = Job("smolvlm-256m", {"memory.expandable_segments": False})

@@ -42,10 +42,10 @@ class GpuMemory:
 
 
 class Job:
-    """The work of a run: a preset with random weights on samples that are all alike."""
+    """The work of a run: a preset with random weights on samples that are all alike. `dtype`: of the checkpoint's weights."""
 
-    def __init__(self, preset, overrides=None, images=IMAGES, words=ANSWER_WORDS, global_batch=GLOBAL_BATCH, model=None):
-        self.preset, self.overrides, self.model = preset, overrides or {}, model
+    def __init__(self, preset, overrides=None, images=IMAGES, words=ANSWER_WORDS, global_batch=GLOBAL_BATCH, model=None, dtype="float32"):
+        self.preset, self.overrides, self.model, self.dtype = preset, overrides or {}, model, dtype
         self.images, self.words, self.global_batch = images, words, global_batch
 
     def settings(self, bench):
@@ -53,7 +53,7 @@ class Job:
         with bench.lock(data):
             if not (data / "train.json").exists():
                 inputs.write_worst_data(data, self.images, self.words, self.global_batch)
-        return {"model.path": self.model or bench.checkpoint(self.preset), "data.train": data / "train.json",
+        return {"model.path": self.model or bench.checkpoint(self.preset, dtype=self.dtype), "data.train": data / "train.json",
                 "data.num_workers": 8, "training.global_batch_size": self.global_batch,
                 "training.max_steps": STEPS_ON_A_VIRTUAL_GPU if bench.is_virtual else STEPS, "training.precision": "bf16",
                 "training.learning_rate": "1.0e-5", "output.save_steps": 0, "output.keep": 1, "output.sample_predictions": 0,
