@@ -59,7 +59,11 @@ def check(bench, model, kind, steps, precision="fp32"):
     ours = read_lines(run / "metrics.jsonl")
     if bench.is_virtual:
         return results.measured(f"{len(ours)} steps on a virtual GPU, which computes no values")
-    peer = train_peer(bench, model, kind, run, precision)
+    return compare(ours, train_peer(bench, model, kind, run, precision))
+
+
+def compare(ours, peer):
+    """Compares the metrics of both sides, step by step."""
     if [line["tokens"] for line in ours] != [line["tokens"] for line in peer]:
         return results.judged(False, "the two sides did not train on the same tokens")
     losses, expected = [line["loss"] for line in ours], [line["loss"] for line in peer]
@@ -67,7 +71,7 @@ def check(bench, model, kind, steps, precision="fp32"):
     apart = [abs(a - b) / mean for a, b in zip(losses, expected, strict=True)]
     at_first, worst = max(apart[:FIRST_STEPS]), max(apart)
     speeds = [sum(line["tokens"] for line in lines[1:]) / sum(line["step_seconds"] for line in lines[1:]) for lines in (ours, peer)]
-    text = (f"{steps} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}; relative difference at most {at_first:.1e} in the first "
+    text = (f"{len(losses)} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}; difference in units of the mean loss at most {at_first:.1e} in the first "
             f"{FIRST_STEPS} steps (bound {MOST_APART_AT_FIRST:.0e}), {worst:.1e} in all (bound {MOST_APART:.0e}); "
             f"{speeds[0]:.0f} and {speeds[1]:.0f} tokens/s")
     return results.judged(at_first <= MOST_APART_AT_FIRST and worst <= MOST_APART, text, vlmtrain=losses, transformers=expected,
