@@ -55,6 +55,6 @@ def write(path, lines):
         picture = path.with_name(path.stem + "-losses.svg")
         panels = {line["check"]: [line["figures"]["vlmtrain"], line["figures"]["transformers"]] for line in runs}
         picture.write_text(chart.svg(panels))
-        text += f"\n## Training\n\nGlobal batch 4, AdamW, fp32, the same samples in the same order.\n\n![Losses of each step]({picture.name})\n\n"
+        text += f"\n## Training\n\nAdamW, fp32, the same samples in the same order (`tests/real_weights/curves.py` has the settings).\n\n![Losses of each step]({picture.name})\n\n"
         text += losses_table(runs) + "\n"
     path.write_text(text)
