@@ -33,7 +33,8 @@ def train_vlmtrain(bench, model, kind, steps, precision):
     name = f"{model}-{kind}-{precision}"
     settings = {
         "training.max_steps": steps, "training.learning_rate": LEARNING_RATES[kind], "training.weight_decay": WEIGHT_DECAY,
-        "training.global_batch_size": GLOBAL_BATCH, "training.max_grad_norm": 1.0, "training.precision": precision, "output.log_samples": True,
+        "training.global_batch_size": GLOBAL_BATCH, "training.max_grad_norm": 1.0, "training.precision": precision,
+        "output.log_samples": True,
     }  # fmt: skip
     if kind == "lora":
         settings["model.adapter"] = make_adapter(bench, model)
