@@ -97,7 +97,8 @@ def about_machine(arguments):
 
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
     gpu = torch.cuda.get_device_name(0) if arguments.device.startswith("cuda") else ""
-    return {"commit": commit, "machine": gpu or f"{processor_name()}, {arguments.threads} threads", "data": arguments.data.name if arguments.data else "shapes",
+    return {"commit": commit, "machine": gpu or f"{processor_name()}, {arguments.threads} threads",
+            "data": arguments.data.name if arguments.data else "shapes",
             "versions": f"torch {torch.__version__}, transformers {transformers.__version__}, PEFT {peft.__version__}"}
 
 

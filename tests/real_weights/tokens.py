@@ -32,8 +32,8 @@ def check(bench, model):
     peer.batches.order = [[record["id"]] for record in records]
     different, count = [], 0
     for place, record in enumerate(records):
-        shown = json.loads(bench.run([bench.vlmtrain, "generate", "--checkpoint", bench.checkpoint(model), "--data", path, "--record", place + 1,
-                                      "--show-prompt", "--json", f"data.image_root={bench.image_root}"]))
+        shown = json.loads(bench.run([bench.vlmtrain, "generate", "--checkpoint", bench.checkpoint(model), "--data", path,
+                                      "--record", place + 1, "--show-prompt", "--json", f"data.image_root={bench.image_root}"]))
         batch = peer.batches[place]
         ids, labels = batch["input_ids"][0].tolist(), (batch["labels"][0] >= 0).tolist()
         count += len(ids)
