@@ -1,6 +1,7 @@
 """The program under test and its material: checkpoints of real weights, records, runs."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -126,14 +127,15 @@ class Bench:
         return folder
 
     def evaluate(self, model, precision, max_new_tokens, device=None):
-        """Returns the loss over all label tokens, and the answers by id. `device`: another than the one under test."""
+        """Returns the loss over all label tokens, NaN if it is not finite, and the answers by id. `device`: another than the one under test."""
         name = f"eval-{model}-{precision}"
         config = self.config(model, name, {"training.precision": precision})
         answers = self.work / f"{name}.jsonl"
         out = self.run([self.vlmtrain, "eval", "--config", config, "--checkpoint", self.checkpoint(model),
                         "--device", device or self.device, "--answers", answers, "--max-new-tokens", max_new_tokens, "--json",
                         *self.faults])
-        return json.loads(out)["loss"], {line["id"]: line["given"] for line in read_lines(answers)}
+        loss = json.loads(out)["loss"]
+        return math.nan if loss is None else loss, {line["id"]: line["given"] for line in read_lines(answers)}
 
 
 def read_lines(path):
