@@ -19,8 +19,8 @@ io::NamedTensors weights_of(const VisionLanguageModel& model);
 /// device.
 at::Tensor initial_values(const nn::Parameter& parameter, uint64_t seed);
 
-/// Adds to a preset's files in `folder` the weights that initialize_weights would draw, rounded to `dtype`, and the dtype
-/// to its config.json. Memory holds one tensor at a time.
+/// Adds to a preset's files in `folder` the weights that initialize_weights would draw, rounded to `dtype`, and the
+/// dtype to its config.json. Memory holds one tensor at a time.
 void complete_with_initial_weights(const std::filesystem::path& folder, uint64_t seed, at::ScalarType dtype);
 
 /// Sets a parameter to these.
