@@ -1,12 +1,19 @@
 """Tests of scripts/gpu_queue without a GPU and without the program: states, order, archive, page, packing."""
 
+import contextlib
+import dataclasses
+import importlib.util
+import io
 import json
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -22,6 +29,11 @@ import state  # noqa: E402
 from entries import ENTRIES  # noqa: E402
 from harness import inputs, program, results  # noqa: E402
 from harness.check import Check, Entry  # noqa: E402
+
+# The command itself, whose file is called __main__.py.
+SPEC = importlib.util.spec_from_file_location("gpu_queue_command", ROOT / "scripts" / "gpu_queue" / "__main__.py")
+command = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(command)
 
 GPU = {"gpu": "NVIDIA H200, 150 GB", "versions": {"driver": "1.2"}}
 
@@ -53,7 +65,8 @@ class RepositoryCase(unittest.TestCase):
         self.git("commit", "-q", "-m", name)
 
     def write_result(self, name, checks=(("x", results.PASSED),), complete=True, commit=None, device="cuda"):
-        lines = [{"name": check, "state": outcome, "text": "", "figures": {}, "fix": "", "seconds": 1} for check, outcome in checks]
+        lines = [{"name": check, "state": outcome, "text": "", "figures": {}, "fix": "", "seconds": 1}
+                 for check, outcome in checks]
         result = {"entry": name, "commit": commit or state.current_commit(), "date": "2026-01-01", "seconds": 1, "complete": complete,
                   "checks": lines, "device": device, **GPU}
         (self.results / f"{name}.json").write_text(json.dumps(result))
@@ -77,6 +90,29 @@ class States(RepositoryCase):
     def test_a_commit_that_git_does_not_know_makes_a_result_stale(self):
         self.write_result("a", commit="0123456789ab")
         self.assertEqual(self.queue().states["a"], state.STALE)
+
+    def test_a_result_of_changed_files_is_never_done(self):
+        (self.folder / "b.txt").write_text("not committed")
+        self.write_result("a")
+        self.assertEqual(self.queue().states["a"], state.STALE)
+        self.git("checkout", "b.txt")
+        self.assertEqual(self.queue().states["a"], state.STALE)
+
+    def test_different_changes_are_different_commits(self):
+        found = {state.current_commit()}
+        for text in ("one", "two"):
+            (self.folder / "b.txt").write_text(text)
+            found.add(state.current_commit())
+        self.assertEqual(len(found), 3)
+
+    def test_a_broken_result_counts_as_not_measured(self):
+        self.write_result("a")
+        whole = (self.results / "a.json").read_text()
+        for text in (whole[:40], "[]", "{}", whole.replace('"entry": "a"', '"entry": "b"'), whole.replace('"seconds": 1', '"seconds": null')):
+            (self.results / "a.json").write_text(text)
+            with contextlib.redirect_stderr(io.StringIO()) as error:
+                self.assertEqual(self.queue().states["a"], state.NEVER)
+            self.assertIn("a.json", error.getvalue())
 
     def test_unmeasured_entries_come_before_stale_ones(self):
         self.write_result("a")
@@ -168,6 +204,25 @@ class Runner(unittest.TestCase):
         self.assertEqual([check["name"] for check in result["checks"]], ["x", "y"])
         self.assertTrue(result["complete"])
 
+    def test_checks_that_run_again_replace_their_results_alone(self):
+        entry = self.entry(Check("one", 1, lambda _: results.passed("new")), Check("two", 1, lambda _: results.passed("new")))
+        queue = mock.Mock(commit="commit")
+        queue.finished_checks.return_value = [{"name": name, "state": results.PASSED, "text": "old"} for name in ("one", "two")]
+        entry = dataclasses.replace(entry, unusable=lambda bench: "")
+        done, _ = runner.run_queue(queue, [entry], self.bench, GPU, 100, self.bench.out / "a.tar.gz", again=True, only="two")
+        self.assertEqual([(check["name"], check["text"]) for check in done[0]["checks"]], [("one", "old"), ("two", "new")])
+        self.assertTrue(done[0]["complete"])
+
+    def test_programs_end_with_the_queue(self):
+        ended = []
+        thread = threading.Thread(target=lambda: ended.append(program.run(["bash", "-c", "sleep 100 & wait"], program.Clock(60))))
+        thread.start()
+        while not program.RUNNING:
+            time.sleep(0.01)
+        program.end_all()
+        thread.join(timeout=20)
+        self.assertEqual(ended[0].code, -signal.SIGKILL)
+
     def test_attachments_above_the_limit_are_left_out_of_the_archive(self):
         (self.bench.out / "name.json").write_text("{}")
         (self.bench.out / "attachments").mkdir()
@@ -177,6 +232,35 @@ class Runner(unittest.TestCase):
                 runner.write_archive(self.bench.out, self.bench.out / runner.ARCHIVE)
             with tarfile.open(self.bench.out / runner.ARCHIVE) as archive:
                 self.assertEqual(archive.getnames(), expected)
+
+
+class Collecting(unittest.TestCase):
+    """Archives that `collect` reads."""
+
+    def read(self, members):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "results.tar.gz"
+            with tarfile.open(path, "w:gz") as archive:
+                for name, content in members.items():
+                    info = tarfile.TarInfo(name)
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+            return command.read_archive(path)
+
+    def result(self, **changes):
+        check = {"name": "x", "state": results.PASSED, "text": "", "figures": {}, "fix": "", "seconds": 1}
+        return json.dumps({"entry": "media", "commit": "c", "date": "2026-01-01", "gpu": "H200", "device": "cuda", "seconds": 1, "complete": True,
+                           "checks": [check], **changes}).encode()
+
+    def test_results_of_entries_are_found(self):
+        found = self.read({"./media.json": self.result(), "attachments/log.txt": b"x", "../media.json": b"x", "other.json": b"x"})
+        self.assertEqual(list(found), ["media"])
+
+    def test_broken_results_are_refused(self):
+        for content in (b"", b"[]", self.result()[:50], self.result(entry="ranks"), self.result(commit=""), self.result(checks=[{}]),
+                        self.result(seconds="1")):
+            with self.assertRaisesRegex(ValueError, "media.json"):
+                self.read({"media.json": content})
 
 
 class Entries(unittest.TestCase):

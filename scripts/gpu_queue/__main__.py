@@ -15,6 +15,8 @@ failed, but entries remain.
 
 import argparse
 import json
+import os
+import signal
 import sys
 import tarfile
 import tempfile
@@ -32,10 +34,11 @@ from harness import inputs, program, results
 from harness.bench import Bench
 from runner import say
 from carried import KEPT
-from state import DONE, RESULTS, Queue
+from state import DONE, RESULTS, Queue, check_result, is_complete, read_result
 
 COMMANDS = ("list", "names", "pack", "run", "keep", "unpack", "collect", "render", "self-test")
 HOURS = 24 * 3600
+STARTED = time.monotonic()
 
 
 def read_arguments():
@@ -53,7 +56,9 @@ def read_arguments():
     parser.add_argument("--only", default="", metavar="TEXT", help="only checks whose names contain this")
     parser.add_argument("--again", action="store_true", help="run entries that are done, and finished checks")
     parser.add_argument("--no-build", action="store_true", help="pack: use the programs in build/gpu-queue/portable")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
+    if not arguments.seconds > 0:
+        parser.error(f"--seconds {arguments.seconds:g}: must be above 0")
     arguments.command = arguments.words.pop(0) if arguments.words and arguments.words[0] in COMMANDS else "run"
     if arguments.command == "collect":
         if len(arguments.words) != 1:
@@ -92,7 +97,9 @@ def make_bench(arguments, device, out):
     return bench
 
 
-def finish(done, remains):
+def finish(arguments, parser, done, remains):
+    if arguments.only and not done:
+        parser.error(f"--only {arguments.only}: no due check has this in its name; a result of OUT names checks, and --again repeats them")
     failures = [(result, check) for result in done for check in result["checks"] if check["state"] == results.FAILED]
     states = [check["state"] for result in done for check in result["checks"]]
     say("\n" + (", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no check was run"))
@@ -103,7 +110,7 @@ def finish(done, remains):
     return 1 if failures else 3 if remains else 0
 
 
-def run(arguments, _):
+def run(arguments, parser):
     device = arguments.device or "cuda"
     queue = Queue(ENTRIES, packed=packed_state(), newer=arguments.out, device=device)
     entries = (arguments.entries or ENTRIES) if arguments.again else [entry for entry in queue.due()
@@ -117,10 +124,11 @@ def run(arguments, _):
     archive.parent.mkdir(parents=True, exist_ok=True)
     machine = programs.describe_machine(device)
     say(f"{arguments.version} on {machine['gpu']}")
-    return finish(*runner.run_queue(queue, entries, bench, machine, arguments.seconds, archive, arguments.again, arguments.only))
+    seconds = arguments.seconds - (time.monotonic() - STARTED)
+    return finish(arguments, parser, *runner.run_queue(queue, entries, bench, machine, seconds, archive, arguments.again, arguments.only))
 
 
-def dry(arguments, _):
+def dry(arguments, parser):
     """Runs each entry where no GPU is: it must go through, and its checks must not fail."""
     done, remains, ends = [], False, time.monotonic() + arguments.seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -134,12 +142,14 @@ def dry(arguments, _):
             if reason := entry.unusable(bench):
                 say(f"== {entry.name}: skipped, {reason}")
                 continue
+            if not any(arguments.only in check.name for check in entry.checks(bench)):
+                continue
             say(f"== {entry.name} on {bench.device}: {entry.title}")
             result = runner.run_entry(entry, bench, programs.describe_machine(bench.device), "dry", left, only=arguments.only)
             say(f"   {result['seconds']:.0f} s")
             done.append(result)
             remains = remains or not result["complete"]
-    return finish(done, remains)
+    return finish(arguments, parser, done, remains)
 
 
 def list_entries(arguments, _):
@@ -190,21 +200,44 @@ def collect(arguments, parser):
     archive = source / runner.ARCHIVE if source.is_dir() else source
     if not archive.exists():
         parser.error(f"{archive}: does not exist; collect takes the folder that --out named, or {runner.ARCHIVE} of it")
-    names = {entry.name for entry in ENTRIES}
+    try:
+        found = read_archive(archive)
+    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+        parser.error(f"{archive}: {error}; nothing was collected")
+    if not found:
+        parser.error(f"{archive}: has no result of an entry; collect takes what `run` wrote")
     RESULTS.mkdir(exist_ok=True)
-    with tarfile.open(archive) as opened:
-        for member in opened.getmembers():
-            name, _, extension = member.name.rpartition(".")
-            if extension != "json" or name not in names:
-                continue
-            content = opened.extractfile(member).read()
-            result = json.loads(content)
-            if not result["device"].startswith("cuda"):
-                say(f"left out {member.name}: it is of {result['gpu']}, not of a GPU")
-                continue
-            (RESULTS / member.name).write_bytes(content)
-            say(f"collected {member.name}: {page.summary(result)}")
+    for name, (content, result) in found.items():
+        present = read_result(RESULTS, name)
+        if not result["device"].startswith("cuda"):
+            say(f"left out {name}: it is of {result['gpu']}, not of a GPU")
+        elif present and is_complete(present) and not is_complete(result):
+            say(f"left out {name}: it is incomplete, and docs/benchmarks/gpu has a complete one")
+        else:
+            (RESULTS / f"{name}.json").write_bytes(content)
+            say(f"collected {name}: {page.summary(result)}")
     return render()
+
+
+def read_archive(path):
+    """Returns content and value of each result in an archive, by entry. Raises if one of them is broken."""
+    found = {}
+    names = {f"{entry.name}.json": entry.name for entry in ENTRIES}
+    with tarfile.open(path) as opened:
+        for member in opened.getmembers():
+            name = names.get(member.name.removeprefix("./"))
+            if name is None:
+                continue
+            if not member.isfile():
+                raise ValueError(f"{member.name} is not a file")
+            content = opened.extractfile(member).read()
+            try:
+                result = json.loads(content)
+                check_result(name, result)
+            except ValueError as error:
+                raise ValueError(f"{member.name}: {error}") from None
+            found[name] = content, result
+    return found
 
 
 def self_test(arguments, _):
@@ -231,7 +264,15 @@ ACTIONS = {"list": list_entries, "names": print_names, "pack": pack_queue, "run"
            "self-test": self_test}
 
 
+def stop(number, _):
+    """Ends the programs that run before the queue itself ends, so that none keeps the GPU."""
+    program.end_all()
+    os._exit(128 + number)
+
+
 def main():
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     arguments, parser = read_arguments()
     action = dry if arguments.command == "run" and arguments.dry else ACTIONS[arguments.command]
     try:

@@ -6,7 +6,7 @@ import subprocess
 import carried
 import packages
 from harness import inputs
-from state import git
+from state import current_commit, git
 
 STAGE = inputs.ROOT / "build" / "gpu-queue"
 LIMIT_BYTES = 64 * 2 ** 20
@@ -51,6 +51,7 @@ def build_portable(folder):
     subprocess.run(["cmake", "--build", build, "--target", "kernel_speed", "kernel_times"], cwd=inputs.ROOT, check=True)
     for name in ("kernel_speed", "libvlmtrain_kernel_times.so"):
         subprocess.run(["strip", "--strip-unneeded", "-o", folder / name, build / name], check=True)
+    (folder / "commit").write_text(current_commit())
     tests = folder.with_name("gpu_tests")
     tests.mkdir(exist_ok=True)
     (folder / "gpu_tests").replace(tests / "gpu_tests")
@@ -64,9 +65,26 @@ def folders_of(entries):
 BUILDERS = {"portable": build_portable, "python": packages.build, "smollm2": packages.download_smollm2}
 
 
+# The sources of the programs.
+PROGRAM_PATHS = ("src", "include", "cmake", "CMakeLists.txt", "bench/kernel_speed.cpp", "bench/kernel_times.cpp", "tests/gpu", "tests/parity")
+
+
+def check_portable():
+    """Raises PackFailed unless build/gpu-queue/portable was built from the present sources."""
+    path = STAGE / "portable" / "commit"
+    if not path.exists():
+        raise PackFailed("build/gpu-queue/portable: does not exist or does not name its commit; run pack without --no-build")
+    commit = path.read_text()
+    diff = git("diff", "--name-only", commit.partition("+")[0], "--", *PROGRAM_PATHS)
+    if commit != current_commit() and ("+" in commit or diff.returncode != 0 or diff.stdout):
+        raise PackFailed(f"build/gpu-queue/portable: was built from {commit}, whose sources differ from these; run pack without --no-build")
+
+
 def build(names, again=True):
     """Builds the folders in STAGE. Without `again`, only those that are missing."""
     STAGE.mkdir(parents=True, exist_ok=True)
+    if not again and "portable" in names:
+        check_portable()
     for name in names:
         if name in BUILDERS and (again or not (STAGE / name).exists()):
             BUILDERS[name](STAGE / name)

@@ -125,8 +125,11 @@ def run_queue(queue, entries, bench, machine, seconds, archive, again=False, onl
         if reason := entry.unusable(bench):
             say(f"== {entry.name}: skipped, {reason}")
             continue
-        finished = [] if again else queue.finished_checks(entry, machine["gpu"])
-        first = next((check for check in entry.checks(bench) if check.name not in {each["name"] for each in finished}), None)
+        finished = [check for check in queue.finished_checks(entry, machine["gpu"]) if not again or only not in check["name"]]
+        names = {check["name"] for check in finished}
+        first = next((check for check in entry.checks(bench) if check.name not in names and only in check.name), None)
+        if first is None and only:
+            continue
         if first is not None and deadline.left() < first.seconds:
             say(f"== {entry.name}: not started, {deadline.left():.0f} s remain")
             remains = True

@@ -1,7 +1,9 @@
 """The state of each entry of the queue, from the results and from git."""
 
+import hashlib
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 from harness import inputs
@@ -16,23 +18,61 @@ def git(*words):
 
 
 def current_commit():
-    """Returns the abbreviated commit of the checkout, with a plus if files differ from it; empty outside a repository."""
+    """Returns the abbreviated commit of the checkout; if tracked files differ from it, a plus and a digest of the difference.
+
+    Empty outside a repository.
+    """
     commit = git("rev-parse", "--short=12", "HEAD")
     if commit.returncode != 0:
         return ""
-    dirty = git("status", "--porcelain", "--untracked-files=no").stdout.strip()
-    return commit.stdout.strip() + ("+" if dirty else "")
+    # Files that sparse-checkout removed do not differ.
+    difference = git("diff", "HEAD", "--binary").stdout
+    return commit.stdout.strip() + ("+" + hashlib.sha256(difference.encode(errors="surrogateescape")).hexdigest()[:8] if difference else "")
 
 
 def read_result(folder, name):
-    """Returns the JSON object of an entry, or None if it has no result."""
+    """Returns the JSON object of an entry, or None if it has no result. A broken file counts as none, and is reported."""
     path = Path(folder) / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        result = json.loads(path.read_text())
+        check_result(name, result)
+        return result
+    except ValueError as error:
+        print(f"gpu_queue: {path}: {error}; it counts as not measured", file=sys.stderr)
+        return None
+
+
+# Fields of a result and of its checks.
+RESULT_FIELDS = {"entry": str, "commit": str, "date": str, "gpu": str, "device": str, "seconds": (int, float), "complete": bool, "checks": list}
+CHECK_FIELDS = {"name": str, "state": str, "text": str, "figures": dict, "fix": str, "seconds": (int, float)}
+
+
+def check_result(name, result):
+    """Raises ValueError if a JSON value is not a result of the entry."""
+
+    def check_fields(what, value, fields):
+        if not isinstance(value, dict):
+            raise ValueError(f"{what} is not an object")
+        for field, kind in fields.items():
+            if not isinstance(value.get(field), kind):
+                raise ValueError(f"{what} lacks {field}, or it has another type")
+
+    check_fields("the result", result, RESULT_FIELDS)
+    for check in result["checks"]:
+        check_fields("a check", check, CHECK_FIELDS)
+    if result["entry"] != name:
+        raise ValueError(f"it is a result of {result['entry']}")
+    if not result["commit"]:
+        raise ValueError("it has no commit")
 
 
 def changed_paths(entry, commit):
-    """Returns the files of the entry's paths that differ from a commit; None if git does not know the commit."""
-    diff = git("diff", "--name-only", commit.rstrip("+"), "--", *entry.paths)
+    """Returns the files of the entry's paths that differ from a commit; None if git does not know it, or files differed from it."""
+    if "+" in commit:
+        return None
+    diff = git("diff", "--name-only", commit, "--", *entry.paths)
     return diff.stdout.split() if diff.returncode == 0 else None
 
 
@@ -76,9 +116,9 @@ class Queue:
         return unmeasured + [entry for entry in self.entries if self.states[entry.name] == STALE]
 
     def finished_checks(self, entry, gpu):
-        """Returns the outcomes of an incomplete result of the same GPU, which do not run again."""
+        """Returns the outcomes of a result of the same GPU, whose paths have not changed."""
         result = self.results[entry.name]
-        if self.states[entry.name] != INCOMPLETE or result["gpu"] != gpu:
+        if self.states[entry.name] not in (INCOMPLETE, DONE) or result["gpu"] != gpu:
             return []
         return [check for check in result["checks"] if check["state"] in FINAL]
 

@@ -1,5 +1,6 @@
 """Running programs within a time budget."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,6 +38,20 @@ class Ended:
         return (errors or lines or ["nothing was said"])[-1][:400]
 
 
+RUNNING = set()  # process groups, which end_all kills
+
+
+def kill_group(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_all():
+    """Kills all programs that run, with everything that they started."""
+    for process in list(RUNNING):
+        kill_group(process)
+
+
 def run(command, clock, environment=None, while_running=None):
     """Runs a program to its end, or to that of the budget: then it and all that it started are killed, and OutOfTime is raised.
     `while_running` gets the process after it was started."""
@@ -46,6 +61,7 @@ def run(command, clock, environment=None, while_running=None):
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
                                env={**os.environ, **LEARNS_NOTHING, **(environment or {})})
+    RUNNING.add(process)
     watcher = while_running(process) if while_running else None
     try:
         out, err = process.communicate(timeout=clock.left())
@@ -53,8 +69,9 @@ def run(command, clock, environment=None, while_running=None):
         raise OutOfTime from None
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process)
             process.communicate()
+        RUNNING.discard(process)
         if watcher:
             watcher.finish()
     return Ended(process.returncode, out, err, time.monotonic() - began)
