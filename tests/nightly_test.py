@@ -170,6 +170,11 @@ class PartsTest(unittest.TestCase):
         files = sorted(word for words in commands for word in words if word.endswith(".cpp"))
         self.assertEqual(files, sorted(str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "src").rglob("*.cpp")))
 
+    def test_paths_exist(self):
+        for part in self.parts:
+            for path in part.paths:
+                self.assertTrue((CHECKOUT / path).exists(), f"{part.name}: {path}")
+
     def test_names_and_steps_are_unique(self):
         self.assertEqual(len({part.name for part in self.parts}), len(self.parts))
         for part in self.parts:

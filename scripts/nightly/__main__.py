@@ -71,6 +71,8 @@ def main():
         return print_list(parts)
     if arguments.render:
         return page.write(ROOT, parts)
+    if arguments.status and (arguments.names or arguments.part):
+        parser.error("--status takes no names; it prints all parts")
     if arguments.status:
         return 0 if print_status(ROOT, parts) else 1
     names = [*arguments.part, *arguments.names]

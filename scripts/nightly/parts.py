@@ -82,7 +82,7 @@ def tidy(root, parts):
         files = [str(path.relative_to(root)) for path in sorted((root / "src" / part).rglob("*.cpp"))]
         chunks = [files[first : first + TIDY_FILES] for first in range(0, len(files), TIDY_FILES)]
         steps = tuple(Step(chunk[0], shlex.join(["scripts/lint.sh", "--tidy-files", *chunk])) for chunk in chunks)
-        headers = tuple(f"include/vlmtrain/{name}" for name in parts[: index + 1])
+        headers = tuple(f"include/vlmtrain/{name}" for name in parts[: index + 1] if (root / "include/vlmtrain" / name).is_dir())
         paths = (*BUILD, ".clang-tidy", "scripts/lint.sh", f"src/{part}", *headers)
         yield Part(f"tidy-{part}", "clang-tidy", paths, steps)
 

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 RESULTS = Path("docs/benchmarks/nightly")
@@ -25,15 +26,34 @@ def is_clean(root, paths):
     return not git(root, "status", "--porcelain", "--", *paths).stdout
 
 
+def read_json(path):
+    """Returns the object of a file, or None if it does not exist or is broken, which is reported."""
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(path.read_text())
+        if not isinstance(value, dict) or "commit" not in value:
+            raise ValueError("it is not an object with a commit")
+        return value
+    except ValueError as error:
+        print(f"nightly: {path}: {error}; it does not count", file=sys.stderr)
+        return None
+
+
+def write_json(path, value):
+    """Replaces a file at once, so that a killed call leaves the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=1) + "\n")
+    partial.replace(path)
+
+
 def read_result(root, part):
-    path = root / RESULTS / f"{part.name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    return read_json(root / RESULTS / f"{part.name}.json")
 
 
 def write_result(root, part, result):
-    path = root / RESULTS / f"{part.name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(root / RESULTS / f"{part.name}.json", result)
 
 
 def status(root, part):
@@ -50,7 +70,7 @@ class State:
     def __init__(self, root, part):
         self.path = root / STATES / part.name / "state.json"
         self.is_clean = is_clean(root, part.paths)
-        saved = json.loads(self.path.read_text()) if self.path.exists() else None
+        saved = read_json(self.path)
         if saved and self.is_clean and not has_changed(root, saved["commit"], part.paths):
             self.commit, self.steps = saved["commit"], saved["steps"]
         else:
@@ -71,7 +91,6 @@ class State:
         self.save()
 
     def save(self):
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         # A change that no commit has cannot be recognized again: nothing done with it counts in the next call.
         commit = self.commit if self.is_clean else ""
-        self.path.write_text(json.dumps({"commit": commit, "steps": self.steps}, indent=1) + "\n")
+        write_json(self.path, {"commit": commit, "steps": self.steps})

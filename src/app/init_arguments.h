@@ -19,7 +19,7 @@ struct InitArguments {
   std::optional<int64_t> tower_heads;
   std::string volume_size;
   uint64_t seed = 0;
-  std::string dtype = "float32";
+  std::string dtype;  ///< empty: float32, or the types of the weights that are taken over
   bool json = false;
 };
 

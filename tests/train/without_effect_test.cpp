@@ -67,5 +67,14 @@ TEST_F(WithoutEffectTest, SettingsThatAnotherOneTurnsOffAreReported) {
   EXPECT_THAT(remarks(kImages, /*draws_masks=*/true), IsEmpty());
 }
 
+TEST_F(WithoutEffectTest, AnEvaluationFileThatNothingReadsIsReported) {
+  config_.data.eval = "held_out.json";
+  EXPECT_THAT(remarks(kImages), IsEmpty()) << "predictions are drawn from it";
+  config_.output.sample_predictions = 0;
+  EXPECT_THAT(remarks(kImages), ElementsAre(HasSubstr("data.eval=held_out.json has no effect")));
+  config_.evaluation.steps = 2;
+  EXPECT_THAT(remarks(kImages), IsEmpty());
+}
+
 }  // namespace
 }  // namespace vlmtrain::train
