@@ -329,7 +329,7 @@ class Packing(RepositoryCase):
         self.commit("keep.txt", "1")
         (self.folder / "src").mkdir()
         self.commit("src/code.cpp", "1")
-        pack.reduce_checkout()
+        pack.reduce_checkout(["portable"])
         self.assertFalse((self.folder / "src" / "code.cpp").exists())
         self.assertTrue((self.folder / "keep.txt").exists())
         pack.restore_checkout()

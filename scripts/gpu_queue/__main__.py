@@ -174,7 +174,7 @@ def pack_queue(arguments, _):
     entries = arguments.entries or [entry for entry in ENTRIES if queue.states[entry.name] != DONE]
     names = pack.folders_of(entries)
     pack.build(names, not arguments.no_build)
-    pack.reduce_checkout()
+    pack.reduce_checkout(names)
     say("\n".join(pack.write_calls(names, queue)))
     return 0
 

@@ -11,10 +11,11 @@ from state import current_commit, git
 STAGE = inputs.ROOT / "build" / "gpu-queue"
 LIMIT_BYTES = 64 * 2 ** 20
 MARGIN_BYTES = 2 ** 20  # names, folders and queue.json
-# What the queue reads of the checkout: scripts, presets, the peers, and for gpu_tests their cases without expected tensors.
-CHECKOUT = ["/*", "!/src/", "!/include/", "!/docs/", "!/packaging/", "!/tests/", "/tests/parity/data/*/", "/tests/parity/reference/",
-            "/tests/gpu/",
-            "/tests/real_weights/", "!/tests/parity/data/*/expected.safetensors"]
+# What the queue reads of the checkout: scripts, presets, the peers.
+CHECKOUT = ["/*", "!/src/", "!/include/", "!/docs/", "!/packaging/", "!/tests/", "/tests/parity/reference/", "/tests/real_weights/"]
+# What gpu_tests read: cases of models, without the tensors that only parity tests compare.
+GPU_TESTS = ["/tests/gpu/", "/tests/parity/data/*/", "!/tests/parity/data/*/expected.safetensors", "!/tests/parity/data/lora/",
+             "!/tests/parity/data/sam/", "!/tests/parity/data/tiny_vit/", "!/tests/parity/data/volume_tower/"]
 
 
 class PackFailed(Exception):
@@ -31,9 +32,9 @@ def checkout_bytes():
     return size_of([inputs.ROOT / name for name in set(listed) if name and (inputs.ROOT / name).is_file()])
 
 
-def reduce_checkout():
-    """Removes what the queue does not read from the working tree. `restore_checkout` brings it back."""
-    ended = git("sparse-checkout", "set", "--no-cone", *CHECKOUT)
+def reduce_checkout(names):
+    """Removes from the working tree what the entries with these folders do not read. `restore_checkout` brings it back."""
+    ended = git("sparse-checkout", "set", "--no-cone", *CHECKOUT, *(GPU_TESTS if "gpu_tests" in names else []))
     if ended.returncode != 0:
         raise PackFailed(f"git sparse-checkout: {ended.stderr.strip()}")
 
