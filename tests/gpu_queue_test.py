@@ -263,6 +263,16 @@ class Collecting(unittest.TestCase):
                 self.read({"media.json": content})
 
 
+class Ending(unittest.TestCase):
+    def test_a_chosen_check_without_time_remains(self):
+        parser = mock.Mock()
+        parser.error.side_effect = ValueError
+        with mock.patch.object(command, "say"):
+            self.assertEqual(command.finish(mock.Mock(only="x"), parser, [], True), 3)
+        with self.assertRaises(ValueError):
+            command.finish(mock.Mock(only="x"), parser, [], False)
+
+
 class Entries(unittest.TestCase):
     def test_paths_exist(self):
         for entry in ENTRIES:

@@ -36,7 +36,6 @@ from runner import say
 from carried import KEPT
 from state import DONE, RESULTS, Queue, check_result, is_complete, read_result
 
-COMMANDS = ("list", "names", "pack", "run", "keep", "unpack", "collect", "render", "self-test")
 HOURS = 24 * 3600
 STARTED = time.monotonic()
 
@@ -59,7 +58,7 @@ def read_arguments():
     arguments = parser.parse_intermixed_args()
     if not arguments.seconds > 0:
         parser.error(f"--seconds {arguments.seconds:g}: must be above 0")
-    arguments.command = arguments.words.pop(0) if arguments.words and arguments.words[0] in COMMANDS else "run"
+    arguments.command = arguments.words.pop(0) if arguments.words and arguments.words[0] in ACTIONS else "run"
     if arguments.command == "collect":
         if len(arguments.words) != 1:
             parser.error("collect takes the archive of results, or the folder that has it")
@@ -98,7 +97,7 @@ def make_bench(arguments, device, out):
 
 
 def finish(arguments, parser, done, remains):
-    if arguments.only and not done:
+    if arguments.only and not done and not remains:
         parser.error(f"--only {arguments.only}: no due check has this in its name; a result of OUT names checks, and --again repeats them")
     failures = [(result, check) for result in done for check in result["checks"] if check["state"] == results.FAILED]
     states = [check["state"] for result in done for check in result["checks"]]
@@ -130,7 +129,7 @@ def run(arguments, parser):
 
 def dry(arguments, parser):
     """Runs each entry where no GPU is: it must go through, and its checks must not fail."""
-    done, remains, ends = [], False, time.monotonic() + arguments.seconds
+    done, remains, ends, benches = [], False, time.monotonic() + arguments.seconds, {}
     with tempfile.TemporaryDirectory() as folder:
         arguments.work = arguments.work or Path(folder) / "work"
         for entry in arguments.entries or ENTRIES:
@@ -138,7 +137,10 @@ def dry(arguments, parser):
             if left <= 0:
                 remains = True
                 break
-            bench = make_bench(arguments, arguments.device or entry.dry_device, Path(folder) / "out")
+            device = arguments.device or entry.dry_device
+            if device not in benches:
+                benches[device] = make_bench(arguments, device, Path(folder) / "out")
+            bench = benches[device]
             if reason := entry.unusable(bench):
                 say(f"== {entry.name}: skipped, {reason}")
                 continue
@@ -158,7 +160,7 @@ def list_entries(arguments, _):
         result = queue.results[entry.name]
         seen = f"{result['gpu']}, {result['date']}, {result['commit']}" if result else ""
         say(f"{entry.name:<26} {entry.seconds:>4} s  {queue.states[entry.name]:<15} {seen}")
-    due = [entry for entry in queue.due()]
+    due = queue.due()
     say(f"{len(due)} of {len(ENTRIES)} due, about {sum(entry.seconds for entry in due)} s")
     return 0
 
@@ -260,8 +262,8 @@ def self_test(arguments, _):
     return 1 if bad else 0
 
 
-ACTIONS = {"list": list_entries, "names": print_names, "pack": pack_queue, "run": run, "keep": keep, "unpack": unpack, "collect": collect, "render": render,
-           "self-test": self_test}
+ACTIONS = {"list": list_entries, "names": print_names, "pack": pack_queue, "run": run, "keep": keep, "unpack": unpack,
+           "collect": collect, "render": render, "self-test": self_test}
 
 
 def stop(number, _):

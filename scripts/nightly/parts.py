@@ -114,7 +114,7 @@ def real_weights():
     # A test that is skipped, because a Python package is missing, has not passed.
     test = Step("test", "ctest --preset nightly --no-tests=error --tests-regex real_weights | tee /dev/stderr | { ! grep Skipped; }")
     about = "real weights against transformers and bitsandbytes"
-    return Part("real-weights", about, (*CODE, "tests/real_weights", "scripts/real_weights"), (RELEASE, test))
+    return Part("real-weights", about, (*CODE, "tests/real_weights", "scripts/real_weights", "scripts/gpu_queue/harness"), (RELEASE, test))
 
 
 def gpu_queue(root):

@@ -4,70 +4,49 @@ import json
 import math
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 # bitsandbytes' operations as they are written, not compiled. Has to be set before torch is imported.
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts" / "gpu_queue"))
+
+from harness import program  # noqa: E402
+from harness.bench import UnderTest  # noqa: E402
+from harness.program import OutOfTime  # noqa: E402, F401
+
 MODELS = ("smollm2", "gemma3")
 TRAIN_RECORDS, EVAL_RECORDS = 400, 12
-
-
-class OutOfTime(Exception):
-    """The budget is used up."""
 
 
 class RunFailed(Exception):
     """A program ended with another exit code than 0."""
 
 
-class Bench:
+class Bench(UnderTest):
     """`device` is cpu, cuda, cuda:N or virtual:NAME. `sources`: model → what scripts/real_weights takes as --source.
     `faults`: overrides of vlmtrain's side alone, which checks have to notice."""
 
     def __init__(self, vlmtrain, device, work, sources, data, seconds, threads, faults=()):
         self.vlmtrain, self.device, self.work, self.sources = vlmtrain, device, work, sources
         self.threads, self.faults = threads, faults
-        self.ends = time.monotonic() + seconds
+        self.clock = program.Clock(seconds)
         work.mkdir(parents=True, exist_ok=True)
         self.image_root = self.write_records(data)
 
-    @property
-    def is_virtual(self):
-        return self.device.startswith("virtual:")
-
-    @property
-    def is_cpu(self):
-        return self.device == "cpu"
-
     def seconds_left(self):
-        return self.ends - time.monotonic()
+        return self.clock.left()
 
     def run(self, command):
         """Returns stdout. The program is killed with all that it started when the budget ends."""
-        if self.seconds_left() <= 0:
-            raise OutOfTime
-        command = [str(word) for word in command]
-        environment = os.environ | {"OMP_NUM_THREADS": str(self.threads), "HF_HUB_OFFLINE": "1", "VLMTRAIN_PAST_RUNS": "off",
-                                    "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   errors="replace", start_new_session=True, env=environment)
-        try:
-            out, err = process.communicate(timeout=self.seconds_left())
-        except subprocess.TimeoutExpired:
-            raise OutOfTime from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        if process.returncode != 0:
-            raise RunFailed(f"{' '.join(command[:3])} …: exit code {process.returncode}: {(err or out).strip()[-600:]}")
-        return out
+        environment = {"OMP_NUM_THREADS": str(self.threads), "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
+        ended = program.run(command, self.clock, environment)
+        if ended.code != 0:
+            words = " ".join(str(word) for word in command[:3])
+            raise RunFailed(f"{words} …: exit code {ended.code}: {(ended.err or ended.out).strip()[-600:]}")
+        return ended.out
 
     def write_records(self, data):
         """Writes train.json and eval.json to the work folder. Returns the folder that their images' paths start from."""

@@ -3,29 +3,13 @@
 import json
 import os
 import time
-from dataclasses import dataclass, field
 
-PASSED, FAILED, MEASURED, SKIPPED = "passed", "FAILED", "measured", "skipped"
-
-
-@dataclass
-class Outcome:
-    state: str
-    text: str  # what was seen, in a sentence
-    figures: dict = field(default_factory=dict)
+import bench  # noqa: F401 — it makes the harness of the GPU queue importable
+from harness.results import FAILED, MEASURED, PASSED, SKIPPED, Outcome, measured, skipped  # noqa: F401
 
 
 def judged(holds, text, **figures):
     return Outcome(PASSED if holds else FAILED, text, figures)
-
-
-def measured(text, **figures):
-    """A figure that has no bound."""
-    return Outcome(MEASURED, text, figures)
-
-
-def skipped(text):
-    return Outcome(SKIPPED, text)
 
 
 class Results:

@@ -55,7 +55,19 @@ class Run:
         return found
 
 
-class Bench:
+class UnderTest:
+    """Something with a `device`: cuda, cuda:N, virtual:NAME or cpu."""
+
+    @property
+    def is_virtual(self):
+        return self.device.startswith("virtual:")
+
+    @property
+    def is_cpu(self):
+        return self.device == "cpu"
+
+
+class Bench(UnderTest):
     """The programs, the device and the working folders of a queue run.
 
     `device` is under test: cuda, cuda:N, virtual:NAME, or cpu, which is compared with itself on two threads. `portable` holds the
@@ -90,14 +102,6 @@ class Bench:
         folder = self.out / "attachments"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / name
-
-    @property
-    def is_virtual(self):
-        return self.device.startswith("virtual:")
-
-    @property
-    def is_cpu(self):
-        return self.device == "cpu"
 
     def environment(self, device):
         """Returns the environment of one side. On the CPU the two sides have different numbers of threads, so that sums round differently."""
