@@ -9,6 +9,9 @@ DIR/new/CASE.json, all of it but times and the host's memory; the two must be eq
 differs behind it (in full in DIR/differences.txt); exit code 1 where anything does. DIR/old may stand for OLD_VLMTRAIN in a later
 call with the same DIR: what the old build did there is then taken as it is.
 
+Names that the new build writes differently stand in scripts/compare_builds/renames.tsv (--renames), a one-to-one table for the old
+build's JSON fields, config keys and kernels.
+
 Launches need builds whose virtual cards know VLMTRAIN_VGPU_TRACE (docs/virtual-gpu.md).
 """
 
@@ -25,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "compare_builds"))
 import cases  # noqa: E402
 import differences  # noqa: E402
 import material  # noqa: E402
+import renames  # noqa: E402
 import runs  # noqa: E402
 
 FAILED = "failed"
@@ -38,6 +42,8 @@ def arguments():
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names have this in them")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: %(default)s)")
+    parser.add_argument("--renames", type=Path, default=renames.TABLE, metavar="FILE",
+                        help="names of the old build and of the new one (default: scripts/compare_builds/renames.tsv)")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and end")
     return parser.parse_args()
 
@@ -46,10 +52,10 @@ def outcome_file(folder, case):
     return folder / f"{case.name.replace('/', '-')}.json"
 
 
-def compared(old, new):
+def compared(old, new, table):
     """That a case did not run on both sides is no equality."""
     failed = [f"the {name} build failed: {outcome[FAILED]}" for name, outcome in (("old", old), ("new", new)) if FAILED in outcome]
-    return failed or differences.between(old, new)
+    return failed or differences.between(renames.apply(old, table), new)
 
 
 def side(name, vlmtrain, out):
@@ -76,6 +82,11 @@ def main():
     if given.list or not chosen:
         print("\n".join(case.name for case in chosen) or f"no case has {given.only} in its name")
         return 0 if chosen else 2
+    try:
+        table = renames.load(given.renames)
+    except (OSError, ValueError, renames.NotOneToOne) as error:
+        print(f"compare_builds: {error}", file=sys.stderr)
+        return 2
     began = time.monotonic()
     out = given.out.resolve()
     material.make((given.new if given.old.is_dir() else given.old).resolve(), out / "inputs")
@@ -85,7 +96,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         futures = [(case, [pool.submit(one, case) for one in sides]) for case in chosen]
         for case, (old, new) in futures:
-            found = compared(old.result(), new.result())
+            found = compared(old.result(), new.result(), table)
             differing += bool(found)
             report += [f"{case.name}: {line}" for line in found]
             more = f"; … and {len(found) - SHOWN} more" if len(found) > SHOWN else ""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/compare_builds.py, of a build with itself: nothing differs; where an outcome of one side is changed in one place, that is said.
+"""scripts/compare_builds.py, of a build with itself: nothing differs; a value changed on one side is reported, also under a rename.
 
     python3 tests/compare_builds_test.py VLMTRAIN
 """
@@ -15,9 +15,10 @@ COUNTED = "copy from pinned memory"
 CASES = ("train/smolvlm-bf16", "card/h100-smolvlm-bf16")
 
 
-def compare(old, new, out):
-    only = "|".join(f"^{name}$" for name in CASES)
-    ended = subprocess.run([sys.executable, SCRIPT, old, new, "--out", out, "--only", only], capture_output=True, text=True)
+def compare(old, new, out, cases=CASES, renames=None):
+    only = "|".join(f"^{name}$" for name in cases)
+    options = ["--renames", renames] if renames else []
+    ended = subprocess.run([sys.executable, SCRIPT, old, new, "--out", out, "--only", only, *options], capture_output=True, text=True)
     return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -58,6 +59,44 @@ def main():
         demand(code == 1 and "0 of 2 cases equal, 2 not" in said, f"changes are not noticed, exit code {code}:\n{said}")
         for place in ("metrics[2].loss", f"weights.last.model.safetensors.{tensor}", f"launches.counts.{COUNTED}"):
             demand(place in said, f"{place} is not named:\n{said}")
+
+    check_renames(vlmtrain)
+
+
+def check_renames(vlmtrain):
+    """An old outcome in earlier names equals the new one by a table of them; a value or count under a renamed name still counts."""
+    name, rate = CASES[1], "earlier_rate"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        table = out / "renames.tsv"
+        table.write_text("")
+        compare(vlmtrain, vlmtrain, out, [name], table)
+        path = out / "old" / "card-h100-smolvlm-bf16.json"
+        outcome = json.loads(path.read_text())
+        for step in outcome["metrics"]:
+            step[rate] = step.pop("learning_rate")
+        outcome["config"] = outcome["config"].replace("  global_batch_size:", "  earlier_size:")
+        counts = outcome["launches"]["counts"]
+        kernels = [key for key in counts if " adamw_kernel " in key]
+        demand(kernels, "no custom kernel of AdamW is in the trace")
+        for key in kernels:
+            counts[key.replace(" adamw_kernel ", " earlier_kernel ")] = counts.pop(key)
+
+        lines = [f"field\t{rate}\tlearning_rate", "config\ttraining.earlier_size\ttraining.global_batch_size", "kernel\tearlier_kernel\tadamw_kernel"]
+        path.write_text(json.dumps(outcome))
+        table.write_text("\n".join(lines) + "\n")
+        code, said = compare(out / "old", vlmtrain, out, [name], table)
+        demand(code == 0, f"renamed fields, keys and kernels are not equal, exit code {code}:\n{said}")
+
+        counts[kernels[0].replace(" adamw_kernel ", " earlier_kernel ")] += 1
+        outcome["metrics"][1][rate] *= 1 + 2 ** -50
+        path.write_text(json.dumps(outcome))
+        code, said = compare(out / "old", vlmtrain, out, [name], table)
+        for place in ("metrics[1].learning_rate", f"launches.counts.{kernels[0]}"):
+            demand(code == 1 and place in said, f"{place} is not named, exit code {code}:\n{said}")
+        table.write_text("\n".join([*lines, "field\tstep\tlearning_rate"]) + "\n")
+        code, said = compare(out / "old", vlmtrain, out, [name], table)
+        demand(code == 2 and "stands in an earlier line" in said, f"two names for one were taken, exit code {code}:\n{said}")
 
 
 if __name__ == "__main__":

@@ -129,23 +129,33 @@ def run_files(run):
 
 
 def trace(path):
-    """What a virtual card was asked to do: how often what, and a digest of the whole in its order."""
+    """Returns what a virtual GPU was asked to do: the count of each request, and a digest of all in their order. Custom kernels enter
+    the digest by the order of their first launches and by grid, block and shared bytes, so that it does not depend on their names."""
     if not path.exists():
         return None
     lines = path.read_text().splitlines()
-    counts = {}
+    counts, custom, ordered = {}, {}, []
     for line in lines:
-        what = readable(line)
-        counts[what] = counts.get(what, 0) + 1
-    return {"lines": len(lines), "in_order": digest(path.read_bytes()), "launches": sum(line.startswith("launch ") for line in lines),
-            "counts": dict(sorted(counts.items()))}
+        request = readable(line)
+        counts[request] = counts.get(request, 0) + 1
+        if is_custom_kernel(line):
+            number = custom.setdefault(line.rsplit(" ", 1)[1], len(custom))
+            line = f"{line.rsplit(' ', 1)[0]} custom kernel {number}"
+        ordered.append(line)
+    return {"lines": len(lines), "in_order": digest("\n".join(ordered).encode()),
+            "launches": sum(line.startswith("launch ") for line in lines), "counts": dict(sorted(counts.items()))}
+
+
+def is_custom_kernel(line):
+    return line.startswith("launch ") and line.rsplit(" ", 1)[1].startswith("_ZN8vlmtrain")
 
 
 def readable(line):
-    """A trace's line without its sizes; of a kernel the identifiers of its mangled name, and a digest that tells its siblings apart."""
+    """Returns a trace's line without its sizes. A kernel has the identifiers of its mangled name and a digest that tells its siblings
+    apart; a custom kernel all its identifiers and template numbers and, instead of the digest, its grid, block and shared bytes."""
     if not line.startswith("launch "):
         return re.sub(r"[ 0-9]+$", "", line)
-    mangled = line.rsplit(" ", 1)[1]
+    sizes, mangled = line.removeprefix("launch ").rsplit(" ", 1)
     names, at = [], 0
     while match := re.compile(r"\d+").search(mangled, at):
         end = match.end() + int(match.group())
@@ -153,4 +163,7 @@ def readable(line):
         at = end if re.fullmatch(r"[A-Za-z_]\w*", word) and len(word) == int(match.group()) else match.end()
         if at == end and word not in ("at", "native", "c10", "detail", "_GLOBAL__N_") and not word.startswith("_GLOBAL__"):
             names.append(word)
+    if is_custom_kernel(line):
+        numbers = re.findall(r"L[a-z](\d+)E", mangled)
+        return f"launch {' '.join(dict.fromkeys(names))} {' '.join(numbers)} {sizes}".replace("  ", " ")
     return f"launch {' '.join(dict.fromkeys(names))[:90]} {digest(mangled.encode())[:6]}"
