@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Checks that names and texts use the words of the field (docs/contributing style guide), and that files and folders stay small.
+
+    vocabulary.py CHECKOUT [--prose]
+
+Fails for a banned identifier, a banned word in code, comments or messages, a function whose name ends in a preposition, a source file
+above 400 lines, a folder above 25 files. Words that are only discouraged in prose are counted (--prose lists them), never failed.
+What is allowed all the same stands with its reason in tests/vocabulary_allowed.tsv; an entry that nothing needs fails.
+"""
+
+import argparse
+import collections
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+# Participles and adjectives that stand for a noun which the reader would have to guess.
+PARTICIPLES = ("asked begun chosen counted done_with drawn found given gone held kept known_ones left lent made owed said seen sought "
+               "taken told tried wanted").split()
+# Words of a dialect of our own; each has a word of the field, given behind it.
+PRIVATE_WORDS = {
+    "anew": "again", "beside": "next to", "behind": "after", "card": "gpu", "cards": "gpus", "foresight": "forecast", "foreseen": "forecast",
+    "frugal": "min_memory", "mend": "fix", "picture": "image", "pictures": "images", "rehearsal": "dry run", "rehearsals": "dry runs",
+    "rehearse": "dry run", "rehearsed": "dry run", "remedies": "suggestions", "remedy": "suggestion", "twin": "look-ahead",
+    "unwatched": "untracked", "whither": "to", "elsewhere": "external",
+}
+# Words that no code, comment or message has.
+BANNED_TEXT = {
+    r"rehears\w*": "dry run", r"twins?": "look-ahead", r"anew": "again", r"mend(s|ed|ing)?": "fix", r"remed(y|ies)": "suggestion",
+    r"cards?": "GPU",
+}
+DISCOURAGED_TEXT = ("behind", "beside", "hear", "hears", "is left", "is none", "knows", "picture", "pictures", "says", "tells", "told", "wants")
+PREPOSITIONS = "after among as at before behind beside between by for from in into of on over than through to under upon with without".split()
+# Functions of libraries that we call by their names.
+LIBRARY_FUNCTIONS = set("""expand_as format_to from_chars index_of_ resize_as_ reshape_as set_from to to_string type_as view_as
+    starts_with ends_with""".split())
+MAX_LINES, MAX_FILES = 400, 25
+
+CODE_ROOTS = ("src/", "include/", "tests/", "bench/", "scripts/", "cmake/")
+CXX = (".h", ".cpp", ".cu", ".cuh")
+# Text that others wrote, or that has to keep its words: data, goldens, corpora of the fuzz targets, other projects' headers.
+EXEMPT = re.compile(r"(^|/)(data|goldens?|corpus|corpora|gloo_headers|cuda_headers|results)/|^tests/vocabulary|^CHANGELOG\.md$|^docs/")
+ALLOWED = "tests/vocabulary_allowed.tsv"
+
+TOKEN = re.compile(r"""(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>R"(?P<d>[^\s()\\"]{0,16})\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*")"""
+                   r"""|(?P<include>^[ \t]*\#[ \t]*include[^\n]*)|(?P<char>'(?:\\.|[^'\\\n])+')|(?P<number>\d(?:'?[\w.])*)"""
+                   r"""|(?P<name>[A-Za-z_]\w*)(?P<call>\s*\()?|\s+|.""", re.S | re.M | re.X)
+PYTHON_TOKEN = re.compile(r"""(?P<string>(?:[fFrRbB]{0,2})(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))|(?P<comment>\#[^\n]*)"""
+                          r"""|(?P<name>[A-Za-z_]\w*)(?P<call>\()?|\s+|.""", re.S | re.X)
+
+
+def tracked_files(root):
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
+    if listed.returncode != 0:
+        print("vocabulary: skipped, this is no git checkout")
+        sys.exit(77)
+    return [name for name in listed.stdout.split("\0") if name and (root / name).is_file()]
+
+
+def split_words(name):
+    """Returns the words of a snake_case or CamelCase name, in lower case."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+
+
+class Findings:
+    """What breaks a rule, less what the allow-list has."""
+
+    def __init__(self, allowed):
+        self.allowed, self.used, self.lines = allowed, set(), []
+
+    def add(self, rule, key, line):
+        if (rule, key) in self.allowed:
+            self.used.add((rule, key))
+        else:
+            self.lines.append(line)
+
+
+def load_allowed(path):
+    """Returns {(rule, name or file)}; raises ValueError for an entry without a reason."""
+    entries = set()
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+        if line.strip() and not line.startswith("#"):
+            fields = line.split("\t")
+            if len(fields) != 3 or not fields[2].strip():
+                raise ValueError(f"{path}:{number}: rule, name and reason are needed, separated by tabs")
+            entries.add((fields[0], fields[1]))
+    return entries
+
+
+def check_name(name, is_call, place, findings):
+    words = split_words(name)
+    if name.strip("_") in PARTICIPLES:
+        findings.add("identifier", name.strip("_"), f"{place}: `{name}` names a thing by a participle; name the thing")
+    for word in words:
+        if word in PRIVATE_WORDS:
+            findings.add("identifier", name, f"{place}: `{name}` has the word {word}; the field says {PRIVATE_WORDS[word]}")
+    if is_call and len(words) > 1 and words[-1] in PREPOSITIONS and name not in LIBRARY_FUNCTIONS and not name.isupper():
+        findings.add("preposition", name, f"{place}: the function `{name}` ends in a preposition; start it with a verb")
+
+
+def check_text(text, place_of, findings, prose):
+    for pattern, better in BANNED_TEXT.items():
+        for match in re.finditer(rf"(?<![\w-]){pattern}(?![\w-])", text, re.IGNORECASE):
+            findings.add("text", match[0].lower(), f"{place_of(match.start())}: “{match[0]}”; write {better}")
+    for word in DISCOURAGED_TEXT:
+        prose[word] += len(re.findall(rf"\b{word}\b", text, re.IGNORECASE))
+
+
+def check_source(file, text, findings, prose):
+    starts = [0] + [match.end() for match in re.finditer("\n", text)]
+
+    def line_at(position):
+        low, high = 0, len(starts)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if starts[middle] <= position else (low, middle)
+        return low + 1
+
+    pattern = TOKEN if file.endswith(CXX) else PYTHON_TOKEN
+    seen_names = set()
+    for token in pattern.finditer(text):
+        name = token["name"]
+        if name and (name, bool(token["call"])) not in seen_names:
+            seen_names.add((name, bool(token["call"])))
+            check_name(name, bool(token["call"]), f"{file}:{line_at(token.start())}", findings)
+        for kind in ("comment", "string"):
+            if token[kind]:
+                check_text(token[kind], lambda at, base=token.start(): f"{file}:{line_at(base + at)}", findings, prose)
+
+
+def check_sizes(root, files, findings):
+    folders = collections.Counter()
+    for file in files:
+        if file.startswith(CODE_ROOTS) and file.endswith(CXX + (".py", ".sh", ".cmake")):
+            folders[str(Path(file).parent)] += 1
+            lines = (root / file).read_text(errors="replace").count("\n")
+            if lines > MAX_LINES:
+                findings.add("file", file, f"{file}: {lines} lines, {MAX_LINES} at most; split it by idea")
+    for folder, count in sorted(folders.items()):
+        if count > MAX_FILES:
+            findings.add("folder", folder, f"{folder}: {count} files, {MAX_FILES} at most; give it sub-folders")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--prose", action="store_true", help="list words that are discouraged in prose")
+    args = parser.parse_args()
+    allowed = load_allowed(args.root / ALLOWED)
+    findings, prose = Findings(allowed), collections.Counter()
+    files = [name for name in tracked_files(args.root) if not EXEMPT.search(name)]
+    for file in files:
+        if file.startswith(CODE_ROOTS) and file.endswith(CXX + (".py",)):
+            check_source(file, (args.root / file).read_text(errors="replace"), findings, prose)
+    check_sizes(args.root, files, findings)
+    for rule, key in sorted(allowed - findings.used):
+        findings.lines.append(f"{ALLOWED}: nothing needs the entry {rule} {key}; remove it")
+    print("\n".join(findings.lines[:200]))
+    if args.prose:
+        print("discouraged in prose: " + ", ".join(f"{word} {count}" for word, count in prose.most_common() if count))
+    print(f"vocabulary: {len(findings.lines)} findings in {len(files)} files" if findings.lines else f"vocabulary: {len(files)} files follow it")
+    return 1 if findings.lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
