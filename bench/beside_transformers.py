@@ -23,15 +23,15 @@ from published_peaks import STAND_INS
 HERE = Path(__file__).resolve().parent
 SIDES = ["transformers", "vlmtrain"]
 # Of this size where transformers runs, so that what does not fit an H100 still says what it takes, as a plan does.
-CARD = "h100"
-CARD_BYTES = 2**40
+GPU = "h100"
+GPU_BYTES = 2**40
 
 
 @dataclass
 class Model:
-    picture_side: int  # of the one picture of a sample
-    picture_tokens: int  # its features
-    picture_marks: int  # tokens around them
+    image_side: int  # of the one picture of a sample
+    image_tokens: int  # its features
+    image_marks: int  # tokens around them
 
 
 MODELS = {
@@ -85,12 +85,12 @@ def run(command, environment):
 def run_vlmtrain(cell, folders):
     """A plan with all that it could choose fixed; every token of the text but the first is learnt."""
     model = MODELS[cell.model]
-    text = cell.tokens - model.picture_tokens - model.picture_marks
+    text = cell.tokens - model.image_tokens - model.image_marks
     plan = run(
         [
-            str(folders.build / "vlmtrain"), "plan", "--gpu", CARD, "--model", cell.model, *KINDS[cell.kind],
+            str(folders.build / "vlmtrain"), "plan", "--gpu", GPU, "--model", cell.model, *KINDS[cell.kind],
             "--micro-batch", str(cell.samples), "--global-batch", str(2 * cell.samples), "--recompute", "none",
-            "--images", "1", "--image-size", str(model.picture_side), "--text-tokens", str(text),
+            "--images", "1", "--image-size", str(model.image_side), "--text-tokens", str(text),
             "--answer-tokens", str(text - 1), "--json", "memory.vision_tiles_per_pass=0", "memory.loss_chunk_rows=512",
         ],
         {"VLMTRAIN_PAST_RUNS": "off"},
@@ -117,8 +117,8 @@ def run_transformers(cell, folders):
     paths = [str(folder) for folder in (folders.torch, folders.packages) if folder]
     environment = {
         "LD_PRELOAD": ":".join(str(folders.build / "vgpu" / name) for name in STAND_INS),
-        "VLMTRAIN_VGPU_CARD": CARD,
-        "VLMTRAIN_VGPU_BYTES": str(CARD_BYTES),
+        "VLMTRAIN_VGPU_CARD": GPU,
+        "VLMTRAIN_VGPU_BYTES": str(GPU_BYTES),
         "HF_HUB_OFFLINE": "1",
         # The host cannot look at values of the card.
         "TRANSFORMERS_DISABLE_TORCH_CHECK": "1",
@@ -128,7 +128,7 @@ def run_transformers(cell, folders):
     command = [
         sys.executable, str(HERE / "peer_step.py"), "--config", str(HERE.parent / "configs" / "models" / cell.model),
         "--kind", cell.kind, "--samples", str(cell.samples), "--tokens", str(cell.tokens),
-        "--picture-side", str(model.picture_side), "--picture-tokens", str(model.picture_tokens),
+        "--picture-side", str(model.image_side), "--picture-tokens", str(model.image_tokens),
         "--counter", str(folders.counter or folders.build / "libvlmtrain_step_cost.so"),
     ]  # fmt: skip
     return run(command, environment)

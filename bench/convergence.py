@@ -37,11 +37,11 @@ def main():
     worst = 0.0
     for micro_batch in (16, 8, 4, 2, 1):
         with tempfile.TemporaryDirectory() as folder:
-            found = losses(args, micro_batch, folder)
-        reference = reference or found
-        most = max(abs(a - b) for a, b in zip(found, reference, strict=True))
-        worst = max(worst, abs(found[-1] - reference[-1]))
-        print(f"| {micro_batch}x{16 // micro_batch} | {found[0]:.6f} | {found[-1]:.6f} | {sum(found[-20:]) / 20:.6f} | "
+            losses_by_setting = losses(args, micro_batch, folder)
+        reference = reference or losses_by_setting
+        most = max(abs(a - b) for a, b in zip(losses_by_setting, reference, strict=True))
+        worst = max(worst, abs(losses_by_setting[-1] - reference[-1]))
+        print(f"| {micro_batch}x{16 // micro_batch} | {losses_by_setting[0]:.6f} | {losses_by_setting[-1]:.6f} | {sum(losses_by_setting[-20:]) / 20:.6f} | "
               f"{most:.1e} |", flush=True)
     print(f"\nfinal losses within {worst:.1e}")
     sys.exit(1 if worst > 1e-4 else 0)

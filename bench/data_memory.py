@@ -19,17 +19,17 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-PICTURE_BYTES = 100_000
+IMAGE_BYTES = 100_000
 SHARD_BYTES = 500_000_000
 ROWS_IN_GROUP = 500
 
 
-NOISE = random.Random(0).randbytes(2 * PICTURE_BYTES)
+NOISE = random.Random(0).randbytes(2 * IMAGE_BYTES)
 
 
-def picture(number):
+def source_image(number):
     """As many bytes as a picture, of which no two are alike; nothing decodes them."""
-    return b"\xff\xd8\xff\xe0" + NOISE[number % PICTURE_BYTES :][: PICTURE_BYTES]
+    return b"\xff\xd8\xff\xe0" + NOISE[number % IMAGE_BYTES :][: IMAGE_BYTES]
 
 
 def make_lines(file, total):
@@ -41,12 +41,12 @@ def make_lines(file, total):
 
 def make_tars(folder, total):
     folder.mkdir()
-    per_shard = SHARD_BYTES // PICTURE_BYTES
+    per_shard = SHARD_BYTES // IMAGE_BYTES
     for shard in range(max(1, int(total // SHARD_BYTES))):
         with tarfile.open(folder / f"{shard:05}.tar", "w") as tar:
             for number in range(per_shard):
                 record = json.dumps({"question": f"What is {number}?", "answer": "A picture."}).encode()
-                for name, content in ((f"{shard}-{number}.jpg", picture(number)), (f"{shard}-{number}.json", record)):
+                for name, content in ((f"{shard}-{number}.jpg", source_image(number)), (f"{shard}-{number}.json", record)):
                     member = tarfile.TarInfo(name)
                     member.size = len(content)
                     tar.addfile(member, io.BytesIO(content))
@@ -59,11 +59,11 @@ def make_parquet(folder, total):
     folder.mkdir()
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     schema = pa.schema([("image", image), ("question", pa.string()), ("answer", pa.string())])
-    per_shard = SHARD_BYTES // PICTURE_BYTES
+    per_shard = SHARD_BYTES // IMAGE_BYTES
     for shard in range(max(1, int(total // SHARD_BYTES))):
         with pq.ParquetWriter(folder / f"train-{shard:05}.parquet", schema, compression="none", use_dictionary=False) as writer:
             for first in range(0, per_shard, ROWS_IN_GROUP):
-                rows = [{"image": {"bytes": picture(n), "path": f"{n}.jpg"}, "question": f"What is {n}?", "answer": "A picture."}
+                rows = [{"image": {"bytes": source_image(n), "path": f"{n}.jpg"}, "question": f"What is {n}?", "answer": "A picture."}
                         for n in range(first, min(first + ROWS_IN_GROUP, per_shard))]
                 writer.write_table(pa.Table.from_pylist(rows, schema))
 
@@ -87,10 +87,10 @@ def main():
                 make(path, total * arguments.scale)
             size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir())) / 1e9
             result = subprocess.run([arguments.program, path, str(arguments.samples)], check=True, stdout=subprocess.PIPE, text=True)
-            found = json.loads(result.stdout)
-            over_time = " ".join(f"{mb:.0f}" for mb in found["resident_mb"])
-            print(f"| {name} | {size:.1f} | {found['records']:,} | {found['open_seconds']:.2f} | {found['opened_mb']:.0f} "
-                  f"| {over_time} | {found['most_mb']:.0f} | {found['records_per_second']:.0f} |")
+            measurements = json.loads(result.stdout)
+            over_time = " ".join(f"{mb:.0f}" for mb in measurements["resident_mb"])
+            print(f"| {name} | {size:.1f} | {measurements['records']:,} | {measurements['open_seconds']:.2f} | {measurements['opened_mb']:.0f} "
+                  f"| {over_time} | {measurements['most_mb']:.0f} | {measurements['records_per_second']:.0f} |")
             sys.stdout.flush()
 
 

@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "refe
 QUESTION = "What is shown in this picture? Is there anything in it that a careful reader of pictures would call unusual?"
 
 
-def ours(arguments, checkpoint, picture, environment, *flags):
+def ours(arguments, checkpoint, image, environment, *flags):
     command = [
-        str(arguments.vlmtrain), "generate", "--checkpoint", str(checkpoint), "--image", str(picture), "--prompt", QUESTION,
+        str(arguments.vlmtrain), "generate", "--checkpoint", str(checkpoint), "--image", str(image), "--prompt", QUESTION,
         "--max-new-tokens", str(arguments.tokens), "--device", "cpu", "--json", *flags,
     ]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -33,7 +33,7 @@ def ours(arguments, checkpoint, picture, environment, *flags):
 
 
 class Peer:
-    def __init__(self, checkpoint, picture, threads):
+    def __init__(self, checkpoint, image, threads):
         import torch
         from PIL import Image
         from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -44,7 +44,7 @@ class Peer:
         self.model.generation_config.eos_token_id = None
         content = [{"type": "image"}, {"type": "text", "text": QUESTION}]
         text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-        self.inputs = processor(text=[text], images=[[Image.open(picture)]], return_tensors="pt")
+        self.inputs = processor(text=[text], images=[[Image.open(image)]], return_tensors="pt")
 
     def answer(self, tokens):
         began = time.perf_counter()
@@ -65,20 +65,20 @@ def main():
     environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "OMP_WAIT_POLICY": "passive"}
     os.environ |= {"OMP_NUM_THREADS": str(arguments.threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
 
-    import pictures
+    import test_images
 
     with tempfile.TemporaryDirectory() as scratch:
-        checkpoint, picture = Path(scratch) / "model", Path(scratch) / "picture.png"
+        checkpoint, image = Path(scratch) / "model", Path(scratch) / "picture.png"
         init = [str(arguments.vlmtrain), "init", "--preset", "smolvlm-tiny", "--out", str(checkpoint), "--seed", arguments.seed]
         subprocess.run(init, check=True, capture_output=True)
-        pictures.save(pictures.draw(320, 240, 1, "RGB"), picture)
-        peer = Peer(checkpoint, picture, arguments.threads)
+        test_images.save(test_images.draw(320, 240, 1, "RGB"), image)
+        peer = Peer(checkpoint, image, arguments.threads)
         peer.answer(8)
         rounds = []
         for _ in range(arguments.rounds):
             results = {
-                "cache": ours(arguments, checkpoint, picture, environment),
-                "no cache": ours(arguments, checkpoint, picture, environment, "--no-cache"),
+                "cache": ours(arguments, checkpoint, image, environment),
+                "no cache": ours(arguments, checkpoint, image, environment, "--no-cache"),
                 "transformers": peer.answer(arguments.tokens),
             }
             answers = {name: result["token_ids"] for name, result in results.items()}

@@ -41,8 +41,8 @@ def make_photos(sources, folder):
     rng = np.random.default_rng(0)
     for number in range(PHOTOS):
         width, height = PHOTO_SIZES[number % len(PHOTO_SIZES)]
-        with Image.open(sources[number % len(sources)]) as picture:
-            photo = np.asarray(picture.convert("RGB").resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
+        with Image.open(sources[number % len(sources)]) as image:
+            photo = np.asarray(image.convert("RGB").resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
         noisy = np.clip(photo + rng.normal(0, NOISE, photo.shape).astype(np.int16), 0, 255).astype(np.uint8)
         Image.fromarray(noisy).save(folder / f"{number:03}.jpg", quality=90)
 

@@ -46,7 +46,7 @@ def blocks(recompute):
     return "{vision_blocks}+{language_blocks}/{language_attention_kept}".format(**recompute)
 
 
-def choices_of(plan):
+def plan_arguments(plan):
     """Arguments that hold all that the plan chose."""
     return [
         "--micro-batch", str(plan["micro_batch_size"]), "--recompute", blocks(plan["recompute"]),
@@ -70,16 +70,16 @@ class Gains:
     gained: dict  # by it alone
 
 
-def gains_of(case, build, kernels):
+def compute_gains(case, build, kernels):
     arguments = ["--model", case.model, "--gpu-gb", str(case.gigabytes), *case.kind, "--images", "2"]
-    chosen = make_plan(build, arguments)
-    held = [*arguments, *choices_of(chosen)]
+    selection = make_plan(build, arguments)
+    fixed_arguments = [*arguments, *plan_arguments(selection)]
 
     def speed(without):
-        return make_plan(build, held, without)["tokens_per_second"]
+        return make_plan(build, fixed_arguments, without)["tokens_per_second"]
 
     own, aten = speed(()), speed(kernels)
-    if abs(own / chosen["tokens_per_second"] - 1) > 1e-6:
+    if abs(own / selection["tokens_per_second"] - 1) > 1e-6:
         raise SystemExit(f"{case.title}: with its choices held the plan predicts another speed")
     lost = {kernel: own - speed([kernel]) for kernel in kernels}
     gained = {kernel: speed([other for other in kernels if other != kernel]) - aten for kernel in kernels}
@@ -103,7 +103,7 @@ def main():
     parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True, help="folder with vlmtrain")
     build = parser.parse_args().build
     kernels = kernel_names()
-    table([gains_of(case, build, kernels) for case in CASES], kernels)
+    table([compute_gains(case, build, kernels) for case in CASES], kernels)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def read(path):
     return dict(zip(names, demangle(list(names.values())), strict=True)), sorted(kernels)
 
 
-def last_step_of(names):
+def find_last_step(names):
     """Returns the places of a step's first and last kernel, and of the last one of the update before it, in a list of all
     kernels' names; None without two updates."""
     updates = [place for place, name in enumerate(names) if any(word in name.lower() for word in UPDATES)]
@@ -69,14 +69,14 @@ def last_step_of(names):
 
 def last_step(names, kernels):
     """Returns the kernels of the last step, and the nanoseconds from the end of the update before it to the end of its own."""
-    places = last_step_of([names[kernel.number] for kernel in kernels])
+    places = find_last_step([names[kernel.number] for kernel in kernels])
     if places is None:
         raise SystemExit("kernel_times: the file has fewer than two updates of weights; train for some steps")
     first, last, before = places
     return kernels[first : last + 1], kernels[last].end - kernels[before].end
 
 
-def kind_of(name):
+def classify(name):
     return next(kind for kind, holds in KINDS.items() if holds(name))
 
 
@@ -101,7 +101,7 @@ def main():
     by_kind, by_name = defaultdict(lambda: [0, 0]), defaultdict(lambda: [0, 0])
     for kernel in step:
         name = names[kernel.number]
-        for sums, key in ((by_kind, kind_of(name)), (by_name, short(name))):
+        for sums, key in ((by_kind, classify(name)), (by_name, short(name))):
             sums[key][0] += 1
             sums[key][1] += kernel.end - kernel.start
     busy = sum(kernel.end - kernel.start for kernel in step)

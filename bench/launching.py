@@ -12,37 +12,37 @@ what follows.
 import argparse
 from pathlib import Path
 
-from kernel_gains import FULL, LORA, choices_of, make_plan
+from kernel_gains import FULL, LORA, plan_arguments, make_plan
 
 MODELS = [
     "smolvlm-256m", "nanovlm-222m", "internvl3-1b", "qwen3-vl-2b", "smolvlm2-2.2b", "gemma-3-4b", "llava-1.5-7b",
     "qwen2.5-vl-7b",
 ]  # fmt: skip
 KINDS = {"LoRA": LORA, "full": FULL}
-CARDS = {"rtx4090": "RTX 4090", "h100": "H100"}
+GPUS = {"rtx4090": "RTX 4090", "h100": "H100"}
 
 
-def launches_of(plan, build, arguments):
+def count_launches(plan, build, arguments):
     """Of a whole step. A plan counts those of at most two of its micro-batches and the update."""
-    passes, counted = plan["gradient_accumulation_steps"], plan["rehearsed_step_cost"]["launches"]
+    passes, num_launches = plan["gradient_accumulation_steps"], plan["rehearsed_step_cost"]["launches"]
     if passes > 2:
-        one = [*arguments, *choices_of(plan), "--global-batch", str(plan["micro_batch_size"])]
-        counted += (passes - 2) * (counted - make_plan(build, one)["rehearsed_step_cost"]["launches"])
-    return int(counted)
+        one = [*arguments, *plan_arguments(plan), "--global-batch", str(plan["micro_batch_size"])]
+        num_launches += (passes - 2) * (num_launches - make_plan(build, one)["rehearsed_step_cost"]["launches"])
+    return int(num_launches)
 
 
-def row(model, kind, card, micro_batch, options):
+def row(model, kind, gpu, micro_batch, options):
     """None where it does not fit. Of fixed micro-batches: also where the plan chose the same by itself."""
-    arguments = ["--model", model, "--gpu", card, *KINDS[kind]]
+    arguments = ["--model", model, "--gpu", gpu, *KINDS[kind]]
     if micro_batch:
         arguments += ["--micro-batch", str(micro_batch)]
     plan = make_plan(options.build, arguments)
     if not plan["fits"]:
         return None
-    launches, device = launches_of(plan, options.build, arguments), plan["step_seconds"]
+    launches, device = count_launches(plan, options.build, arguments), plan["step_seconds"]
     host = launches * options.microseconds * 1e-6
     return [
-        model, kind, CARDS[card], f"{plan['micro_batch_size']} × {plan['gradient_accumulation_steps']}",
+        model, kind, GPUS[gpu], f"{plan['micro_batch_size']} × {plan['gradient_accumulation_steps']}",
         "yes" if any(plan["recompute"].values()) else "no", f"{plan['tokens_per_sample']:,}", f"{launches:,}",
         f"{host:.3f}", f"{device:.3f}", ("**{:.2f}**" if host > device else "{:.2f}").format(host / device),
     ]  # fmt: skip
@@ -59,8 +59,8 @@ def main():
     print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
     for model in options.model or MODELS:
         for kind in KINDS:
-            for card in CARDS:
-                rows = [row(model, kind, card, micro_batch, options) for micro_batch in (None, 1)]
+            for gpu in GPUS:
+                rows = [row(model, kind, gpu, micro_batch, options) for micro_batch in (None, 1)]
                 for each in rows if rows[0] != rows[1] else rows[:1]:
                     if each:
                         print(f"| {' | '.join(each)} |", flush=True)

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference"))
 
 import checkpoints  # noqa: E402
-import pictures  # noqa: E402
+import test_images  # noqa: E402
 
 VOCABULARY = 8192
 SHAPE = checkpoints.Shape(
@@ -27,7 +27,7 @@ SHAPE = checkpoints.Shape(
     tile_side=128, patch_side=16, longest_edge=256,
 )
 IMAGES = 32
-PICTURE_SIZES = [(256, 192), (320, 160), (200, 260), (120, 120), (300, 100)]
+IMAGE_SIZES = [(256, 192), (320, 160), (200, 260), (120, 120), (300, 100)]
 WORDS = 7000
 SHORTEST, MEDIAN, LONGEST, SPREAD = 20, 110, 600, 0.9
 EQUAL_QUESTION, EQUAL_ANSWER = 16, 160
@@ -97,8 +97,8 @@ def main():
     checkpoints.write(SHAPE, arguments.out / "checkpoint", corpus)
     image_names = [f"{index:02d}.{'jpg' if index % 2 else 'png'}" for index in range(IMAGES)]
     for index, name in enumerate(image_names):
-        width, height = PICTURE_SIZES[0 if arguments.equal_lengths else index % len(PICTURE_SIZES)]
-        pictures.save(pictures.draw(width, height, index), arguments.out / "images" / name)
+        width, height = IMAGE_SIZES[0 if arguments.equal_lengths else index % len(IMAGE_SIZES)]
+        test_images.save(test_images.draw(width, height, index), arguments.out / "images" / name)
     if arguments.equal_lengths:
         tokenizer = Tokenizer.from_file(str(arguments.out / "checkpoint" / "tokenizer.json"))
         samples = [make_equal_sample(index, rng, words, image_names, tokenizer) for index in range(arguments.samples)]

@@ -36,11 +36,11 @@ def write_data(folder: pathlib.Path, samples: int) -> pathlib.Path:
     return path
 
 
-def run(args, model, data, gigabytes, twin, folder):
+def run(args, model, data, gigabytes, look_ahead, folder):
     command = [args.vlmtrain, "train", "--config", "/dev/stdin", "--device", f"virtual:{args.card}", "--quiet", "--json",
                f"model.path={model}", f"data.train={data}", f"output.dir={folder}", "training.global_batch_size=16",
                "training.micro_batch_size=8", f"training.max_steps={args.steps}", f"memory.limit_gb={gigabytes}",
-               "memory.allow_splits=true", "memory.mode=aggressive", f"memory.twin={'true' if twin else 'false'}"]
+               "memory.allow_splits=true", "memory.mode=aggressive", f"memory.twin={'true' if look_ahead else 'false'}"]
     if args.fixed_segments:
         command.append("memory.expandable_segments=false")
     return subprocess.run(command, capture_output=True, text=True, check=False, input="")
@@ -77,10 +77,10 @@ def main():
                        capture_output=True)
     data = write_data(args.out, 400)
 
-    def at(gigabytes, twin):
-        folder = args.out / f"run-{gigabytes:.3f}-{'twin' if twin else 'guard'}"
+    def at(gigabytes, look_ahead):
+        folder = args.out / f"run-{gigabytes:.3f}-{'twin' if look_ahead else 'guard'}"
         subprocess.run(["rm", "-rf", folder], check=True)
-        outcome = run(args, model, data, f"{gigabytes:.3f}", twin, folder)
+        outcome = run(args, model, data, f"{gigabytes:.3f}", look_ahead, folder)
         return outcome, folder / f"virtual-{args.card}"
 
     steps, args.steps = args.steps, 10
@@ -104,21 +104,21 @@ def main():
     failures = 0
     for number in range(args.sizes):
         gigabytes = smallest + (largest - smallest) * (1 - number / (args.sizes - 1))
-        for twin in (True, False):
-            outcome, folder = at(gigabytes, twin)
+        for look_ahead in (True, False):
+            outcome, folder = at(gigabytes, look_ahead)
             if outcome.returncode != 0:
                 failures += 1
-                print(f"| {gigabytes:.2f} | {'twin' if twin else 'guard'} | exit {outcome.returncode}: "
+                print(f"| {gigabytes:.2f} | {'twin' if look_ahead else 'guard'} | exit {outcome.returncode}: "
                       f"{outcome.stderr.splitlines()[-1][:200]} |")
                 continue
             row = summary(folder)
-            foreseen = 100 * row["cut"] / max(1, row["cut"] + row["failed"])
-            told = row["twin"]
-            print(f"| {gigabytes:.2f} | {'twin' if twin else 'guard'} | {row['steps']} | {row['cut']} | {row['failed']} | "
-                  f"{f'{foreseen:.0f} %' if row['cut'] + row['failed'] else '-'} | {row['micro_batches']:.2f} | "
+            forecast = 100 * row["cut"] / max(1, row["cut"] + row["failed"])
+            look_ahead = row["twin"]
+            print(f"| {gigabytes:.2f} | {'twin' if look_ahead else 'guard'} | {row['steps']} | {row['cut']} | {row['failed']} | "
+                  f"{f'{forecast:.0f} %' if row['cut'] + row['failed'] else '-'} | {row['micro_batches']:.2f} | "
                   f"{row['reserved'] / 1e9:.2f} | {row['retries']} | "
-                  + (f"{100 * told['worst_error']:.2f} % | {1000 * told['cpu_seconds'] / max(1, told['foreseen_steps']):.0f} |"
-                     if told else "- | - |"), flush=True)
+                  + (f"{100 * look_ahead['worst_error']:.2f} % | {1000 * look_ahead['cpu_seconds'] / max(1, look_ahead['foreseen_steps']):.0f} |"
+                     if look_ahead else "- | - |"), flush=True)
     sys.exit(1 if failures else 0)
 
 

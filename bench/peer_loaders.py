@@ -54,8 +54,8 @@ class TorchvisionSamples(torch.utils.data.Dataset):
     def __getitem__(self, index):
         record = self.records[index]
         config, functional = self.config, self.v2.functional
-        with self.open(self.image_root / record["image"]) as picture:
-            image = functional.pil_to_tensor(picture.convert("RGB"))
+        with self.open(self.image_root / record["image"]) as source_image:
+            image = functional.pil_to_tensor(source_image.convert("RGB"))
         if self.is_native:
             square = config["patch_size"] * config["merge_size"]
             size = smart_size(*image.shape[1:], square, config["size"]["shortest_edge"], config["size"]["longest_edge"])

@@ -71,17 +71,17 @@ def load_processor(checkpoint):
 class Steps(torch.utils.data.Dataset):
     """Item i: the padded micro-batches of a step, and their label tokens. `chosen`: pairs of a step and a micro-batch size."""
 
-    def __init__(self, batches, chosen):
-        self.batches, self.chosen = batches, chosen
+    def __init__(self, batches, schedule):
+        self.batches, self.schedule = batches, schedule
 
     def __len__(self):
-        return len(self.chosen)
+        return len(self.schedule)
 
     def __getitem__(self, place):
-        step, size = self.chosen[place]
+        step, size = self.schedule[place]
         names = self.batches.order[step]
-        made = [self.batches.make_batch(names[i : i + size]) for i in range(0, len(names), size)]
-        return made, sum(label_count(batch) for batch in made)
+        built_items = [self.batches.make_batch(names[i : i + size]) for i in range(0, len(names), size)]
+        return built_items, sum(label_count(batch) for batch in built_items)
 
 
 def label_count(batch):
@@ -138,11 +138,11 @@ def train_step(model, optimizer, step, backend, precision):
     return total.item()
 
 
-def load_steps(batches, chosen, arguments):
+def load_steps(batches, schedule, arguments):
     """Returns a loader that makes steps ahead in worker processes."""
     ahead = {"num_workers": arguments.workers, "prefetch_factor": 2} if arguments.workers else {}
     on_gpu = torch.device(arguments.device).type == "cuda"
-    return torch.utils.data.DataLoader(Steps(batches, chosen), batch_size=None, pin_memory=on_gpu, **ahead)
+    return torch.utils.data.DataLoader(Steps(batches, schedule), batch_size=None, pin_memory=on_gpu, **ahead)
 
 
 def token_counts(step):
@@ -167,7 +167,7 @@ def is_refusal(error):
 
 def search(model, optimizer, batches, arguments):
     """Returns a line per micro-batch size and backend: the seconds of its second step, or why it cannot be."""
-    found = []
+    step_rows = []
     on_gpu = model.device.type == "cuda"
     for size in arguments.micro_batches:
         steps = list(load_steps(batches, [(step, size) for step in range(SEARCH_STEPS)], arguments))
@@ -184,8 +184,8 @@ def search(model, optimizer, batches, arguments):
                 optimizer.zero_grad(set_to_none=True)
                 if on_gpu:
                     torch.cuda.empty_cache()
-            found.append(line)
-    return found
+            step_rows.append(line)
+    return step_rows
 
 
 def measure(model, optimizer, batches, best, arguments, precision):
@@ -193,8 +193,8 @@ def measure(model, optimizer, batches, best, arguments, precision):
     if model.device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    chosen = [(step, best["micro_batch"]) for step in range(arguments.from_step - 1, len(batches.order))]
-    steps = load_steps(batches, chosen, arguments)
+    schedule = [(step, best["micro_batch"]) for step in range(arguments.from_step - 1, len(batches.order))]
+    steps = load_steps(batches, schedule, arguments)
     return list(timed_steps(model, optimizer, steps, BACKENDS[best["attention"]], precision))[1:]
 
 
@@ -209,11 +209,11 @@ def adapters_to_bf16(model):
 
 
 def versions():
-    found = {}
+    step_rows = {}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            step_rows[name] = metadata.version(name)
+    return step_rows
 
 
 def train(arguments):
@@ -222,13 +222,13 @@ def train(arguments):
     batches = Batches(load_processor(arguments.checkpoint), json.loads(arguments.data.read_text()), arguments.image_root, order)
     model = load_model(arguments)
     optimizer = make_optimizer(model, arguments)
-    found = search(model, optimizer, batches, arguments)
-    usable = [line for line in found if "seconds" in line]
+    step_rows = search(model, optimizer, batches, arguments)
+    usable = [line for line in step_rows if "seconds" in line]
     if not usable:
-        raise SystemExit(f"peer_lora: no micro-batch size and backend works: {found}")
+        raise SystemExit(f"peer_lora: no micro-batch size and backend works: {step_rows}")
     best = min(usable, key=lambda line: line["seconds"])
     lines = measure(model, optimizer, batches, best, arguments, arguments.precision)
-    result = {"search": found, "micro_batch": best["micro_batch"], "attention": best["attention"], "first_loss": usable[0]["losses"][0],
+    result = {"search": step_rows, "micro_batch": best["micro_batch"], "attention": best["attention"], "first_loss": usable[0]["losses"][0],
               "first_tokens": usable[0]["first_tokens"], "lines": lines, "tokens_per_second": tokens_per_second(lines),
               "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
               "processor": type(batches.processor).__name__, "versions": versions()}

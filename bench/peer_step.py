@@ -82,15 +82,15 @@ def frozen_in_nf4(linear):
     import bitsandbytes
 
     weight = torch.empty(linear.weight.shape, dtype=torch.bfloat16)
-    made = bitsandbytes.nn.Linear4bit(
+    quantized = bitsandbytes.nn.Linear4bit(
         linear.in_features, linear.out_features, linear.bias is not None,
         compute_dtype=torch.bfloat16, quant_type="nf4", device="meta",
     )
-    made.weight = bitsandbytes.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=made).to("cuda")
-    return made
+    quantized.weight = bitsandbytes.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=quantized).to("cuda")
+    return quantized
 
 
-def to_card(model):
+def to_gpu(model):
     """Memory for what has none yet; weights that are shared are shared again."""
     for module in model.modules():
         if any(tensor.is_meta for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]):
@@ -113,7 +113,7 @@ def make_model(config, kind):
     replace_modules(model, (nn.Conv2d, nn.Conv3d), lambda module, _: PatchProjection(module))
     if kind == "nf4":
         replace_modules(model, nn.Linear, lambda module, name: module if name == "lm_head" else frozen_in_nf4(module))
-    to_card(model)
+    to_gpu(model)
     return (model if kind == "full-8bit" else with_adapters(model)).train()
 
 
@@ -126,11 +126,11 @@ def make_optimizer(model, kind):
     return bitsandbytes.optim.AdamW8bit(trained, lr=1e-5)
 
 
-def square_pictures(config, samples, side):
+def square_images(config, samples, side):
     return {"pixel_values": torch.zeros(samples, config.vision_config.num_channels, side, side)}
 
 
-def qwen_pictures(config, samples, side):
+def qwen_images(config, samples, side):
     """With what follows from the grid computed on the host, as transformers lets one do: values that come back from the
     virtual card are zeros."""
     vision = config.vision_config
@@ -164,24 +164,24 @@ def qwen3_table_entries(config, grid):
     return {"image_interp_indices": indices, "image_interp_weights": weights}
 
 
-def make_batch(config, samples, tokens, picture_side):
+def make_batch(config, samples, tokens, image_side):
     """Samples of one length, so that nothing is padded and no padding mask is needed."""
     ids = torch.ones(samples, tokens, dtype=torch.long)
     batch = {"input_ids": ids, "labels": ids}
     if config.model_type not in ("qwen2_5_vl", "qwen3_vl"):
-        batch |= square_pictures(config, samples, picture_side)
+        batch |= square_images(config, samples, image_side)
         # By these the model makes its masks, in which the tokens of a picture see each other.
         return batch | {"token_type_ids": ids} if config.model_type == "gemma3" else batch
-    pictures = qwen_pictures(config, samples, picture_side)
+    images = qwen_images(config, samples, image_side)
     by_grid = qwen2_5_windows if config.model_type == "qwen2_5_vl" else qwen3_table_entries
     positions = torch.arange(tokens).repeat(3, samples, 1)
-    return batch | pictures | by_grid(config, pictures["image_grid_thw"]) | {"position_ids": positions}
+    return batch | images | by_grid(config, images["image_grid_thw"]) | {"position_ids": positions}
 
 
 ON_HOST = ("image_grid_thw", "image_cu_seqlens", "image_cu_window_seqlens")  # read by the host
 
 
-def on_card(batch):
+def on_gpu(batch):
     return {
         name: tensor if name in ON_HOST else tensor.pin_memory().to("cuda", non_blocking=True)
         for name, tensor in batch.items()
@@ -191,7 +191,7 @@ def on_card(batch):
 def train_step(model, optimizer, batch):
     for _ in range(MICRO_BATCHES):
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = model(**on_card(batch), use_cache=False).loss
+            loss = model(**on_gpu(batch), use_cache=False).loss
         (loss / MICRO_BATCHES).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -213,9 +213,9 @@ def static_bytes(model, optimizer):
     """Weights, gradients and optimizer states."""
     trained = [parameter for parameter in model.parameters() if optimizer.state.get(parameter)]
     states = [value for state in optimizer.state.values() for value in state.values()]
-    on_card = [value for value in states if isinstance(value, torch.Tensor) and value.is_cuda]
+    on_gpu = [value for value in states if isinstance(value, torch.Tensor) and value.is_cuda]
     weights = [*model.parameters(), *quantization_scales(model)]
-    return tensor_bytes(weights) + tensor_bytes(trained) + tensor_bytes(on_card)
+    return tensor_bytes(weights) + tensor_bytes(trained) + tensor_bytes(on_gpu)
 
 
 def leave_cudnn_out():
@@ -269,10 +269,10 @@ def measure(arguments):
     config = AutoConfig.from_pretrained(arguments.config)
     model = make_model(config, arguments.kind)
     optimizer = make_optimizer(model, arguments.kind)
-    picture_tokens = arguments.picture_tokens
-    text = arguments.tokens - picture_tokens
+    image_tokens = arguments.picture_tokens
+    text = arguments.tokens - image_tokens
     batches = [
-        make_batch(config, arguments.samples, picture_tokens + int(share * text), arguments.picture_side)
+        make_batch(config, arguments.samples, image_tokens + int(share * text), arguments.picture_side)
         for share in STEPS
     ]
     for batch in batches[:-1]:
@@ -287,7 +287,7 @@ def measure(arguments):
         "static_bytes": static,
         "above_static_bytes": allocated - static,
         "launches": cost.launches,
-        "launches_on_card": cost.launches_on_card,
+        "launches_on_card": cost.launches_on_gpu,
         "bytes_moved": int(cost.bytes_moved),
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
     }

@@ -38,9 +38,9 @@ def turn_marks(processor):
     """Reads from the chat template the token ids that open an answer, the one that ends it, and those between two turns."""
     question = {"role": "user", "content": [{"type": "text", "text": "question"}]}
     answer = {"role": "assistant", "content": [{"type": "text", "text": "answer"}]}
-    asked = processor.apply_chat_template([question])
-    start = processor.apply_chat_template([question], add_generation_prompt=True).removeprefix(asked)
-    end = processor.apply_chat_template([question, answer]).removeprefix(asked).partition("answer")[2]
+    prompt = processor.apply_chat_template([question])
+    start = processor.apply_chat_template([question], add_generation_prompt=True).removeprefix(prompt)
+    end = processor.apply_chat_template([question, answer]).removeprefix(prompt).partition("answer")[2]
     start, end = (processor.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (start, end))
     return start, end[0], end[1:]
 

@@ -40,7 +40,7 @@ def environment(process, folders):
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "LD_PRELOAD": ":".join(str(folders.vgpu / name) for name in STAND_INS),
-        "VLMTRAIN_VGPU_CARD": process.card,
+        "VLMTRAIN_VGPU_CARD": process.gpu,
     }
 
 
@@ -49,7 +49,7 @@ def replay(source, index, process, folders):
     command = [sys.executable, __file__, "--child", source, str(index)]
     done = subprocess.run(command, env=environment(process, folders), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"{process.title} on {process.card} failed:\n{done.stdout}{done.stderr}")
+        raise SystemExit(f"{process.title} on {process.gpu} failed:\n{done.stdout}{done.stderr}")
     values = json.loads(done.stdout.splitlines()[-1])
     if len(values) != len(process.points):
         raise SystemExit(f"{process.title}: {len(values)} values for {len(process.points)} points")
@@ -76,7 +76,7 @@ class Row:
         return round(100 * (self.replayed / self.published - 1), 3) + 0.0
 
 
-def rows_of(process, values):
+def make_rows(process, values):
     return [
         Row(point.setting, point.published, value / process.unit_bytes)
         for point, value in zip(process.points, values, strict=True)
@@ -87,18 +87,18 @@ def summary(tables):
     print(
         "| source | stated card | points | error %, lowest | median | highest | within 0.01 % |\n|---|---|---|---|---|---|---|"
     )
-    for (title, stated_card, *_), rows in tables.items():
+    for (title, stated_gpu, *_), rows in tables.items():
         errors = [row.error for row in rows]
         exact = sum(abs(e) < 0.01 for e in errors)
         print(
-            f"| {title} | {stated_card} | {len(errors)} "
+            f"| {title} | {stated_gpu} | {len(errors)} "
             f"| {min(errors):+.3f} | {statistics.median(errors):+.3f} | {max(errors):+.3f} | {exact} |"
         )
 
 
 def details(tables):
-    for (title, stated_card, card, unit), rows in tables.items():
-        print(f"\n### {title}, {stated_card}, on the virtual {card}\n")
+    for (title, stated_gpu, gpu, unit), rows in tables.items():
+        print(f"\n### {title}, {stated_gpu}, on the virtual {gpu}\n")
         print(f"| setting | published, {unit} | replayed, {unit} | error % |\n|---|---|---|---|")
         for row in rows:
             print(f"| {row.setting} | {row.published} | {row.replayed:.{digits(row.published)}f} | {row.error:+.3f} |")
@@ -123,8 +123,8 @@ def main():
     for source in folders.sources or SOURCES:
         for index, process in enumerate(load(source)):
             values = replay(source, index, process, folders)
-            key = (process.title, process.stated_card, process.card, process.unit)
-            tables.setdefault(key, []).extend(rows_of(process, values))
+            key = (process.title, process.stated_gpu, process.gpu, process.unit)
+            tables.setdefault(key, []).extend(make_rows(process, values))
     summary(tables)
     details(tables)
 

@@ -15,9 +15,9 @@ import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from published_speeds.cards import CARDS
+from published_speeds.gpus import GPUS
 from published_speeds.cases import halves
-from published_speeds.work import work_of
+from published_speeds.work import make_work
 
 KINDS = ("full rate", "half rate")
 GRID = [percent / 100 for percent in range(30, 101)]
@@ -32,8 +32,8 @@ class Efficiencies:
     hopper_attention: float = 0.20
     bandwidth: float = 0.8
 
-    def of_attention(self, card):
-        return self.hopper_attention if card.has_hopper_products else self.attention
+    def of_attention(self, gpu):
+        return self.hopper_attention if gpu.has_hopper_products else self.attention
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Row:
 
     def predicted(self, efficiencies):
         """Tokens a second: the kernels run one after another."""
-        card = CARDS[self.case.card]
+        gpu = GPUS[self.case.gpu]
         return 1 / (
-            self.work.products / (card.bf16 * efficiencies.products[card.kind])
-            + self.work.attention / (card.bf16 * efficiencies.of_attention(card))
-            + self.work.moved / (card.bandwidth * efficiencies.bandwidth)
+            self.work.products / (gpu.bf16 * efficiencies.products[gpu.kind])
+            + self.work.attention / (gpu.bf16 * efficiencies.of_attention(gpu))
+            + self.work.moved / (gpu.bandwidth * efficiencies.bandwidth)
         )
 
     def deviation(self, efficiencies):
@@ -59,9 +59,9 @@ def fit(rows):
     """For each kind of card the efficiency of least squared logarithms of predicted over published."""
 
     def loss(kind, value):
-        tried = Efficiencies(products={kind: value})
-        mine = [row for row in rows if CARDS[row.case.card].kind == kind]
-        return sum(math.log(row.predicted(tried) / row.case.tokens_per_second) ** 2 for row in mine)
+        trial = Efficiencies(products={kind: value})
+        mine = [row for row in rows if GPUS[row.case.gpu].kind == kind]
+        return sum(math.log(row.predicted(trial) / row.case.tokens_per_second) ** 2 for row in mine)
 
     return Efficiencies(products={kind: min(GRID, key=lambda value: loss(kind, value)) for kind in KINDS})
 
@@ -81,7 +81,7 @@ def table(parts, before, after):
             case = row.case
             ranks = f", 1 of {case.ranks}" if case.ranks > 1 else ""
             print(
-                f"| {half} | {case.card}{ranks} | [{case.who}]({case.source}) | {case.model} | {training(case)} "
+                f"| {half} | {case.gpu}{ranks} | [{case.who}]({case.source}) | {case.model} | {training(case)} "
                 f"| {case.samples} × {case.tokens} | {case.kernels} | {case.tokens_per_second:,.0f} "
                 f"| {row.predicted(after):,.0f} | {row.deviation(after):+.1f} | {row.deviation(before):+.1f} "
                 f"| {row.work.own_tokens_per_second:,.0f} |"
@@ -92,7 +92,7 @@ def summary(parts, before, after):
     print("| half | cases | median error % | before | worst % | which |\n|---|---|---|---|---|---|")
     for half, rows in parts.items():
         worst = max(rows, key=lambda row: abs(row.deviation(after)))
-        medians = [statistics.median(abs(row.deviation(tried)) for row in rows) for tried in (after, before)]
+        medians = [statistics.median(abs(row.deviation(trial)) for row in rows) for trial in (after, before)]
         print(
             f"| {half} | {len(rows)} | {medians[0]:.1f} | {medians[1]:.1f} | {worst.deviation(after):+.1f} "
             f"| {worst.case.who}, {worst.case.model}, {worst.case.card} |"
@@ -104,7 +104,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True, help="folder with vlmtrain")
     build = parser.parse_args().build
-    fitted, held_out = ([Row(case, work_of(case, build)) for case in half] for half in halves())
+    fitted, held_out = ([Row(case, make_work(case, build)) for case in half] for half in halves())
     parts = {"fit": fitted, "held out": held_out}
     before, after = Efficiencies(), fit(fitted)
     summary(parts, before, after)

@@ -46,10 +46,10 @@ class Workplace:
             shutil.copytree(RECORDS / "images", self.folder / "images")
         samples = json.loads((RECORDS / "conversations.json").read_text())
         words = [sample for sample in samples if "image" not in sample]
-        pictures = [sample for sample in samples if "image" in sample]
+        images = [sample for sample in samples if "image" in sample]
         self.write_records("mixed", (samples[i % len(samples)] for i in range(59)))
-        self.write_records("alike", (pictures[0] for _ in range(60)))
-        self.write_records("few_pictures", ((pictures[i % len(pictures)] if i % 12 == 0 else words[0]) for i in range(60)))
+        self.write_records("alike", (images[0] for _ in range(60)))
+        self.write_records("few_pictures", ((images[i % len(images)] if i % 12 == 0 else words[0]) for i in range(60)))
 
     def write_records(self, name, samples):
         """Tasks by turns of three, so that samples of a task differ."""
@@ -114,9 +114,9 @@ class Workplace:
     def start_rank(self, rank, world_size, port, run, settings):
         """One of several ranks, by hand."""
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return self.start(self.arguments(run, settings), self.log_of(rank), {key: str(value) for key, value in place.items()}.items())
+        return self.start(self.arguments(run, settings), self.read_log(rank), {key: str(value) for key, value in place.items()}.items())
 
-    def log_of(self, rank):
+    def read_log(self, rank):
         return self.folder / f"by-hand-{rank}.log"
 
 
@@ -126,17 +126,17 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def steps_of(run):
+def find_steps(run):
     """Of whole lines: a run may be writing the next one."""
     path = run / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")] if path.exists() else []
 
 
-def numbers_of(run):
-    return [(step["step"], step["loss"], step["grad_norm"]) for step in steps_of(run)]
+def find_numbers(run):
+    return [(step["step"], step["loss"], step["grad_norm"]) for step in find_steps(run)]
 
 
-def tensors_of(run):
+def find_tensors(run):
     """The weights of a run's last checkpoint, all fp32."""
     checkpoint = max((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
     tensors = {}
@@ -152,19 +152,19 @@ def tensors_of(run):
     return tensors
 
 
-def largest(expected, found, key):
+def largest(expected, actual, key):
     """The largest relative difference over the steps; NaN where there are other steps."""
-    if len(expected) != len(found):
+    if len(expected) != len(actual):
         return math.nan
-    return max(abs(a[key] - b[key]) / abs(a[key]) for a, b in zip(expected, found, strict=True) if a[key] and math.isfinite(a[key]))
+    return max(abs(a[key] - b[key]) / abs(a[key]) for a, b in zip(expected, actual, strict=True) if a[key] and math.isfinite(a[key]))
 
 
-def weights_apart(expected, found):
+def weights_apart(expected, actual):
     """Norms of differences by the weights' own: of all tensors together; of the one that differs most, and its name; of the
     biases of keys, whose gradient is zero but for rounding: softmax does not see what is added to all scores of a row."""
     of_all, difference, worst, of_keys = 0.0, 0.0, (0.0, "none"), 0.0
     for name, values in expected.items():
-        apart, norm = math.dist(values, found[name]), math.hypot(*values)
+        apart, norm = math.dist(values, actual[name]), math.hypot(*values)
         difference, of_all = math.hypot(difference, apart), math.hypot(of_all, norm)
         if norm > 0 and name.endswith("k_proj.bias"):
             of_keys = max(of_keys, apart / norm)
@@ -200,20 +200,20 @@ VARIANTS = {
 def row_of_numbers(place, name, settings, steps, sharding):
     settings = {**settings, "training.max_steps": steps}
     one, _ = place.train("one", 1, settings)
-    expected, weights = steps_of(one), tensors_of(one)
+    expected, weights = find_steps(one), find_tensors(one)
 
     several = {**settings, "distributed.sharding": sharding}
 
     def difference(run):
-        found = steps_of(run)
-        return (largest(expected, found, "loss"), largest(expected, found, "grad_norm"), *weights_apart(weights, tensors_of(run)))
+        actual = find_steps(run)
+        return (largest(expected, actual, "loss"), largest(expected, actual, "grad_norm"), *weights_apart(weights, find_tensors(run)))
 
     otherwise = 2 if settings.get("training.micro_batch_size") != 2 else 4
     floor = difference(place.train("otherwise", 1, {**settings, "training.micro_batch_size": otherwise})[0])
     runs = {ranks: place.train(f"on-{ranks}", ranks, several)[0] for ranks in (2, 3, 4)}
     parts = [difference(run) for run in runs.values()]
     again, _ = place.train("again", 3, several)
-    equal = numbers_of(runs[3]) == numbers_of(again) and tensors_of(runs[3]) == tensors_of(again)
+    equal = find_numbers(runs[3]) == find_numbers(again) and find_tensors(runs[3]) == find_tensors(again)
 
     def column(index):
         return " / ".join(f"{part[index]:.1e}" for part in [*parts, floor])
@@ -258,9 +258,9 @@ class Trial:
         port = free_port()
         return {rank: self.place.start_rank(rank, world_size, port, self.run, self.settings) for rank in ranks}
 
-    def words_of(self, rank):
+    def read_words(self, rank):
         """The end of what it wrote to its standard streams."""
-        return "\n".join(self.place.log_of(rank).read_text(errors="replace").splitlines()[-4:])
+        return "\n".join(self.place.read_log(rank).read_text(errors="replace").splitlines()[-4:])
 
     def lose(self, kind, rank, after_steps, delay_seconds):
         """Seconds until the others have ended, after how many steps it was, and what was wrong."""
@@ -268,12 +268,12 @@ class Trial:
         begin = time.monotonic()
         processes = self.start(other for other in range(WORLD_SIZE) if kind != "missing" or other != rank)
         if kind != "missing":
-            while len(steps_of(self.run)) < after_steps and processes[rank].poll() is None:
+            while len(find_steps(self.run)) < after_steps and processes[rank].poll() is None:
                 time.sleep(0.01)
             time.sleep(delay_seconds)
             if processes[rank].poll() is not None:
                 raise RuntimeError(f"rank {rank} had ended before it was lost:\n{self.words_of(rank)}")
-            steps = len(steps_of(self.run))
+            steps = len(find_steps(self.run))
             processes[rank].send_signal(signal.SIGKILL if kind == "killed" else signal.SIGSTOP)
             begin = time.monotonic()
         else:
@@ -287,11 +287,11 @@ class Trial:
             except subprocess.TimeoutExpired:
                 wrong.append(f"rank {other} goes on")
                 continue
-            if code not in self.codes_of(rank, steps):
+            if code not in self.find_codes(rank, steps):
                 wrong.append(f"rank {other} exit {code}")
             log = self.run / f"rank-{other}.log"
             in_log = log.exists() and self.names(log.read_text(errors="replace"), rank)
-            in_streams = self.names(self.words_of(other), rank)
+            in_streams = self.names(self.read_words(other), rank)
             self.silent["its log"] += log.exists() and not in_log
             self.silent["its standard error"] += not in_streams
             if not in_log and not in_streams:
@@ -315,7 +315,7 @@ class Trial:
         return seconds, steps, wrong
 
     @staticmethod
-    def codes_of(rank, steps):
+    def find_codes(rank, steps):
         """Nobody listens where rank 0 is not there yet: a wrong address is the user's."""
         return (2, 5) if rank == 0 and steps == 0 else (5,)
 
@@ -334,8 +334,8 @@ class Trial:
         if any(codes):
             return [f"again: exit {codes}: …{self.words_of(0)}"], from_step
         if world_size == WORLD_SIZE:
-            return ([] if numbers_of(self.run) == self.undisturbed else ["again: other losses"]), from_step
-        apart = largest(self.undisturbed_steps, steps_of(self.run), "loss")
+            return ([] if find_numbers(self.run) == self.undisturbed else ["again: other losses"]), from_step
+        apart = largest(self.undisturbed_steps, find_steps(self.run), "loss")
         self.apart = max(self.apart, apart)
         return ([] if apart < ROUNDING else [f"again: losses {apart:.1e} apart"]), from_step
 
@@ -348,8 +348,8 @@ def lost(place, arguments):
     begin = time.monotonic()
     codes = [process.wait() for process in trial.start(range(WORLD_SIZE)).values()]
     whole_seconds = time.monotonic() - begin
-    assert not any(codes), (codes, trial.words_of(0))
-    trial.undisturbed, trial.undisturbed_steps = numbers_of(trial.run), steps_of(trial.run)
+    assert not any(codes), (codes, trial.read_words(0))
+    trial.undisturbed, trial.undisturbed_steps = find_numbers(trial.run), find_steps(trial.run)
     print(f"An undisturbed run of {arguments.steps} steps on {WORLD_SIZE} ranks: {whole_seconds:.1f} s", flush=True)
     rng = random.Random(arguments.seed)
     rows, faults = [], []
@@ -391,20 +391,20 @@ STEPS_TO_WARM_UP = 2
 
 
 def median_step(run):
-    return statistics.median(step["step_seconds"] for step in steps_of(run)[STEPS_TO_WARM_UP:])
+    return statistics.median(step["step_seconds"] for step in find_steps(run)[STEPS_TO_WARM_UP:])
 
 
 def bytes_on_the_wire(place, settings, few, many):
     """Bytes a step of all ranks together, by the counter of a network that has nothing else in it."""
     if os.geteuid() != 0:
         return None
-    counted = []
+    totals = []
     for steps in (few, many):
         script = 'ip link set lo up && "$@"; code=$?; cp /proc/net/dev network.txt; exit $code'
         place.train("counted", 2, {**settings, "training.max_steps": steps}, ["unshare", "--net", "bash", "-c", script, "bash"])
         line = next(line for line in (place.folder / "network.txt").read_text().splitlines() if line.strip().startswith("lo:"))
-        counted.append(int(line.split(":")[1].split()[0]))
-    return (counted[1] - counted[0]) / (many - few)
+        totals.append(int(line.split(":")[1].split()[0]))
+    return (totals[1] - totals[0]) / (many - few)
 
 
 def overlap(place, arguments):
@@ -429,14 +429,14 @@ def overlap(place, arguments):
             times["beside"].append(statistics.mean(median_step(run) for run, _ in pair))
             run, log = place.train("ranks", 2, on_two)
             times["ranks"].append(median_step(run))
-        gradients = sum(4 * len(values) for values in tensors_of(place.folder / "ranks").values())
+        gradients = sum(4 * len(values) for values in find_tensors(place.folder / "ranks").values())
         sent = bytes_on_the_wire(place, on_two, 3, 6)
-        alone, beside, ranks = (statistics.median(times[kind]) for kind in ("alone", "beside", "ranks"))
+        alone, next_to, ranks = (statistics.median(times[kind]) for kind in ("alone", "beside", "ranks"))
         ratios = [statistics.median(b / a for a, b in zip(times[kind], times["ranks"], strict=True)) for kind in ("alone", "beside")]
-        said = next((line.partition("ranks added up ")[2] for line in log.splitlines() if "ranks added up" in line), "?")
+        summary = next((line.partition("ranks added up ")[2] for line in log.splitlines() if "ranks added up" in line), "?")
         wire = "not counted" if sent is None else f"{sent / 2 / 1e6:.2f}, {2 * (2 - 1) / 2 * gradients / 1e6:.2f}"
-        print(f"| {name} | {gradients / 1e6:.1f} | {own} in micro-batches of {cut} | {alone:.3f} | {beside:.3f} | {ranks:.3f} | {ratios[0]:.2f} "
-              f"| {ratios[1]:.2f} | {said} | {wire} |", flush=True)  # fmt: skip
+        print(f"| {name} | {gradients / 1e6:.1f} | {own} in micro-batches of {cut} | {alone:.3f} | {next_to:.3f} | {ranks:.3f} | {ratios[0]:.2f} "
+              f"| {ratios[1]:.2f} | {summary} | {wire} |", flush=True)  # fmt: skip
 
 
 # --- traffic ---------------------------------------------------------------------------------------------------------
@@ -451,15 +451,15 @@ def traffic(place, arguments):
                         "training.global_batch_size": 8, "training.max_steps": 3, "training.learning_rate": "1.0e-5",
                         "model.allow_missing": "[model, lm_head]", "distributed.sharding": sharding}  # fmt: skip
             run, log = place.train("traffic", 2, settings)
-            weights = {name: 4 * len(values) for name, values in tensors_of(run).items()}
+            weights = {name: 4 * len(values) for name, values in find_tensors(run).items()}
             blocks = sum(size for name, size in weights.items() if ".layers." in name)
             # Sums are a reduce-scatter and a gather; with `full` a micro-batch gathers blocks twice and reduce-scatters their gradients.
             times = 2 if sharding != "full" else 3 * (4 // cut)
             least = (times * blocks + 2 * (sum(weights.values()) - blocks)) / 2
             sent = bytes_on_the_wire(place, settings, 3, 6)
-            said = next((line.partition("ranks added up ")[2] for line in log.splitlines() if "ranks added up" in line), "?")
+            summary = next((line.partition("ranks added up ")[2] for line in log.splitlines() if "ranks added up" in line), "?")
             wire, more = ("not counted", "-") if sent is None else (f"{sent / 2 / 1e6:.2f}", f"{100 * (sent / 2 / least - 1):+.1f} %")
-            print(f"| {sharding} | {4 // cut} | {wire} | {times} | {least / 1e6:.2f} | {more} | {said} |", flush=True)
+            print(f"| {sharding} | {4 // cut} | {wire} | {times} | {least / 1e6:.2f} | {more} | {summary} |", flush=True)
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
@@ -485,19 +485,19 @@ class Refusals:
     def by_hand(self, port, of_each, ranks=(0, 1)):
         processes = [self.place.start_rank(rank, 2, port, self.place.folder / "refused", {**self.settings, **of_each[rank]})
                      for rank in ranks]  # fmt: skip
-        return [ended(process, self.place.log_of(rank)) for rank, process in zip(ranks, processes, strict=True)]
+        return [ended(process, self.place.read_log(rank)) for rank, process in zip(ranks, processes, strict=True)]
 
     def twice(self, launch):
         run = self.place.folder / "refused"
         arguments = self.place.arguments(run, {"training.max_steps": 100000})
         first = self.place.start([*arguments, "--launch", str(launch)], self.place.folder / "first.log")
-        while not steps_of(run) and first.poll() is None:
+        while not find_steps(run) and first.poll() is None:
             time.sleep(0.1)
         log = self.place.folder / "refused.log"
         second = ended(self.place.start([*arguments, "--launch", str(launch)], log), log)
-        done = len(steps_of(run))
+        done = len(find_steps(run))
         time.sleep(1)
-        goes_on = first.poll() is None and len(steps_of(run)) > done
+        goes_on = first.poll() is None and len(find_steps(run)) > done
         first.terminate()
         code = first.wait()
         return [second, (code, f"the first goes on meanwhile: {'yes' if goes_on else 'NO'}; its exit code after TERM")]

@@ -54,13 +54,13 @@ def train(arguments, model, asynchronous):
     clock = LineClock(run / "metrics.jsonl")
     clock.start()
     with (arguments.work / f"log-{asynchronous}.txt").open("w") as log:
-        told = subprocess.run([arguments.vlmtrain, "--config", arguments.work / "empty.yaml", "--device", "cpu", "--json"]
+        result = subprocess.run([arguments.vlmtrain, "--config", arguments.work / "empty.yaml", "--device", "cpu", "--json"]
                               + [f"{key}={value}" for key, value in settings.items()], check=True, stdout=subprocess.PIPE, stderr=log,
                               env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "VLMTRAIN_PAST_RUNS": "off"})
     clock.finish()
     size = sum(file.stat().st_size for file in (run / "checkpoints").rglob("*") if file.is_file() and not file.is_symlink())
     gaps = [after - before for before, after in zip(clock.times, clock.times[1:])]
-    return gaps, size, json.loads(told.stdout)["save_seconds"], json.loads((run / "plan.json").read_text())
+    return gaps, size, json.loads(result.stdout)["save_seconds"], json.loads((run / "plan.json").read_text())
 
 
 def main():

@@ -14,7 +14,7 @@ SHORT = {"--version": ["--version"], "--help": ["--help"], "plan --help": ["plan
 PLAN = ["plan", "--gpu-gb", "24", "--images", "2"]
 
 
-def seconds_of(program, words):
+def measure_seconds(program, words):
     start = time.perf_counter()
     subprocess.run([program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                    env={**os.environ, "VLMTRAIN_PAST_RUNS": "off"})
@@ -25,7 +25,7 @@ def medians(programs, words, runs):
     times = {program: [] for program in programs}
     for run in range(runs + 1):
         for program in programs:
-            seconds = seconds_of(program, words)
+            seconds = measure_seconds(program, words)
             if run > 0:  # the first one reads files into the page cache
                 times[program].append(seconds)
     return [statistics.median(times[program]) for program in programs]

@@ -73,7 +73,7 @@ class Shapes(NamedTuple):
 
 
 def is_product(name):
-    return "nvjet" in name or kernel_times.kind_of(name) in ("products, aligned", "products, misaligned", "other products")
+    return "nvjet" in name or kernel_times.classify(name) in ("products, aligned", "products, misaligned", "other products")
 
 
 def is_reduction_of_product(name):
@@ -90,7 +90,7 @@ def read_record(path):
             items.append(Launch(words[4], tuple(map(int, words[1].split(",")))))
         elif words[:1] == ["product"]:
             items.append(Product(*map(int, words[1:5])))
-    places = kernel_times.last_step_of([item.name if isinstance(item, Launch) else "" for item in items])
+    places = kernel_times.find_last_step([item.name if isinstance(item, Launch) else "" for item in items])
     if places is None:
         raise SystemExit(f"step_parts: {path} has fewer than two updates of weights; train for some steps")
     return items[places[0] : places[1] + 1]
@@ -190,10 +190,10 @@ def part_of_custom(name, grid, patch_rows):
     return next((part for word, part in CUSTOM.items() if word in name), OWN)
 
 
-def part_of(launch, size, shapes, patch_rows=()):
+def find_part(launch, size, shapes, patch_rows=()):
     if is_product(launch.name):
         return part_of_product(launch.name, size, shapes)
-    kind = kernel_times.kind_of(launch.name)
+    kind = kernel_times.classify(launch.name)
     if kind == "attention":
         return part_of_attention(launch.name, launch.grid, shapes)
     if "vlmtrain" in launch.name:
@@ -206,7 +206,7 @@ def separate(launches, record, shapes):
     of their name and grid have."""
     sizes = match_products(launches, record) if record else [None] * len(launches)
     patch_rows = {item.n for item in record or () if isinstance(item, Product) and item.k == shapes.patch_elements}
-    parts = [part_of(launch, size, shapes, patch_rows) for launch, size in zip(launches, sizes)]
+    parts = [find_part(launch, size, shapes, patch_rows) for launch, size in zip(launches, sizes)]
     votes = defaultdict(Counter)
     for launch, part in zip(launches, parts):
         if part in PRODUCTS and part != UNKNOWN_PRODUCTS:
@@ -254,14 +254,14 @@ def main():
     arguments = parser.parse_args()
     launches, wall = read_times(arguments.times)
     shapes = Shapes.of(json.loads(arguments.config.read_text()), arguments.rank, arguments.images)
-    found = summarize(launches, read_record(arguments.record) if arguments.record else None, shapes)
+    summary = summarize(launches, read_record(arguments.record) if arguments.record else None, shapes)
     print(f"A step of {wall / 1e6:.1f} ms: {len(launches):,} kernels; "
-          f"{found['products_matched']:,} of {found['products_launched']:,} products by size.")
+          f"{summary['products_matched']:,} of {summary['products_launched']:,} products by size.")
     print("\n| part | launches | ms | TFLOP/s |\n|---|---|---|---|")
-    for part, line in found["parts"].items():
+    for part, line in summary["parts"].items():
         print(f"| {part} | {line['launches']:,} | {line['ms']:.1f} | {'' if line['tflops'] is None else format(line['tflops'], '.0f')} |")
     print("\n| product m × n × k | launches | ms | TFLOP/s |\n|---|---|---|---|")
-    for line in found["products"][: arguments.sizes]:
+    for line in summary["products"][: arguments.sizes]:
         print(f"| {line['m']} × {line['n']} × {line['k']} | {line['launches']:,} | {line['ms']:.1f} | {line['tflops'] or 0:.0f} |")
 
 

@@ -87,8 +87,8 @@ def theirs(kind: str, cores: int, seconds: float, scans: list[str]) -> dict:
 
 
 def ours(kind: str, cores: int, seconds: float, scans: list[str]) -> dict:
-    said = json.loads(subprocess.run([PROGRAM, kind, str(cores), str(seconds), *scans], check=True, capture_output=True).stdout)
-    return {"rate": said["volumes"] / said["seconds"], **said}
+    measurements = json.loads(subprocess.run([PROGRAM, kind, str(cores), str(seconds), *scans], check=True, capture_output=True).stdout)
+    return {"rate": measurements["volumes"] / measurements["seconds"], **measurements}
 
 
 def shown(rates: list[float]) -> str:

@@ -22,7 +22,7 @@ LINKED = ("libyaml-cpp-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev"
 PYTHON = ">=3.10"  # as torch's wheels
 
 
-def version_of(name: str, text: str) -> str:
+def read_version(name: str, text: str) -> str:
     return re.search(rf"^{name} ([\d.]+)$", text, re.MULTILINE)[1]
 
 
@@ -42,7 +42,7 @@ def contents(program: Path) -> dict[str, bytes]:
     """Every file of the wheel but its RECORD."""
     version = re.search(r"project\(vlmtrain VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
     torch = (ROOT / "cmake/libtorch.version").read_text().split()[0]
-    glibc = version_of("GLIBC", (ROOT / "cmake/portable/oldest_host.versions").read_text())
+    glibc = read_version("GLIBC", (ROOT / "cmake/portable/oldest_host.versions").read_text())
     metadata = f"""\
 Metadata-Version: 2.1
 Name: vlmtrain

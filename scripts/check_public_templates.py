@@ -27,7 +27,7 @@ def reference(template, variables):
         return error
 
 
-def seconds_of(template, conversations, repeats):
+def measure_seconds(template, conversations, repeats):
     begin = time.perf_counter()
     for _ in range(repeats):
         for variables in conversations:
@@ -35,10 +35,10 @@ def seconds_of(template, conversations, repeats):
     return (time.perf_counter() - begin) / max(1, repeats * len(conversations))
 
 
-def result_of(ours, wanted):
-    if isinstance(wanted, Exception) or "error" in ours:
-        return "both refuse" if isinstance(wanted, Exception) and "error" in ours else "different"
-    return "equal" if ours["text"] == wanted else "different"
+def compare_result(ours, expected):
+    if isinstance(expected, Exception) or "error" in ours:
+        return "both refuse" if isinstance(expected, Exception) and "error" in ours else "different"
+    return "equal" if ours["text"] == expected else "different"
 
 
 def main() -> int:
@@ -73,22 +73,22 @@ def main() -> int:
             template = error
         counts = collections.Counter()
         for index, (name, variables) in enumerate(conversations.items()):
-            wanted = template if isinstance(template, Exception) else reference(template, variables)
+            expected = template if isinstance(template, Exception) else reference(template, variables)
             if "error" in answer:
                 result = "both refuse" if isinstance(template, Exception) else "refused by name"
                 ours = answer
             else:
                 ours = answer["renders"][index]
-                result = result_of(ours, wanted)
+                result = compare_result(ours, expected)
             counts[result] += 1
             if result in ("different", "refused by name") and shown < arguments.show:
                 shown += 1
                 print(f"--- {file.name}, {name}: {result}\n  ours:   {json.dumps(ours, ensure_ascii=False)[:1500]}\n"
-                      f"  jinja2: {wanted!r:.1500}", file=sys.stderr)
+                      f"  jinja2: {expected!r:.1500}", file=sys.stderr)
         totals += counts
         ratio = ""
         if not isinstance(template, Exception) and "error" not in answer and arguments.repeats:
-            theirs = seconds_of(template, list(conversations.values()), arguments.repeats)
+            theirs = measure_seconds(template, list(conversations.values()), arguments.repeats)
             ratios.append(answer["seconds"] / theirs)
             times.append(answer["seconds"])
             ratio = f"{answer['seconds'] / theirs:.2f}"

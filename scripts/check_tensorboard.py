@@ -18,7 +18,7 @@ SCALARS = {"train/loss": "loss", "train/learning_rate": "learning_rate", "train/
            "incidents/oom_splits": "oom_splits", "incidents/skipped_steps": "skipped_steps"}
 
 
-def lines_of(path: pathlib.Path) -> list[dict]:
+def read_lines(path: pathlib.Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -30,7 +30,7 @@ def same(a: float, b: float) -> bool:
     return (math.isnan(a) and not math.isfinite(b)) or (math.isnan(b) and not math.isfinite(a)) or a == b
 
 
-def evaluations_of(steps: list[dict]) -> dict[str, list]:
+def find_evaluations(steps: list[dict]) -> dict[str, list]:
     """By tag: [(step, value)]."""
     curves: dict[str, list] = {}
     for step in steps:
@@ -58,7 +58,7 @@ def main() -> None:
     guidance = {"scalars": 0, "images": 0, "tensors": 0}
     read = event_accumulator.EventAccumulator(str(run / "tensorboard"), size_guidance=guidance).Reload()
 
-    steps = lines_of(run / "metrics.jsonl")
+    steps = read_lines(run / "metrics.jsonl")
     assert steps, "no steps"
     tags = read.Tags()["scalars"]
     curves = [(tag, [(step["step"], step[key]) for step in steps]) for tag, key in SCALARS.items()]
@@ -69,17 +69,17 @@ def main() -> None:
         curves.append(("train/mask_learning_rate", [(step["step"], step["mask_learning_rate"]) for step in steps]))
         for part in ("text", "mask_bce", "mask_dice"):
             curves.append((f"train/loss_{part}", [(step["step"], step["loss_parts"][part]) for step in steps]))
-    for tag, values in evaluations_of(steps).items():
+    for tag, values in find_evaluations(steps).items():
         curves.append((tag, values))
     for tag, expected in curves:
         assert tag in tags, f"{tag} is missing"
-        found = [(event.step, event.value) for event in read.Scalars(tag)]
-        assert [step for step, _ in found] == [step for step, _ in expected], f"{tag}: other steps"
-        for (step, value), (_, wanted) in zip(found, expected):
-            assert same(value, as_float32(wanted)), f"{tag}, step {step}: {value} instead of {wanted}"
+        scalars = [(event.step, event.value) for event in read.Scalars(tag)]
+        assert [step for step, _ in scalars] == [step for step, _ in expected], f"{tag}: other steps"
+        for (step, value), (_, expected_value) in zip(scalars, expected):
+            assert same(value, as_float32(expected_value)), f"{tag}, step {step}: {value} instead of {expected_value}"
 
-    answers = lines_of(run / "predictions.jsonl")
-    pictures = 0
+    answers = read_lines(run / "predictions.jsonl")
+    source_images = 0
     for answer in answers:
         tag = f"answers/{answer['id']}"
         texts = {event.step: event.tensor_proto.string_val[0].decode() for event in read.Tensors(tag)}
@@ -89,8 +89,8 @@ def main() -> None:
         for place, uri in shown:
             images = {event.step: event.encoded_image_string for event in read.Images(place)}
             assert images[answer["step"]] == base64.b64decode(uri.split(",", 1)[1]), place
-            pictures += 1
-    print(f"{len(curves)} curves of {len(steps)} steps, {len(answers)} answers and {pictures} pictures are equal; {len(tags)} scalar tags in all")
+            source_images += 1
+    print(f"{len(curves)} curves of {len(steps)} steps, {len(answers)} answers and {source_images} pictures are equal; {len(tags)} scalar tags in all")
 
 
 if __name__ == "__main__":

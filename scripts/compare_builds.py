@@ -67,42 +67,42 @@ def side(name, vlmtrain, out):
 
     def outcome(case):
         try:
-            found = json.loads(json.dumps(case.outcome(program)))
+            actual = json.loads(json.dumps(case.outcome(program)))
         except runs.Failed as error:
-            found = {FAILED: str(error)}
-        outcome_file(folder, case).write_text(json.dumps(found, indent=1) + "\n")
-        return found
+            actual = {FAILED: str(error)}
+        outcome_file(folder, case).write_text(json.dumps(actual, indent=1) + "\n")
+        return actual
 
     return outcome
 
 
 def main():
-    given = arguments()
-    chosen = [case for case in cases.all_cases() if re.search(given.only, case.name)]
-    if given.list or not chosen:
-        print("\n".join(case.name for case in chosen) or f"no case has {given.only} in its name")
-        return 0 if chosen else 2
+    options = arguments()
+    selected = [case for case in cases.all_cases() if re.search(options.only, case.name)]
+    if options.list or not selected:
+        print("\n".join(case.name for case in selected) or f"no case has {options.only} in its name")
+        return 0 if selected else 2
     try:
-        table = renames.load(given.renames)
+        table = renames.load(options.renames)
     except (OSError, ValueError, renames.NotOneToOne) as error:
         print(f"compare_builds: {error}", file=sys.stderr)
         return 2
     began = time.monotonic()
-    out = given.out.resolve()
-    material.make((given.new if given.old.is_dir() else given.old).resolve(), out / "inputs")
-    sides = [side("old", given.old, out), side("new", given.new, out)]
+    out = options.out.resolve()
+    material.make((options.new if options.old.is_dir() else options.old).resolve(), out / "inputs")
+    sides = [side("old", options.old, out), side("new", options.new, out)]
     print("| case | |\n|---|---|", flush=True)
     differing, report = 0, []
-    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        futures = [(case, [pool.submit(one, case) for one in sides]) for case in chosen]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        futures = [(case, [pool.submit(one, case) for one in sides]) for case in selected]
         for case, (old, new) in futures:
-            found = compared(old.result(), new.result(), table)
-            differing += bool(found)
-            report += [f"{case.name}: {line}" for line in found]
-            more = f"; … and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-            print(f"| {case.name} | {'; '.join(found[:SHOWN]) + more if found else 'equal'} |", flush=True)
+            actual = compared(old.result(), new.result(), table)
+            differing += bool(actual)
+            report += [f"{case.name}: {line}" for line in actual]
+            more = f"; … and {len(actual) - SHOWN} more" if len(actual) > SHOWN else ""
+            print(f"| {case.name} | {'; '.join(actual[:SHOWN]) + more if actual else 'equal'} |", flush=True)
     (out / "differences.txt").write_text("".join(line + "\n" for line in report))
-    print(f"\n{len(chosen) - differing} of {len(chosen)} cases equal, {differing} not, in {time.monotonic() - began:.0f} s")
+    print(f"\n{len(selected) - differing} of {len(selected)} cases equal, {differing} not, in {time.monotonic() - began:.0f} s")
     return 1 if differing else 0
 
 

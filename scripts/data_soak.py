@@ -45,10 +45,10 @@ FAULTS = {
 }
 
 
-def picture_bytes(rng: random.Random) -> bytes:
-    picture = Image.new("RGB", (rng.randrange(40, 200), rng.randrange(40, 200)), tuple(rng.randrange(256) for _ in range(3)))
+def image_bytes(rng: random.Random) -> bytes:
+    image = Image.new("RGB", (rng.randrange(40, 200), rng.randrange(40, 200)), tuple(rng.randrange(256) for _ in range(3)))
     out = io.BytesIO()
-    picture.save(out, rng.choice(["PNG", "JPEG"]))
+    image.save(out, rng.choice(["PNG", "JPEG"]))
     return out.getvalue()
 
 
@@ -116,7 +116,7 @@ class DataSet:
             fault = "not a picture"
         answer = " ".join(rng.choices(WORDS, k=rng.randrange(1, 12)))
         question = " ".join(rng.choices(WORDS, k=rng.randrange(2, 20)))
-        content = picture_bytes(rng)
+        content = image_bytes(rng)
         if fault == "cut off":
             content = content[:20]
         elif fault == "not a picture":
@@ -152,7 +152,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600)
 
 
-def stopped_behind(step: int, metrics: Path, command: list[str], how: signal.Signals) -> int:
+def stopped_after(step: int, metrics: Path, command: list[str], how: signal.Signals) -> int:
     """Starts a run and sends it a signal once it has done so many steps, or some more."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
@@ -163,7 +163,7 @@ def stopped_behind(step: int, metrics: Path, command: list[str], how: signal.Sig
     return process.wait(timeout=600)
 
 
-def steps_of(folder: Path) -> list[dict]:
+def find_steps(folder: Path) -> list[dict]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if "loss" in line]
 
@@ -173,7 +173,7 @@ def what_counts(step: dict) -> dict:
     return {key: step[key] for key in keys if key in step}
 
 
-def ledger_of(folder: Path) -> dict:
+def read_ledger(folder: Path) -> dict:
     ledger = json.loads((folder / "ledger.json").read_text())
     ledger.pop("dataset")
     return ledger
@@ -209,7 +209,7 @@ def check_run(vlmtrain: str, folder: Path, model: Path, rng: random.Random) -> l
     whole = train("whole")
     if whole.returncode != 0:
         return [f"exit {whole.returncode}: {whole.stderr[-400:]}"]
-    ledger = ledger_of(folder / "whole")
+    ledger = read_ledger(folder / "whole")
     if ledger["used"] + ledger["dropped"] + ledger["failed"] + ledger["not_reached"] != data.samples:
         wrong.append(f"the ledger does not sum up to {data.samples}: {ledger}")
     dropped = {problem["id"] for problem in ledger["problems"]}
@@ -223,7 +223,7 @@ def check_run(vlmtrain: str, folder: Path, model: Path, rng: random.Random) -> l
             reason = next(problem["reason"] for problem in ledger["problems"] if problem["id"] == name)
             if "long" not in reason and "pack" not in reason:
                 wrong.append(f"{name} is whole and was dropped: {reason}")
-    done = steps_of(folder / "whole")
+    done = find_steps(folder / "whole")
     if [step["step"] for step in done] != list(range(1, steps + 1)):
         wrong.append(f"steps {[step['step'] for step in done]} of {steps}")
     if not packing and any(step["samples"] != batch for step in done):
@@ -232,18 +232,18 @@ def check_run(vlmtrain: str, folder: Path, model: Path, rng: random.Random) -> l
     stops = sorted(rng.sample(range(1, steps), k=2))
     for stop in stops:
         command = [vlmtrain, "--config", str(file), f"output.dir={folder / 'parts'}", f"data.num_workers={rng.randrange(1, 5)}"]
-        code = stopped_behind(stop, folder / "parts" / "metrics.jsonl", command, rng.choice([signal.SIGTERM, signal.SIGKILL]))
+        code = stopped_after(stop, folder / "parts" / "metrics.jsonl", command, rng.choice([signal.SIGTERM, signal.SIGKILL]))
         if code not in (0, 75, -signal.SIGKILL):
             return wrong + [f"stopped behind {stop}: exit {code}"]
     last = train("parts", f"data.num_workers={rng.randrange(1, 5)}")
     if last.returncode != 0:
         return wrong + [f"gone on behind {stops}: exit {last.returncode}: {last.stderr[-400:]}"]
-    parts = steps_of(folder / "parts")
+    parts = find_steps(folder / "parts")
     if [what_counts(step) for step in done] != [what_counts(step) for step in parts]:
         pairs = zip(done, parts)
         first = next((a["step"] for a, b in pairs if what_counts(a) != what_counts(b)), "number of steps")
         wrong.append(f"stopped behind {stops}, other from step {first}")
-    if ledger_of(folder / "parts") != ledger:
+    if read_ledger(folder / "parts") != ledger:
         wrong.append(f"stopped behind {stops}, another ledger")
     return wrong
 

@@ -10,7 +10,7 @@ import sys
 from PIL import Image, ImageDraw, ImageFont
 
 COLUMNS, ROWS = 4, 3
-CELL_WIDTH, CELL_HEIGHT, PICTURE = 330, 210, 128
+CELL_WIDTH, CELL_HEIGHT, IMAGE = 330, 210, 128
 INK, RIGHT, WRONG, PAPER = "#1b1f24", "#1a7f37", "#cf222e", "#ffffff"
 
 
@@ -39,12 +39,12 @@ def spread(records: list[dict], count: int) -> list[dict]:
     by_task: dict[str, list[dict]] = {}
     for record in records:
         by_task.setdefault(record["task"], []).append(record)
-    chosen = []
-    while len(chosen) < min(count, len(records)):
+    selected = []
+    while len(selected) < min(count, len(records)):
         for queue in by_task.values():
-            if queue and len(chosen) < count:
-                chosen.append(queue.pop(0))
-    return chosen
+            if queue and len(selected) < count:
+                selected.append(queue.pop(0))
+    return selected
 
 
 def draw(root: pathlib.Path) -> pathlib.Path:
@@ -54,17 +54,17 @@ def draw(root: pathlib.Path) -> pathlib.Path:
     pen = ImageDraw.Draw(sheet)
     for number, record in enumerate(spread(records, COLUMNS * ROWS)):
         left, top = number % COLUMNS * CELL_WIDTH + 16, number // COLUMNS * CELL_HEIGHT + 16
-        picture = Image.open(root / "data" / record["image"]).resize((PICTURE, PICTURE), Image.BICUBIC)
-        sheet.paste(picture, (left, top))
+        image = Image.open(root / "data" / record["image"]).resize((IMAGE, IMAGE), Image.BICUBIC)
+        sheet.paste(image, (left, top))
         question, expected = (turn["value"].replace("<image>", "").strip() for turn in record["conversations"][:2])
-        pen.text((left, top + PICTURE + 10), clipped(pen, question, font(13), CELL_WIDTH - 32), fill=INK, font=font(13))
+        pen.text((left, top + IMAGE + 10), clipped(pen, question, font(13), CELL_WIDTH - 32), fill=INK, font=font(13))
         lines = [("right answer", expected, INK)]
-        for name, given in (("before", before[record["id"]]), ("after", after[record["id"]])):
-            lines.append((name, given or "(nothing)", RIGHT if given == expected else WRONG))
-        beside = CELL_WIDTH - PICTURE - 46
+        for name, answer in (("before", before[record["id"]]), ("after", after[record["id"]])):
+            lines.append((name, answer or "(nothing)", RIGHT if answer == expected else WRONG))
+        next_to = CELL_WIDTH - IMAGE - 46
         for row, (name, text, colour) in enumerate(lines):
-            pen.text((left + PICTURE + 14, top + 42 * row), name, fill="#6e7781", font=font(11))
-            pen.text((left + PICTURE + 14, top + 42 * row + 15), clipped(pen, text, font(14), beside), fill=colour, font=font(14))
+            pen.text((left + IMAGE + 14, top + 42 * row), name, fill="#6e7781", font=font(11))
+            pen.text((left + IMAGE + 14, top + 42 * row + 15), clipped(pen, text, font(14), next_to), fill=colour, font=font(14))
     path = root / "answers.png"
     sheet.save(path)
     return path

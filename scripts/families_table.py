@@ -39,15 +39,15 @@ def run(program):
         return json.loads(report.read_text())
 
 
-def tests_of(report):
+def find_tests(report):
     return [test for suite in report["testsuites"] for test in suite["testsuite"]]
 
 
-def name_of(test):
+def find_name(test):
     return f'{test["classname"]}.{test["name"]}'
 
 
-def families_of(tests):
+def find_families(tests):
     """Those of the registry, in its order: tests/parity/family_capabilities_test.cpp records them."""
     prefix = "family "
     families = [key[len(prefix):] for test in tests for key in test if key.startswith(prefix)]
@@ -56,10 +56,10 @@ def families_of(tests):
     return families
 
 
-def evidence_of(tests):
+def find_evidence(tests):
     """Of each family what its passed tests show, and the worst of their errors."""
     shown, worst = defaultdict(set), defaultdict(dict)
-    failed = [name_of(test) for test in tests if test.get("failures")]
+    failed = [find_name(test) for test in tests if test.get("failures")]
     if failed:
         sys.exit("these tests failed, so that nothing is said of their families: " + ", ".join(failed))
     for test in tests:
@@ -90,14 +90,14 @@ def short(family):
     return re.sub(r" \(.*\)$", "", family)
 
 
-def table_of(tests):
-    shown, worst = evidence_of(tests)
+def make_table(tests):
+    shown, worst = find_evidence(tests)
     unknown = set().union(*shown.values()) - set(CAPABILITIES) - {"parity"}
     if unknown:
         sys.exit(f"tests show what is no column: {sorted(unknown)}")
     columns = ["`model_type`", *CAPABILITIES, *ERRORS]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    for family in families_of(tests):
+    for family in find_families(tests):
         marks = ["yes" if capability in shown[family] else "–" for capability in CAPABILITIES]
         errors = [at_most(worst[family].get(column)) for column in ERRORS]
         lines.append("| " + " | ".join([short(family), *marks, *errors]) + " |")
@@ -109,8 +109,8 @@ def split(page):
     if page.count(BEGIN) != 1 or page.count(END) != 1:
         sys.exit(f"{PAGE}: has no place for the table, between {BEGIN} and {END}")
     before, rest = page.split(BEGIN)
-    table, behind = rest.split(END)
-    return before, table.strip(), behind
+    table, after = rest.split(END)
+    return before, table.strip(), after
 
 
 def without_figures(table):
@@ -123,13 +123,13 @@ def main():
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     page = PAGE.read_text()
-    before, written, behind = split(page)
-    found = table_of(tests_of(run(arguments.parity_tests.resolve())))
+    before, written, after = split(page)
+    result = make_table(find_tests(run(arguments.parity_tests.resolve())))
     if not arguments.check:
-        PAGE.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{behind}")
-        print(found)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{result}\n\n{END}{after}")
+        print(result)
         return
-    difference = list(difflib.unified_diff(without_figures(written).splitlines(), without_figures(found).splitlines(),
+    difference = list(difflib.unified_diff(without_figures(written).splitlines(), without_figures(result).splitlines(),
                                            str(PAGE), "what the tests show", lineterm="", n=0))
     if difference:
         sys.exit("\n".join(difference) + f"\nscripts/families_table.py {arguments.parity_tests} writes it anew")

@@ -41,7 +41,7 @@ def main():
     parser.add_argument("--frames", type=numbers, default=[8, 16, 32, 64])
     parser.add_argument("--cards", type=numbers, default=[8, 16, 24, 48, 80])
     options, flags = parser.parse_known_args()
-    plans = {(frames, card): plan(options.vlmtrain, flags, card, frames) for frames in options.frames for card in options.cards}
+    plans = {(frames, gpu): plan(options.vlmtrain, flags, gpu, frames) for frames in options.frames for gpu in options.cards}
 
     print("| frames | tokens | " + " | ".join(rung["name"] for rung in plans[options.frames[0], options.cards[-1]]["compare"]) + " |")
     print("|---|---|" + "---|" * 6)
@@ -51,12 +51,12 @@ def main():
                  for rung in answer["compare"]]
         print(f"| {frames} | {answer['tokens_per_sample']} | " + " | ".join(cells) + " |")
     print()
-    print("| frames | | " + " | ".join(f"{card} GB" for card in options.cards) + " |")
+    print("| frames | | " + " | ".join(f"{gpu} GB" for gpu in options.cards) + " |")
     print("|---|---|" + "---|" * len(options.cards))
     for frames in options.frames:
-        rungs = [plans[frames, card]["compare"] for card in options.cards]
-        print(f"| {frames} | before | " + " | ".join(words(of_card[1]["planned"]) for of_card in rungs) + " |")
-        print("| | after | " + " | ".join(first_that_fits(of_card[2:]) for of_card in rungs) + " |")
+        rungs = [plans[frames, gpu]["compare"] for gpu in options.cards]
+        print(f"| {frames} | before | " + " | ".join(words(gpu_memory[1]["planned"]) for gpu_memory in rungs) + " |")
+        print("| | after | " + " | ".join(first_that_fits(gpu_memory[2:]) for gpu_memory in rungs) + " |")
 
 
 if __name__ == "__main__":

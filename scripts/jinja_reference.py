@@ -53,7 +53,7 @@ class Namespaces(jinja2.utils.Namespace):
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    made = ImmutableSandboxedEnvironment(
+    built_items = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
 
     def raise_exception(message):
@@ -62,12 +62,12 @@ def environment() -> ImmutableSandboxedEnvironment:
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    made.filters["tojson"] = tojson
-    made.globals["raise_exception"] = raise_exception
-    made.globals["strftime_now"] = lambda form: datetime.fromisoformat(NOW).strftime(form)
-    made.globals["dict"] = Dicts()
-    made.globals["namespace"] = Namespaces
-    return made
+    built_items.filters["tojson"] = tojson
+    built_items.globals["raise_exception"] = raise_exception
+    built_items.globals["strftime_now"] = lambda form: datetime.fromisoformat(NOW).strftime(form)
+    built_items.globals["dict"] = Dicts()
+    built_items.globals["namespace"] = Namespaces
+    return built_items
 
 
 TOOLS = [

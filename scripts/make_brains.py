@@ -71,7 +71,7 @@ class Subject:
         return 0 if self.sides(modality) == "none" else len(self.lesions)
 
 
-def lesion_on(stream, side, size):
+def make_lesion(stream, side, size):
     while True:
         x = SIDES[side] * stream.uniform(30, 40)
         y, z = stream.uniform(-45, 45), stream.uniform(-30, 35)
@@ -79,7 +79,7 @@ def lesion_on(stream, side, size):
             return Lesion((x, y, z), stream.uniform(*RADII[size]))
 
 
-def subject_of(name, stream):
+def find_subject(name, stream):
     side = stream.choice(("left", "right", "both", "none"))
     size = "none" if side == "none" else stream.choice(("small", "large"))
     where = {"none": (), "both": ("left", "right")}.get(side, (side,))
@@ -90,7 +90,7 @@ def subject_of(name, stream):
         tilt=tuple(stream.uniform(-4, 4) for _ in range(3)),
         side=side,
         size=size,
-        lesions=tuple(lesion_on(stream, one, size) for one in where),
+        lesions=tuple(make_lesion(stream, one, size) for one in where),
         in_both=stream.random() < 0.5,
         ventricles=ventricles,
         ventricles_scale=stream.uniform(*VENTRICLES[ventricles]),
@@ -105,14 +105,14 @@ def within(x, y, z, centre, axes):
     return ((x - centre[0]) / axes[0]) ** 2 + ((y - centre[1]) / axes[1]) ** 2 + ((z - centre[2]) / axes[2]) ** 2
 
 
-def seen(subject, modality, places, noise):
+def make_scan(subject, modality, places, noise):
     """Brightness at `places`, three arrays of mm towards right, front and top; 0 outside of the head."""
     look = BRIGHTNESS[modality]
     turned = numpy.tensordot(rotation(subject.tilt).astype(numpy.float32).T, places, axes=1)
     x, y, z = (along / scale for along, scale in zip(turned, subject.scale, strict=True))
     head = within(x, y, z, (0, 0, 0), (74, 90, 74))
     brain = within(x, y, z, (0, 0, 0), (66, 80, 66))
-    picture = numpy.select(
+    image = numpy.select(
         [head > 1, brain > 1.12, brain > 1, brain > 0.8, brain > 0.6],
         [0, look["scalp"], look["skull"], look["water"], look["grey"]],
         look["white"],
@@ -120,15 +120,15 @@ def seen(subject, modality, places, noise):
     longer = subject.ventricles_scale
     for side in SIDES.values():
         ventricle = within(x, y, z, (side * 9, -2, 8), (6 * longer, 24 * longer, 10 * longer))
-        picture[ventricle < 1] = look["water"]
+        image[ventricle < 1] = look["water"]
     if subject.sides(modality) != "none":
         for lesion in subject.lesions:
-            picture[within(x, y, z, lesion.centre, [lesion.radius] * 3) < 1] = look["lesion"]
+            image[within(x, y, z, lesion.centre, [lesion.radius] * 3) < 1] = look["lesion"]
     # A coil is nearer to some places than to others.
     strength = noise.uniform(-0.0012, 0.0012, 3)
-    picture *= 1 + strength[0] * x + strength[1] * y + strength[2] * z
-    picture += NOISE * noise.standard_normal(picture.shape, dtype=numpy.float32)
-    return numpy.where(head > 1, 0, picture).clip(0, 2)
+    image *= 1 + strength[0] * x + strength[1] * y + strength[2] * z
+    image += NOISE * noise.standard_normal(image.shape, dtype=numpy.float32)
+    return numpy.where(head > 1, 0, image).clip(0, 2)
 
 
 # ---- Where it lies in a file -----------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Grid:
         return places + self.origin.astype(numpy.float32)[:, None, None, None]
 
 
-def grid_of(stream):
+def make_grid(stream):
     directions = numpy.zeros((3, 3))
     for column, axis in enumerate(stream.sample(range(3), 3)):
         directions[axis, column] = stream.choice((-1, 1))
@@ -203,37 +203,37 @@ def header(grid, voxel_type, slope, with_sform, with_qform):
     code, bits = TYPES[voxel_type]
     mirrored = numpy.linalg.det(grid.directions) < 0
     turned = grid.directions * numpy.array([1, 1, -1 if mirrored else 1])
-    made = bytearray(352)
-    struct.pack_into("<i", made, 0, 348)
-    struct.pack_into("<8h", made, 40, 3, *grid.shape, 1, 1, 1, 1)
-    struct.pack_into("<2h", made, 70, code, bits)
-    struct.pack_into("<8f", made, 76, -1 if mirrored else 1, *grid.spacing, 1, 0, 0, 0)
-    struct.pack_into("<3f", made, 108, 352, slope, 0)
-    made[123] = 2  # mm
-    struct.pack_into("<2h", made, 252, int(with_qform), int(with_sform))
+    nifti_header = bytearray(352)
+    struct.pack_into("<i", nifti_header, 0, 348)
+    struct.pack_into("<8h", nifti_header, 40, 3, *grid.shape, 1, 1, 1, 1)
+    struct.pack_into("<2h", nifti_header, 70, code, bits)
+    struct.pack_into("<8f", nifti_header, 76, -1 if mirrored else 1, *grid.spacing, 1, 0, 0, 0)
+    struct.pack_into("<3f", nifti_header, 108, 352, slope, 0)
+    nifti_header[123] = 2  # mm
+    struct.pack_into("<2h", nifti_header, 252, int(with_qform), int(with_sform))
     if with_qform:
-        struct.pack_into("<6f", made, 256, *quaternion(turned), *grid.origin)
+        struct.pack_into("<6f", nifti_header, 256, *quaternion(turned), *grid.origin)
     if with_sform:
         affine = numpy.column_stack([grid.matrix, grid.origin])
-        struct.pack_into("<12f", made, 280, *affine.flatten())
-    made[344:348] = b"n+1\0"
-    return bytes(made)
+        struct.pack_into("<12f", nifti_header, 280, *affine.flatten())
+    nifti_header[344:348] = b"n+1\0"
+    return bytes(nifti_header)
 
 
 def write_scan(folder, name, subject, modality, stream):
     """The path of the new file, from `folder` on."""
-    grid = grid_of(stream)
+    grid = make_grid(stream)
     noise = numpy.random.default_rng(stream.getrandbits(64))
-    picture = seen(subject, modality, grid.places(), noise)
+    image = make_scan(subject, modality, grid.places(), noise)
     voxel_type = stream.choices(("int16", "uint8", "float32"), (6, 3, 1))[0]
     slope = 0.0  # there is none
     if voxel_type == "float32":
-        voxels = picture * stream.uniform(100, 1000)
+        voxels = image * stream.uniform(100, 1000)
     elif voxel_type == "uint8":
-        voxels = (picture * 120).round()
+        voxels = (image * 120).round()
     else:
         slope = stream.choice((0.0, 0.5, 0.125, 2.0))
-        voxels = (picture * 1000).round()
+        voxels = (image * 1000).round()
     form = stream.choice(("sform", "qform", "both"))
     content = header(grid, voxel_type, slope, form != "qform", form != "sform")
     content += voxels.astype("<" + numpy.dtype(voxel_type).str[1:]).tobytes(order="F")
@@ -245,11 +245,11 @@ def write_scan(folder, name, subject, modality, stream):
     return str(path)
 
 
-def scans_of(job):
+def make_scans(job):
     """Draws both scans of a subject: the subject, and path by modality."""
     folder, name, seed = job
     stream = random.Random(f"{seed} {name}")
-    subject = subject_of(name, stream)
+    subject = find_subject(name, stream)
     return subject, {one: write_scan(folder, f"{name}_{one}", subject, one, stream) for one in MODALITIES}
 
 
@@ -343,7 +343,7 @@ QUESTIONS = {
 }
 
 
-def modalities_of(task, question, answer, turn):
+def find_modalities(task, question, answer, turn):
     """Of the scans, so that each answer is right for as many of each; where the question is about them, so that it is."""
     number = turn // len(question.answers) % 2
     if not question.names_modalities:
@@ -353,7 +353,7 @@ def modalities_of(task, question, answer, turn):
     return (MODALITIES[number],) * (2 if task == "T3" else 1)
 
 
-def asked(task, question, answer, modalities, scans, stream):
+def make_record(task, question, answer, modalities, scans, stream):
     """Subjects of whom the answer to the question is `answer`."""
     for _ in range(10000):
         subjects = stream.sample(scans, 2 if task == "T3" else 1)
@@ -362,7 +362,7 @@ def asked(task, question, answer, modalities, scans, stream):
     raise SystemExit(f'of {len(scans)} subjects none has the answer "{answer}" to "{question.text}": draw more')
 
 
-def turns_of(task, question, subjects, modalities, with_others, stream):
+def make_turns(task, question, subjects, modalities, with_others, stream):
     """Of one conversation: the question, in training among all others of the task, in any order, and their answers."""
     questions = [question]
     if with_others:
@@ -378,17 +378,17 @@ def turns_of(task, question, subjects, modalities, with_others, stream):
     ]
 
 
-def records_of(task, count, scans, with_others, stream):
+def make_records(task, count, scans, with_others, stream):
     """As many of each question, of each of its answers, and of these with each modality."""
     records, known = [], set()
     for number in range(count):
         question = QUESTIONS[task][number % len(QUESTIONS[task])]
         turn = number // len(QUESTIONS[task])
         answer = question.answers[turn % len(question.answers)]
-        modalities = modalities_of(task, question, answer, turn)
+        modalities = find_modalities(task, question, answer, turn)
         for _ in range(1000):  # until it is a new one
-            chosen = asked(task, question, answer, modalities, scans, stream)
-            paths = [chosen[i % len(chosen)][1][one] for i, one in enumerate(modalities)]
+            selection = make_record(task, question, answer, modalities, scans, stream)
+            paths = [selection[i % len(selection)][1][one] for i, one in enumerate(modalities)]
             if (key := (question.text, *paths)) not in known:
                 break
         known.add(key)
@@ -396,9 +396,9 @@ def records_of(task, count, scans, with_others, stream):
             "id": f"{task}_{number:05d}",
             "volumes": paths,
             "modality": list(modalities),
-            "subject_id": [one.name for one, _ in chosen],
+            "subject_id": [one.name for one, _ in selection],
             "task_type": task,
-            "conversations": turns_of(task, question, [one for one, _ in chosen], modalities, with_others, stream),
+            "conversations": make_turns(task, question, [one for one, _ in selection], modalities, with_others, stream),
         }
         if not question.names_modalities:
             del record["modality"]
@@ -414,9 +414,9 @@ def blind_accuracy(records):
         question, answer = (turn["value"] for turn in record["conversations"][:2])
         answers[record["task_type"], question, *record.get("modality", ())][answer] += 1
     right, all_of_them = Counter(), Counter()
-    for (task, *_), counted in answers.items():
-        right[task] += counted.most_common(1)[0][1]
-        all_of_them[task] += counted.total()
+    for (task, *_), counts in answers.items():
+        right[task] += counts.most_common(1)[0][1]
+        all_of_them[task] += counts.total()
     return {task: right[task] / all_of_them[task] for task in sorted(all_of_them)}
 
 
@@ -445,9 +445,9 @@ def main():
     for part, subjects, count in parts:
         with Pool() as pool:
             jobs = [(arguments.out, f"{part}_{number:05d}", arguments.seed) for number in range(subjects)]
-            scans = pool.map(scans_of, jobs, chunksize=8)
+            scans = pool.map(make_scans, jobs, chunksize=8)
         stream = random.Random(f"{arguments.seed} {part}")
-        records = [one for task in QUESTIONS for one in records_of(task, count, scans, part == "train", stream)]
+        records = [one for task in QUESTIONS for one in make_records(task, count, scans, part == "train", stream)]
         (arguments.out / f"{part}.json").write_text(json.dumps(records))
         blind = blind_accuracy(records)
         mean = sum(blind.values()) / len(blind)

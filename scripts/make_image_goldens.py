@@ -30,15 +30,15 @@ IDEFICS3 = ROOT / "tests/models/data/idefics3_images"
 ORIENTATION_TAG = 0x0112
 
 
-def drawn(height: int, width: int, seed: int) -> np.ndarray:
+def draw(height: int, width: int, seed: int) -> np.ndarray:
     """Slopes, a disc and hard-edged stripes, with noise on the right half: smooth, sharp and busy parts in one picture."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
-    picture = np.stack([255 * x / width, 255 * y / height, 127 + 127 * np.sin((x + y) / 5)], axis=-1)
-    picture[np.hypot(y - height * 0.4, x - width * 0.35) < min(height, width) * 0.25] = (230, 40, 60)
-    picture[(y.astype(int) % 9 < 2) & (x < width * 0.2)] = (0, 255, 255)
-    noise = np.random.default_rng(seed).integers(-60, 60, picture.shape)
-    picture += noise * (x > width / 2)[..., None]
-    return picture.clip(0, 255).astype(np.uint8)
+    source_image = np.stack([255 * x / width, 255 * y / height, 127 + 127 * np.sin((x + y) / 5)], axis=-1)
+    source_image[np.hypot(y - height * 0.4, x - width * 0.35) < min(height, width) * 0.25] = (230, 40, 60)
+    source_image[(y.astype(int) % 9 < 2) & (x < width * 0.2)] = (0, 255, 255)
+    noise = np.random.default_rng(seed).integers(-60, 60, source_image.shape)
+    source_image += noise * (x > width / 2)[..., None]
+    return source_image.clip(0, 255).astype(np.uint8)
 
 
 def crc(array: np.ndarray) -> str:
@@ -68,7 +68,7 @@ def raw_png(width: int, height: int, depth: int, colour: int, rows: bytes, *chun
     return b"\x89PNG\r\n\x1a\n" + head + b"".join(chunks) + body + png_chunk(b"IEND", b"")
 
 
-def rows_of(samples: np.ndarray) -> bytes:
+def make_rows(samples: np.ndarray) -> bytes:
     """Unfiltered rows of [height, width, channels]."""
     flat = samples.reshape(samples.shape[0], -1)
     return b"".join(b"\0" + row.tobytes() for row in flat)
@@ -78,7 +78,7 @@ def interlaced_rows(samples: np.ndarray) -> bytes:
     """The seven passes of Adam7."""
     passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
     parts = [samples[y::down, x::right] for y, x, down, right in passes]
-    return b"".join(rows_of(part) for part in parts if part.size)
+    return b"".join(make_rows(part) for part in parts if part.size)
 
 
 def saved(image: PIL.Image.Image, kind: str, **options) -> bytes:
@@ -87,8 +87,8 @@ def saved(image: PIL.Image.Image, kind: str, **options) -> bytes:
     return buffer.getvalue()
 
 
-def decode_pictures() -> dict[str, bytes]:
-    small = drawn(17, 23, 1)
+def decode_images() -> dict[str, bytes]:
+    small = draw(17, 23, 1)
     rgb = PIL.Image.fromarray(small)
     alpha = np.linspace(0, 255, 17 * 23).reshape(17, 23).astype(np.uint8)
     rgba = PIL.Image.fromarray(np.dstack([small, alpha]))
@@ -96,7 +96,7 @@ def decode_pictures() -> dict[str, bytes]:
     palette = rgb.quantize(13)
     sixteen = np.random.default_rng(2).integers(0, 65536, (17, 23, 4), dtype=np.uint16)
     nibbles = np.random.default_rng(3).integers(0, 256, (17, 12), dtype=np.uint8)
-    pictures = {
+    images = {
         "rgb.jpg": saved(rgb, "JPEG", quality=90),
         "rgb_444.jpg": saved(rgb, "JPEG", quality=75, subsampling=0),
         "progressive.jpg": saved(rgb, "JPEG", quality=85, progressive=True),
@@ -115,9 +115,9 @@ def decode_pictures() -> dict[str, bytes]:
         "palette_alpha.png": saved(palette, "PNG", transparency=bytes(range(0, 250, 20))[:13]),
         "palette_transparent_entry.png": saved(palette, "PNG", transparency=3),
         "rgb_transparent_colour.png": saved(rgb, "PNG", transparency=tuple(int(v) for v in small[16, 0])),
-        "grey_4_bit.png": raw_png(23, 17, 4, 0, rows_of(nibbles)),
-        "rgb_16_bit.png": raw_png(23, 17, 16, 2, rows_of(sixteen[..., :3].astype(">u2"))),
-        "rgba_16_bit.png": raw_png(23, 17, 16, 6, rows_of(sixteen.astype(">u2"))),
+        "grey_4_bit.png": raw_png(23, 17, 4, 0, make_rows(nibbles)),
+        "rgb_16_bit.png": raw_png(23, 17, 16, 2, make_rows(sixteen[..., :3].astype(">u2"))),
+        "rgba_16_bit.png": raw_png(23, 17, 16, 6, make_rows(sixteen.astype(">u2"))),
         "interlaced.png": raw_png(23, 17, 8, 2, interlaced_rows(small), interlace=1),
         "orientation_8.png": saved(rgb, "PNG", exif=exif(8)),
         "rgb.webp": saved(rgb, "WEBP", quality=80),
@@ -127,8 +127,8 @@ def decode_pictures() -> dict[str, bytes]:
         "orientation_6.webp": saved(rgb, "WEBP", quality=80, exif=exif(6)),
     }
     for orientation in range(1, 9):
-        pictures[f"orientation_{orientation}.jpg"] = saved(rgb, "JPEG", exif=exif(orientation))
-    return pictures
+        images[f"orientation_{orientation}.jpg"] = saved(rgb, "JPEG", exif=exif(orientation))
+    return images
 
 
 def reference_rgb(path: pathlib.Path) -> np.ndarray:
@@ -138,33 +138,33 @@ def reference_rgb(path: pathlib.Path) -> np.ndarray:
 
 def make_decode() -> None:
     cases, blob = [], b""
-    for name, content in sorted(decode_pictures().items()):
+    for name, content in sorted(decode_images().items()):
         (DECODE / name).write_bytes(content)
         planes = reference_rgb(DECODE / name).transpose(2, 0, 1)
         cases.append({"file": name, "height": planes.shape[1], "width": planes.shape[2], "offset": len(blob)})
         blob += planes.tobytes()
     # Pillow clips 16-bit grey at 255; ours keeps the upper byte, so this file has no entry of Pillow's.
     grey = np.arange(0, 65536, 65536 // 64, dtype=np.uint16).reshape(8, 8)
-    (DECODE / "grey_16_bit.png").write_bytes(raw_png(8, 8, 16, 0, rows_of(grey.astype(">u2"))))
+    (DECODE / "grey_16_bit.png").write_bytes(raw_png(8, 8, 16, 0, make_rows(grey.astype(">u2"))))
     (DECODE / "decoded.bin").write_bytes(blob)
     write_json(DECODE / "decode.json", cases)
 
 
 def make_resize() -> None:
     """The sources are stored raw: this is about resizing alone."""
-    sources = {"wide": drawn(45, 83, 4), "tall": drawn(97, 31, 5), "thin": drawn(3, 64, 6), "few": drawn(2, 2, 7)}
+    sources = {"wide": draw(45, 83, 4), "tall": draw(97, 31, 5), "thin": draw(3, 64, 6), "few": draw(2, 2, 7)}
     blob, files, cases = b"", {}, []
-    for name, picture in sources.items():
-        planes = np.ascontiguousarray(picture.transpose(2, 0, 1))
+    for name, source_image in sources.items():
+        planes = np.ascontiguousarray(source_image.transpose(2, 0, 1))
         files[name] = {"height": planes.shape[1], "width": planes.shape[2], "offset": len(blob)}
         blob += planes.tobytes()
     modes = {"bilinear": tv.InterpolationMode.BILINEAR, "bicubic": tv.InterpolationMode.BICUBIC,
              "lanczos": tv.InterpolationMode.LANCZOS}
     sizes = [(45, 83), (22, 40), (90, 166), (64, 64), (45, 200), (7, 83), (1, 2), (128, 5), (33, 17), (300, 301)]
-    for name, picture in sources.items():
+    for name, source_image in sources.items():
         for filter_name, mode in modes.items():
             for height, width in sizes:
-                planes = torch.from_numpy(picture).permute(2, 0, 1)
+                planes = torch.from_numpy(source_image).permute(2, 0, 1)
                 packed = tv.resize(planes.contiguous(), [height, width], interpolation=mode, antialias=True)
                 last = tv.resize(planes, [height, width], interpolation=mode, antialias=True)  # channels_last
                 assert torch.equal(packed, last), (name, filter_name, height, width)
@@ -174,16 +174,16 @@ def make_resize() -> None:
     write_json(DECODE / "resize.json", {"sources": files, "cases": cases})
 
 
-def idefics3_pictures() -> dict[str, bytes]:
+def idefics3_images() -> dict[str, bytes]:
     return {
-        "wide.png": saved(PIL.Image.fromarray(drawn(61, 150, 11)), "PNG"),
-        "tall.jpg": saved(PIL.Image.fromarray(drawn(211, 83, 12)), "JPEG", quality=85),
-        "square.webp": saved(PIL.Image.fromarray(drawn(64, 64, 13)), "WEBP", quality=80),
-        "tiny.png": saved(PIL.Image.fromarray(drawn(5, 3, 14)), "PNG"),
-        "strip.png": saved(PIL.Image.fromarray(drawn(2, 180, 15)), "PNG"),
-        "turned.jpg": saved(PIL.Image.fromarray(drawn(70, 101, 16)), "JPEG", quality=85, exif=exif(6)),
-        "clear.png": saved(PIL.Image.fromarray(np.dstack([drawn(37, 53, 17), drawn(37, 53, 18)[..., 0]])), "PNG"),
-        "large.jpg": saved(PIL.Image.fromarray(drawn(300, 401, 19)), "JPEG", quality=60),
+        "wide.png": saved(PIL.Image.fromarray(draw(61, 150, 11)), "PNG"),
+        "tall.jpg": saved(PIL.Image.fromarray(draw(211, 83, 12)), "JPEG", quality=85),
+        "square.webp": saved(PIL.Image.fromarray(draw(64, 64, 13)), "WEBP", quality=80),
+        "tiny.png": saved(PIL.Image.fromarray(draw(5, 3, 14)), "PNG"),
+        "strip.png": saved(PIL.Image.fromarray(draw(2, 180, 15)), "PNG"),
+        "turned.jpg": saved(PIL.Image.fromarray(draw(70, 101, 16)), "JPEG", quality=85, exif=exif(6)),
+        "clear.png": saved(PIL.Image.fromarray(np.dstack([draw(37, 53, 17), draw(37, 53, 18)[..., 0]])), "PNG"),
+        "large.jpg": saved(PIL.Image.fromarray(draw(300, 401, 19)), "JPEG", quality=60),
     }
 
 
@@ -213,24 +213,24 @@ def idefics3_configs() -> dict[str, dict]:
 
 
 def make_idefics3() -> None:
-    pictures, configs, cases, blob = idefics3_pictures(), idefics3_configs(), [], b""
-    for name, content in pictures.items():
+    images, configs, cases, blob = idefics3_images(), idefics3_configs(), [], b""
+    for name, content in images.items():
         (IDEFICS3 / name).write_bytes(content)
     for config_name, settings in configs.items():
         processor = getattr(transformers, settings["image_processor_type"])(
             **{key: value for key, value in settings.items() if key != "image_processor_type"})
         assert processor.backend == "torchvision"
-        for picture in sorted(pictures):
-            if config_name == "beyond_4096" and picture != "strip.png":
+        for source_image in sorted(images):
+            if config_name == "beyond_4096" and source_image != "strip.png":
                 continue  # 50 MB of pixels each
-            image = PIL.ImageOps.exif_transpose(PIL.Image.open(IDEFICS3 / picture))
+            image = PIL.ImageOps.exif_transpose(PIL.Image.open(IDEFICS3 / source_image))
             result = processor(image, return_tensors="pt", return_row_col_info=True)
             pixels = result["pixel_values"][0].numpy()
             assert pixels.dtype == np.float32
-            case = {"config": config_name, "picture": picture, "rows": result["rows"][0][0],
+            case = {"config": config_name, "picture": source_image, "rows": result["rows"][0][0],
                     "columns": result["cols"][0][0], "tiles": pixels.shape[0], "crc32": crc(pixels)}
             # The floats themselves for the smallest, so that a failure can be looked at.
-            if config_name in ("tiny", "tiny_whole") and picture in ("wide.png", "tiny.png"):
+            if config_name in ("tiny", "tiny_whole") and source_image in ("wide.png", "tiny.png"):
                 case["offset"] = len(blob)
                 blob += pixels.tobytes()
             cases.append(case)

@@ -29,12 +29,12 @@ ORIENTATION_TAG = 0x0112
 def labels(most: int) -> np.ndarray:
     """Blobs of the values 0 to `most`, nowhere symmetric."""
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
-    picture = np.zeros((HEIGHT, WIDTH), np.int64)
-    picture[np.hypot(y - 4, x - 5) < 3.6] = 1
-    picture[(y > 7) & (x > 11)] = most
-    picture[0, WIDTH - 1] = max(1, most // 2)
-    picture[HEIGHT - 1, 0:4] = max(1, most - 1)
-    return picture
+    source_image = np.zeros((HEIGHT, WIDTH), np.int64)
+    source_image[np.hypot(y - 4, x - 5) < 3.6] = 1
+    source_image[(y > 7) & (x > 11)] = most
+    source_image[0, WIDTH - 1] = max(1, most // 2)
+    source_image[HEIGHT - 1, 0:4] = max(1, most - 1)
+    return source_image
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -132,9 +132,9 @@ REFUSED = {"grey.png", "grey_alpha.png", "grey_transparent_value.png", "orientat
 def file_cases(name: str, values: np.ndarray) -> list[dict]:
     if values.ndim == 3:
         return [{"file": name, "value": None, "mask": rows(values.any(-1))}]
-    wanted = [*([] if name in REFUSED else [None]), *sorted({0, 1, int(values.max())})]
+    expected = [*([] if name in REFUSED else [None]), *sorted({0, 1, int(values.max())})]
     return [{"file": name, "value": value, "mask": rows(values != 0 if value is None else values == value)}
-            for value in wanted]
+            for value in expected]
 
 
 def rle_masks() -> dict[str, np.ndarray]:
@@ -154,7 +154,7 @@ def rle_masks() -> dict[str, np.ndarray]:
     }
 
 
-def counts_of(text: str) -> list[int]:
+def find_counts(text: str) -> list[int]:
     """pycocotools has no function that tells them: those of the mask, down the columns."""
     flat = coco.decode(text).T.reshape(-1)
     ends = np.flatnonzero(np.diff(flat)) + 1
@@ -166,7 +166,7 @@ def rle_cases() -> list[dict]:
     cases = []
     for name, mask in rle_masks().items():
         encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
-        counts = counts_of(encoded)
+        counts = find_counts(encoded)
         as_list = coco.frPyObjects({"size": encoded["size"], "counts": counts}, *encoded["size"])
         assert as_list["counts"] == encoded["counts"], name
         case = {"name": name, "size": encoded["size"], "counts": counts, "string": encoded["counts"].decode("ascii"),
@@ -184,15 +184,15 @@ def write_json(path: pathlib.Path, value: dict[str, list]) -> None:
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    drawn = files()
-    for file, (content, _) in drawn.items():
+    draw_array = files()
+    for file, (content, _) in draw_array.items():
         (FOLDER / file).write_bytes(content)
     (FOLDER / "lossy.jpg").write_bytes(saved(PIL.Image.fromarray(labels(255).astype(np.uint8)), "JPEG"))
     alpha = PIL.Image.fromarray((labels(255) > 0).astype(np.uint8) * 255)
     (FOLDER / "shape_in_alpha.png").write_bytes(saved(PIL.Image.merge("LA", [alpha.point(lambda _: 255), alpha])))
     (FOLDER / "lossless.webp").write_bytes(saved(PIL.Image.fromarray(labels(255).astype(np.uint8)), "WEBP", lossless=True))
     write_json(FOLDER / "masks.json", {
-        "files": [case for name, (_, values) in sorted(drawn.items()) for case in file_cases(name, values)],
+        "files": [case for name, (_, values) in sorted(draw_array.items()) for case in file_cases(name, values)],
         "rles": rle_cases()})
     (FOLDER / "SOURCES.md").write_text(
         "# Sources\n\nMasks as PNG files of every kind, and `masks.json`: of each the mask, and run lengths of pycocotools.\n\n"

@@ -79,25 +79,25 @@ def scene(stream):
             return placed
 
 
-def drawn(structures, noise):
-    picture = numpy.full((SIDE, SIDE), BACKGROUND)
-    picture += 0.08 * numpy.linspace(1, -1, SIDE)[:, None]  # sound fades with depth
+def draw(structures, noise):
+    source_image = numpy.full((SIDE, SIDE), BACKGROUND)
+    source_image += 0.08 * numpy.linspace(1, -1, SIDE)[:, None]  # sound fades with depth
     for one in structures:
         radius = one.radius()
         inside = radius <= 1
         if one.name == "liver":
-            picture[inside] = 0.6
+            source_image[inside] = 0.6
         elif one.name == "kidney":
-            picture[inside] = 0.6
-            picture[radius <= 0.55] = 0.85
+            source_image[inside] = 0.6
+            source_image[radius <= 0.55] = 0.85
         elif one.name == "gallbladder":
-            picture[inside] = 0.8
-            picture[radius <= 0.75] = 0.04
+            source_image[inside] = 0.8
+            source_image[radius <= 0.75] = 0.04
         elif one.name == "bone":
-            picture[inside] = 0.97
+            source_image[inside] = 0.97
         else:
-            picture[inside] = 0.15
-    speckled = picture * (1 + SPECKLE * noise.standard_normal((SIDE, SIDE))) + 0.02 * noise.standard_normal((SIDE, SIDE))
+            source_image[inside] = 0.15
+    speckled = source_image * (1 + SPECKLE * noise.standard_normal((SIDE, SIDE))) + 0.02 * noise.standard_normal((SIDE, SIDE))
     return (speckled.clip(0, 1) * 255).round().astype(numpy.uint8)
 
 
@@ -132,27 +132,27 @@ def of_one(identifier, image, one, question, entry):
     return record(identifier, image, "one", question.format(one.name), f"{one.name} <SEG>, {one.place}", [entry])
 
 
-def records_of(folder, name, structures, stream, held_out_number):
+def make_records(folder, name, structures, stream, held_out_number):
     image = f"images/{name}.png"
     as_file = [number % 2 == 0 for number in range(3)]
     if held_out_number is not None:
         one = structures[held_out_number % len(structures)]
         entry = mask_entry(folder, name, one, held_out_number % 2 == 0)
         return [of_one(name, image, one, ASKED[0], entry)]
-    made = []
-    chosen = stream.sample(structures, 5)
-    for number, one in enumerate(chosen[:2]):
+    built_items = []
+    sampled = stream.sample(structures, 5)
+    for number, one in enumerate(sampled[:2]):
         entry = mask_entry(folder, name, one, as_file[number])
-        made.append(of_one(f"{name}_{number}", image, one, stream.choice(ASKED), entry))
-    first, second = chosen[2:4]
+        built_items.append(of_one(f"{name}_{number}", image, one, stream.choice(ASKED), entry))
+    first, second = sampled[2:4]
     if stream.random() < 0.7:
         entries = [mask_entry(folder, name, first, False), mask_entry(folder, name, second, True)]
-        made.append(record(f"{name}_two", image, "two", f"Segment the {first.name} and the {second.name}.",
+        built_items.append(record(f"{name}_two", image, "two", f"Segment the {first.name} and the {second.name}.",
                            f"{first.name} <SEG>, {first.place} and {second.name} <SEG>, {second.place}", entries))
     else:
-        made.append(record(f"{name}_side", image, "side", f"On which side is the {chosen[4].name}?",
-                           chosen[4].place.split()[1]))
-    return made
+        built_items.append(record(f"{name}_side", image, "side", f"On which side is the {sampled[4].name}?",
+                           sampled[4].place.split()[1]))
+    return built_items
 
 
 def deaf_dice(structures):
@@ -172,9 +172,9 @@ def make(job):
     structures = scene(stream)
     name = f"{part}_{number:05d}"
     noise = numpy.random.default_rng(stream.getrandbits(64))
-    Image.fromarray(drawn(structures, noise)).save(folder / "images" / f"{name}.png")
+    Image.fromarray(draw(structures, noise)).save(folder / "images" / f"{name}.png")
     held_out_number = number if part == "held_out" else None
-    return records_of(folder, name, structures, stream, held_out_number), deaf_dice(structures)
+    return make_records(folder, name, structures, stream, held_out_number), deaf_dice(structures)
 
 
 def sentences():
@@ -201,10 +201,10 @@ def main():
         (arguments.out / name).mkdir(parents=True, exist_ok=True)
     for part, count in (("train", arguments.pictures), ("held_out", arguments.held_out)):
         with Pool() as pool:
-            made = pool.map(make, [(arguments.out, part, number, arguments.seed) for number in range(count)], chunksize=16)
-        records = [one for own, _ in made for one in own]
+            built_items = pool.map(make, [(arguments.out, part, number, arguments.seed) for number in range(count)], chunksize=16)
+        records = [one for own, _ in built_items for one in own]
         (arguments.out / f"{part}.json").write_text(json.dumps(records))
-        deaf = sum(dice for _, dice in made) / max(len(made), 1)
+        deaf = sum(dice for _, dice in built_items) / max(len(built_items), 1)
         print(f"{part}: {count} pictures, {len(records)} records; the best mask that ignores the text has a mean Dice of "
               f"{deaf:.3f}")
 

@@ -21,7 +21,7 @@ TAG = 0x0112
 XMP_NAME = b"http://ns.adobe.com/xap/1.0/\0"
 
 
-def picture() -> PIL.Image.Image:
+def source_image() -> PIL.Image.Image:
     """Blocks of 8 pixels, each of its own grey, so that JPEG leaves them apart and no two turns look alike."""
     image = PIL.Image.new("L", (24, 16))
     for block in range(6):
@@ -46,19 +46,19 @@ def exif(orientation: int | None) -> bytes:
 
 def saved(kind: str, **options) -> bytes:
     buffer = io.BytesIO()
-    picture().save(buffer, kind, **options)
+    source_image().save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def jpeg(*app1: bytes, behind_frame: bytes = b"") -> bytes:
+def jpeg(*app1: bytes, after_frame: bytes = b"") -> bytes:
     plain = saved("JPEG", quality=95)
     segment = lambda data: b"\xff\xe1" + struct.pack(">H", len(data) + 2) + data
     start = 2 + 2 + struct.unpack(">H", plain[4:6])[0]  # behind JFIF's segment
     whole = plain[:start] + b"".join(segment(data) for data in app1) + plain[start:]
-    if not behind_frame:
+    if not after_frame:
         return whole
     scan = whole.index(b"\xff\xda")
-    return whole[:scan] + segment(behind_frame) + whole[scan:]
+    return whole[:scan] + segment(after_frame) + whole[scan:]
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -91,7 +91,7 @@ def webp(*chunks: tuple[bytes, bytes], flags: int) -> bytes:
     return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
 
 
-def pictures() -> dict[str, bytes]:
+def images() -> dict[str, bytes]:
     files = {}
     for value in range(10):
         files[f"xmp_{value}.jpg"] = jpeg(XMP_NAME + attribute(str(value)))
@@ -102,8 +102,8 @@ def pictures() -> dict[str, bytes]:
         "xmp_single_quote_is_none.jpg": jpeg(XMP_NAME + b"<a tiff:Orientation='6'/>"),
         "xmp_second_match.jpg": jpeg(XMP_NAME + b'<a tiff:Orientation="x"/><b tiff:Orientation="3"/>'),
         "xmp_last_packet.jpg": jpeg(XMP_NAME + attribute("6"), XMP_NAME + attribute("3")),
-        "xmp_behind_frame.jpg": jpeg(behind_frame=XMP_NAME + attribute("8")),
-        "exif_behind_frame.jpg": jpeg(behind_frame=b"Exif\0\0" + exif(6)),
+        "xmp_behind_frame.jpg": jpeg(after_frame=XMP_NAME + attribute("8")),
+        "exif_behind_frame.jpg": jpeg(after_frame=b"Exif\0\0" + exif(6)),
         "exif_before_xmp.jpg": jpeg(b"Exif\0\0" + exif(3), XMP_NAME + attribute("6")),
         "xmp_then_exif.jpg": jpeg(XMP_NAME + attribute("6"), b"Exif\0\0" + exif(3)),
         "exif_1_before_xmp.jpg": jpeg(b"Exif\0\0" + exif(1), XMP_NAME + attribute("6")),
@@ -129,7 +129,7 @@ def pictures() -> dict[str, bytes]:
     return files
 
 
-def turn_of(path: pathlib.Path) -> int:
+def make_turn(path: pathlib.Path) -> int:
     """Which of EXIF's orientations turns the stored pixels into Pillow's picture."""
     stored = PIL.Image.open(path).convert("RGB")
     turned = PIL.ImageOps.exif_transpose(PIL.Image.open(path)).convert("RGB")
@@ -145,9 +145,9 @@ def turn_of(path: pathlib.Path) -> int:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    for name, content in pictures().items():
+    for name, content in images().items():
         (FOLDER / name).write_bytes(content)
-    cases = {name: turn_of(FOLDER / name) for name in sorted(pictures())}
+    cases = {name: make_turn(FOLDER / name) for name in sorted(images())}
     text = json.dumps({"pillow": PIL.__version__, "cases": cases}, indent=1)
     (FOLDER / "orientations.json").write_text(text + "\n")
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 FOLDER = pathlib.Path(__file__).parent.parent / "tests/io/data"
 
 
-def picture(name):
+def source_image(name):
     return {"bytes": f"picture {name}".encode(), "path": f"{name}.png"}
 
 
@@ -34,7 +34,7 @@ write(
     ],
     [
         {
-            "images": [picture(f"{row}{letter}") for letter in "ab"[: 1 + row % 2]],
+            "images": [source_image(f"{row}{letter}") for letter in "ab"[: 1 + row % 2]],
             "texts": [{"user": f"Q{row}.{i}", "assistant": f"A{row}.{i}", "source": "s"} for i in range(1 + row % 3)],
         }
         for row in range(5)
@@ -112,10 +112,10 @@ def write_table(name, **columns):
 
 # Types whose values stand for others: each row means the same record.
 TURN_TEXTS = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
-PICTURE = [b"picture 0", b"picture 1"]
+SOURCE_IMAGE = [b"picture 0", b"picture 1"]
 write_table(
     "views",
-    image=pa.array(PICTURE, pa.binary_view()),
+    image=pa.array(SOURCE_IMAGE, pa.binary_view()),
     question=pa.array(["Q0", "Q1"], pa.string_view()),
     answer=pa.array(["A0", "A1"]).dictionary_encode(),
     subject_id=pa.array([["s", "t"], None], pa.list_view(pa.string())),
@@ -174,9 +174,9 @@ write(
     [
         {"id": name, "image": image, "question": "Q", "answer": "A"}
         for name, image in [
-            ("bytes", {"bytes": b"picture 0", "path": None}), ("named bytes", picture("b")),
+            ("bytes", {"bytes": b"picture 0", "path": None}), ("named bytes", source_image("b")),
             ("path", {"bytes": None, "path": "a.png"}), ("none", None),
-            ("again", picture("c")), ("path again", {"bytes": None, "path": "d.png"}),
+            ("again", source_image("c")), ("path again", {"bytes": None, "path": "d.png"}),
         ]
     ],
 )

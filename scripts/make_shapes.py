@@ -41,7 +41,7 @@ COLOURS = {
 FORMS = ("circle", "square", "triangle", "cross")
 PLACES = ("top left", "top right", "bottom left", "bottom right")
 MOST_SHAPES = 3
-QUESTIONS_A_PICTURE = 3
+QUESTIONS_PER_IMAGE = 3
 
 SUPERSAMPLING = 4
 JPEG_QUALITY = 90
@@ -119,7 +119,7 @@ def training_questions(rng, scene):
     else:
         for shape in scene:
             questions += [position_question(shape), binding_question(shape)]
-    return [*rng.sample(questions, QUESTIONS_A_PICTURE), description(rng, scene)]
+    return [*rng.sample(questions, QUESTIONS_PER_IMAGE), description(rng, scene)]
 
 
 # Of each task: the fewest and the most shapes of its scenes, and how a question is made.
@@ -178,18 +178,18 @@ def draw_clutter(draw, rng, side):
 def draw_scene(scene, seed, image_size):
     rng = numpy.random.default_rng(seed)
     side = image_size * SUPERSAMPLING
-    picture = background(rng, image_size).resize((side, side), Image.BILINEAR)
-    draw = ImageDraw.Draw(picture)
+    source_image = background(rng, image_size).resize((side, side), Image.BILINEAR)
+    draw = ImageDraw.Draw(source_image)
     draw_clutter(draw, rng, side)
     for shape in scene:
         tint = numpy.array(COLOURS[shape.colour]) + rng.integers(-14, 15, size=3)
         draw_shape(draw, shape, tuple(int(v) for v in tint.clip(0, 255)), side)
-    pixels = numpy.asarray(picture.reduce(SUPERSAMPLING), dtype=numpy.float32)
+    pixels = numpy.asarray(source_image.reduce(SUPERSAMPLING), dtype=numpy.float32)
     pixels = pixels + rng.normal(0, 5, size=pixels.shape)
     return Image.fromarray(pixels.clip(0, 255).astype(numpy.uint8))
 
 
-def save_picture(job):
+def save_image(job):
     path, scene, seed, image_size = job
     draw_scene(scene, seed, image_size).save(path, quality=JPEG_QUALITY)
 
@@ -226,24 +226,24 @@ def new_sample(split, index, rng, seen):
 def make_split(split, count, seed, seen):
     """The split's records and its pictures, as (file name, scene, seed)."""
     rng = random.Random(f"{split} {seed}")
-    records, pictures = [], []
+    records, images = [], []
     for index in range(count):
         scene, task, questions = new_sample(split, index, rng, seen)
         name = f"{split}_{index:05d}"
         records.append(record(name, f"images/{name}.jpg", task, questions))
-        pictures.append((f"images/{name}.jpg", scene, rng.getrandbits(63)))
-    return records, pictures
+        images.append((f"images/{name}.jpg", scene, rng.getrandbits(63)))
+    return records, images
 
 
 def make_data(out, train_count, held_out_count, seed, image_size, processes):
     (out / "images").mkdir(parents=True, exist_ok=True)
     seen, jobs = set(), []
     for split, count in (("train", train_count), ("held_out", held_out_count)):
-        records, pictures = make_split(split, count, seed, seen)
+        records, images = make_split(split, count, seed, seen)
         (out / f"{split}.json").write_text(json.dumps(records, indent=1) + "\n")
-        jobs += [(out / file, scene, picture_seed, image_size) for file, scene, picture_seed in pictures]
+        jobs += [(out / file, scene, image_seed, image_size) for file, scene, image_seed in images]
     with Pool(processes) as pool:
-        pool.map(save_picture, jobs, chunksize=64)
+        pool.map(save_image, jobs, chunksize=64)
 
 
 def main():
@@ -256,9 +256,9 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--image-size", type=int, default=64, metavar="SIDE", help="in pixels (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="how many draw (default: %(default)s)")
-    given = parser.parse_args()
-    make_data(given.out, given.train, given.held_out, given.seed, given.image_size, given.processes)
-    print(f"{given.train} training pictures and {given.held_out} held-out questions are in {given.out}")
+    options = parser.parse_args()
+    make_data(options.out, options.train, options.held_out, options.seed, options.image_size, options.processes)
+    print(f"{options.train} training pictures and {options.held_out} held-out questions are in {options.out}")
 
 
 if __name__ == "__main__":

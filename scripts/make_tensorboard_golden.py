@@ -14,7 +14,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/report/data/tensorboard"
-PICTURE = b"\xff\xd8 not a picture, but bytes \x00\xff"
+IMAGE = b"\xff\xd8 not a picture, but bytes \x00\xff"
 
 
 def text_value(tag: str, text: str) -> summary_pb2.Summary.Value:
@@ -31,7 +31,7 @@ def scalars(**values: float) -> summary_pb2.Summary:
 
 
 def events() -> list[event_pb2.Event]:
-    image = summary_pb2.Summary.Image(height=120, width=160, colorspace=3, encoded_image_string=PICTURE)
+    image = summary_pb2.Summary.Image(height=120, width=160, colorspace=3, encoded_image_string=IMAGE)
     return [
         event_pb2.Event(wall_time=1.5e9, file_version="brain.Event:2"),
         event_pb2.Event(wall_time=1.5e9, step=1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START)),

@@ -112,12 +112,12 @@ def train_tokenizer(preset):
     )
     # A question stands right after an image, or after "User: ".
     if preset == "prs-med-tiny":
-        of_pictures = [*organs_sentences(), *roles]
+        image_words = [*organs_sentences(), *roles]
     elif preset == "brain-llava-tiny":
-        of_pictures = brain_sentences(roles)
+        image_words = brain_sentences(roles)
     else:
-        of_pictures = shapes_sentences(roles)
-    sentences = [space + sentence for sentence in of_pictures for space in ("", " ")]
+        image_words = shapes_sentences(roles)
+    sentences = [space + sentence for sentence in image_words for space in ("", " ")]
     if preset == "llava-tiny":
         sentences.append(VICUNA_SYSTEM)
     tokenizer.train_from_iterator([*SHAPES_WEIGHT * sentences, *COMMON_ENGLISH.split("\n")], trainer)

@@ -17,12 +17,12 @@ from av.video.reformatter import ColorRange, Colorspace
 DATA = pathlib.Path(__file__).resolve().parent.parent / "tests/image/data"
 
 
-def drawn(number: int, height: int, width: int) -> np.ndarray:
+def draw(number: int, height: int, width: int) -> np.ndarray:
     """A slope, and a disc that wanders over it."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
-    picture = np.stack([255 * x / width, 255 * y / height, 127 + 127 * np.sin((x + y + 3 * number) / 7)], axis=-1)
-    picture[np.hypot(y - height / 2, x - 4 * number - 8) < height / 4] = (240, 30, 60)
-    return picture.astype(np.uint8)
+    image = np.stack([255 * x / width, 255 * y / height, 127 + 127 * np.sin((x + y + 3 * number) / 7)], axis=-1)
+    image[np.hypot(y - height / 2, x - 4 * number - 8) < height / 4] = (240, 30, 60)
+    return image.astype(np.uint8)
 
 
 def write(name: str, codec: str, size: tuple[int, int], frames: int, rate: fractions.Fraction, options: dict,
@@ -34,8 +34,8 @@ def write(name: str, codec: str, size: tuple[int, int], frames: int, rate: fract
         stream.codec_context.colorspace = colorspace
         stream.codec_context.color_range = ColorRange.JPEG if full_range else ColorRange.MPEG
         for number in range(frames):
-            picture = av.VideoFrame.from_ndarray(drawn(number, height, width), format="rgb24")
-            frame = picture.reformat(format="yuv420p", dst_colorspace=colorspace,
+            image = av.VideoFrame.from_ndarray(draw(number, height, width), format="rgb24")
+            frame = image.reformat(format="yuv420p", dst_colorspace=colorspace,
                                      dst_color_range=ColorRange.JPEG if full_range else ColorRange.MPEG)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))

@@ -16,7 +16,7 @@ PRESETS = ["nanovlm-222m", "smolvlm-256m", "smolvlm2-256m-video", "nanovlm-460m"
            "internvl3.5-2b", "qwen2.5-vl-3b", "gemma-3-4b", "medgemma-4b", "qwen3-vl-4b", "internvl3.5-4b", "llava-1.5-7b",
            "llava-med-7b", "internvl3-8b", "qwen2.5-vl-7b", "internvl3.5-8b", "qwen3-vl-8b", "gemma-3-12b", "llava-1.5-13b",
            "internvl3-14b", "internvl3.5-14b", "gemma-3-27b", "qwen3-vl-32b", "internvl3-38b", "internvl3.5-38b"]
-CARDS = [8, 12, 16, 24, 40, 48, 80, 141]
+GPUS = [8, 12, 16, 24, 40, 48, 80, 141]
 TRAINING = {"full": ["--finetune", "full"], "LoRA": ["--finetune", "lora"],
             "LoRA on NF4": ["--finetune", "lora", "--quantization", "nf4"]}
 
@@ -33,12 +33,12 @@ def cell(vlmtrain, flags):
 
 def main():
     vlmtrain, flags = sys.argv[1], sys.argv[2:]
-    print("| preset | training | " + " | ".join(f"{card} GB" for card in CARDS) + " |")
-    print("|---" * (len(CARDS) + 2) + "|")
+    print("| preset | training | " + " | ".join(f"{gpu} GB" for gpu in GPUS) + " |")
+    print("|---" * (len(GPUS) + 2) + "|")
     with ThreadPoolExecutor(2) as workers:
         for preset in PRESETS:
             for training, own in TRAINING.items():
-                jobs = [["--model", preset, "--gpu-gb", str(card), *own, *flags] for card in CARDS]
+                jobs = [["--model", preset, "--gpu-gb", str(gpu), *own, *flags] for gpu in GPUS]
                 cells = workers.map(lambda job: cell(vlmtrain, job), jobs)
                 print(f"| {preset} | {training} | " + " | ".join(cells) + " |", flush=True)
 

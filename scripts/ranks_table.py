@@ -19,16 +19,16 @@ def plan(program, ranks, nodes, arguments):
     return json.loads(ended.stdout)
 
 
-def row(found, nodes):
-    told = found["communication"]
-    gigabytes = found["memory"]["total_bytes"] / 1e9
-    cells = [str(found["world_size"]), str(nodes), f'{found["micro_batch_size"]} x {found["gradient_accumulation_steps"]}',
-             f"{gigabytes:.1f} GB" if found["fits"] else "-", f'{found["step_seconds"]:.2f} s',
-             f'{found["tokens_per_second"]:,.0f}']
-    if told:
-        cells += [f'{told["bytes_per_step"] / 1e6:,.0f} MB in {told["calls_per_step"]}',
-                  f'{told["least_sent_bytes"] / 1e6:,.0f} MB', f'{1e3 * told["seconds"]:.0f} ms',
-                  f'{1e3 * told["waiting_seconds"]:.1f} ms']
+def row(result, nodes):
+    communication = result["communication"]
+    gigabytes = result["memory"]["total_bytes"] / 1e9
+    cells = [str(result["world_size"]), str(nodes), f'{result["micro_batch_size"]} x {result["gradient_accumulation_steps"]}',
+             f"{gigabytes:.1f} GB" if result["fits"] else "-", f'{result["step_seconds"]:.2f} s',
+             f'{result["tokens_per_second"]:,.0f}']
+    if communication:
+        cells += [f'{communication["bytes_per_step"] / 1e6:,.0f} MB in {communication["calls_per_step"]}',
+                  f'{communication["least_sent_bytes"] / 1e6:,.0f} MB', f'{1e3 * communication["seconds"]:.0f} ms',
+                  f'{1e3 * communication["waiting_seconds"]:.1f} ms']
     else:
         cells += ["-"] * 4
     return "| " + " | ".join(cells) + " |"
@@ -38,13 +38,13 @@ def cell(program, ranks, nodes, sharding, arguments):
     """Memory of a card with the chosen plan, its passes and speed; or what it would need at least."""
     if sharding != "none" and ranks == 1 or sharding == "hybrid" and nodes == 1:
         return "-"
-    found = plan(program, ranks, nodes, [*arguments, "--sharding", sharding])
-    gigabytes = found["memory"]["total_bytes"] / 1e9
-    if not found["fits"]:
+    result = plan(program, ranks, nodes, [*arguments, "--sharding", sharding])
+    gigabytes = result["memory"]["total_bytes"] / 1e9
+    if not result["fits"]:
         return f"needs {gigabytes:.0f} GB"
-    passes = f'{found["micro_batch_size"]} x {found["gradient_accumulation_steps"]}'
-    recomputed = " r" if any(found["recompute"].values()) else ""
-    return f'{gigabytes:.1f} GB, {passes}{recomputed}, {found["tokens_per_second"]:,.0f}'
+    passes = f'{result["micro_batch_size"]} x {result["gradient_accumulation_steps"]}'
+    recomputed = " r" if any(result["recompute"].values()) else ""
+    return f'{gigabytes:.1f} GB, {passes}{recomputed}, {result["tokens_per_second"]:,.0f}'
 
 
 def shardings_table(program, rows, shardings, arguments):

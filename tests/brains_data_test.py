@@ -58,7 +58,7 @@ class Brains(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         (Path(cls.folder.name) / "scans").mkdir()
-        cls.scans = [brains.scans_of((Path(cls.folder.name), f"one_{number}", 1)) for number in range(24)]
+        cls.scans = [brains.make_scans((Path(cls.folder.name), f"one_{number}", 1)) for number in range(24)]
 
     @classmethod
     def tearDownClass(cls):
@@ -100,14 +100,14 @@ class Brains(unittest.TestCase):
     def test_the_same_seed_gives_the_same_bytes(self):
         with tempfile.TemporaryDirectory() as again:
             (Path(again) / "scans").mkdir()
-            _, paths = brains.scans_of((Path(again), "one_3", 1))
+            _, paths = brains.make_scans((Path(again), "one_3", 1))
             for path in paths.values():
                 self.assertEqual((Path(again) / path).read_bytes(), (Path(self.folder.name) / path).read_bytes())
 
     def test_all_answers_are_as_many_and_true(self):
         known = {subject.name: subject for subject, _ in self.scans}
         for task in brains.QUESTIONS:
-            records = brains.records_of(task, 144, self.scans, False, brains.random.Random(1))
+            records = brains.make_records(task, 144, self.scans, False, brains.random.Random(1))
             self.assertLess(brains.blind_accuracy(records)[task], 0.5)
             for record in records:
                 marked, answer = (turn["value"] for turn in record["conversations"])
@@ -120,13 +120,13 @@ class Brains(unittest.TestCase):
                 self.assertEqual(question.answer([known[name] for name in record["subject_id"]], modalities), answer)
 
     def test_training_asks_all_questions_in_one_conversation(self):
-        records = brains.records_of("T1", 60, self.scans, True, brains.random.Random(1))
+        records = brains.make_records("T1", 60, self.scans, True, brains.random.Random(1))
         self.assertGreater(max(len(record["conversations"]) for record in records), 6)
         for record in records:
-            asked = [turn["value"].split("\n")[-1] for turn in record["conversations"][::2]]
-            self.assertEqual(len(asked), len(set(asked)))
+            questions = [turn["value"].split("\n")[-1] for turn in record["conversations"][::2]]
+            self.assertEqual(len(questions), len(set(questions)))
             if "modality" in record:
-                self.assertNotIn("Which modality is this scan?", asked)
+                self.assertNotIn("Which modality is this scan?", questions)
 
 
 if __name__ == "__main__":

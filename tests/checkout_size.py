@@ -40,7 +40,7 @@ def family_of_folder(folder: pathlib.Path) -> str:
     return family_of_folder(folder.parent.parent / base) if base else folder.name
 
 
-def family_of(path: pathlib.Path, root: pathlib.Path) -> str | None:
+def find_family(path: pathlib.Path, root: pathlib.Path) -> str | None:
     """Returns the family whose data the file is; None: of none."""
     names = path.relative_to(root).parts
     for folder in FOLDERS:
@@ -55,19 +55,19 @@ def problems(root: pathlib.Path) -> list[str]:
     sizes = {path: path.stat().st_size for path in tracked_files(root)}
     families = collections.Counter()
     for path, size in sizes.items():
-        families[family_of(path, root)] += size
+        families[find_family(path, root)] += size
     del families[None]
     total = sum(sizes.values())
-    found = [f"the checkout has {total:,} bytes, at most {CHECKOUT_BYTES:,} are allowed"] if total > CHECKOUT_BYTES else []
+    result = [f"the checkout has {total:,} bytes, at most {CHECKOUT_BYTES:,} are allowed"] if total > CHECKOUT_BYTES else []
     for family, size in families.most_common():
         most = LISTED_BYTES.get(family, FAMILY_BYTES)
         if size > most:
-            found.append(f"{family}: its test data and presets have {size:,} bytes, at most {most:,} are allowed")
+            result.append(f"{family}: its test data and presets have {size:,} bytes, at most {most:,} are allowed")
     print(f"checkout: {total:,} bytes; largest: " + ", ".join(f"{name} {size:,}" for name, size in families.most_common(40)))
-    return found
+    return result
 
 
 if __name__ == "__main__":
-    found = problems(pathlib.Path(sys.argv[1]).resolve())
-    print("\n".join(found) or "checkout size: within its budgets")
-    sys.exit(bool(found))
+    result = problems(pathlib.Path(sys.argv[1]).resolve())
+    print("\n".join(result) or "checkout size: within its budgets")
+    sys.exit(bool(result))

@@ -41,11 +41,11 @@ def main():
     vlmtrain = Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
-        code, said = compare(vlmtrain, vlmtrain, out)
-        demand(code == 0 and "2 of 2 cases equal, 0 not" in said, f"a build differs from itself, exit code {code}:\n{said}")
-        card = json.loads((out / "old" / "card-h100-smolvlm-bf16.json").read_text())
-        demand(card["launches"]["launches"] > 1000 and card["launches"]["counts"][COUNTED] > 0, "the virtual card's trace has no launches")
-        demand(card["metrics"][-1]["predicted_peak_bytes"] == card["metrics"][-1]["reserved_peak_bytes"], "the run had no twin")
+        code, output = compare(vlmtrain, vlmtrain, out)
+        demand(code == 0 and "2 of 2 cases equal, 0 not" in output, f"a build differs from itself, exit code {code}:\n{output}")
+        gpu = json.loads((out / "old" / "card-h100-smolvlm-bf16.json").read_text())
+        demand(gpu["launches"]["launches"] > 1000 and gpu["launches"]["counts"][COUNTED] > 0, "the virtual card's trace has no launches")
+        demand(gpu["metrics"][-1]["predicted_peak_bytes"] == gpu["metrics"][-1]["reserved_peak_bytes"], "the run had no twin")
 
         old = out / "old" / "train-smolvlm-bf16.json"
         trained = json.loads(old.read_text())
@@ -55,10 +55,10 @@ def main():
         change(old, ["weights", "last", "model.safetensors", tensor], [*weights[tensor][:2], "another digest"])
         change(old, ["metrics", 2, "loss"], trained["metrics"][2]["loss"] * (1 + 2 ** -50))
         change(out / "old" / "card-h100-smolvlm-bf16.json", ["launches", "counts", COUNTED], 0)
-        code, said = compare(out / "old", vlmtrain, out)
-        demand(code == 1 and "0 of 2 cases equal, 2 not" in said, f"changes are not noticed, exit code {code}:\n{said}")
+        code, output = compare(out / "old", vlmtrain, out)
+        demand(code == 1 and "0 of 2 cases equal, 2 not" in output, f"changes are not noticed, exit code {code}:\n{output}")
         for place in ("metrics[2].loss", f"weights.last.model.safetensors.{tensor}", f"launches.counts.{COUNTED}"):
-            demand(place in said, f"{place} is not named:\n{said}")
+            demand(place in output, f"{place} is not named:\n{output}")
 
     check_renames(vlmtrain)
 
@@ -85,18 +85,18 @@ def check_renames(vlmtrain):
         lines = [f"field\t{rate}\tlearning_rate", "config\ttraining.earlier_size\ttraining.global_batch_size", "kernel\tearlier_kernel\tadamw_kernel"]
         path.write_text(json.dumps(outcome))
         table.write_text("\n".join(lines) + "\n")
-        code, said = compare(out / "old", vlmtrain, out, [name], table)
-        demand(code == 0, f"renamed fields, keys and kernels are not equal, exit code {code}:\n{said}")
+        code, output = compare(out / "old", vlmtrain, out, [name], table)
+        demand(code == 0, f"renamed fields, keys and kernels are not equal, exit code {code}:\n{output}")
 
         counts[kernels[0].replace(" adamw_kernel ", " earlier_kernel ")] += 1
         outcome["metrics"][1][rate] *= 1 + 2 ** -50
         path.write_text(json.dumps(outcome))
-        code, said = compare(out / "old", vlmtrain, out, [name], table)
+        code, output = compare(out / "old", vlmtrain, out, [name], table)
         for place in ("metrics[1].learning_rate", f"launches.counts.{kernels[0]}"):
-            demand(code == 1 and place in said, f"{place} is not named, exit code {code}:\n{said}")
+            demand(code == 1 and place in output, f"{place} is not named, exit code {code}:\n{output}")
         table.write_text("\n".join([*lines, "field\tstep\tlearning_rate"]) + "\n")
-        code, said = compare(out / "old", vlmtrain, out, [name], table)
-        demand(code == 2 and "stands in an earlier line" in said, f"two names for one were taken, exit code {code}:\n{said}")
+        code, output = compare(out / "old", vlmtrain, out, [name], table)
+        demand(code == 2 and "stands in an earlier line" in output, f"two names for one were taken, exit code {code}:\n{output}")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ NAMED = re.compile(r"`((?:src|include|tests|docs|scripts|bench|configs|cmake|pac
 
 
 def missing(root: pathlib.Path) -> list[str]:
-    found = []
+    result = []
     for document in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
         for in_backticks, linked in NAMED.findall(document.read_text()):
             path = root / in_backticks if in_backticks else document.parent / linked
             if not path.exists():
-                found.append(f"{document.relative_to(root)}: names {in_backticks or linked}, which is not there")
-    return found
+                result.append(f"{document.relative_to(root)}: names {in_backticks or linked}, which is not there")
+    return result
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ class KernelSpeed(unittest.TestCase):
         self.assertEqual(rows["gate, 3420 features"], {"megabytes": 925, "gigabytes_per_second": 3556, "of_copy": 0.87})
 
     def test_kernels_that_are_missing_or_move_other_bytes_are_named(self):
-        found = kernel_speed.different_work(kernel_speed.read_table(TABLE))
-        self.assertNotIn("gate, 3420 features", found)
-        self.assertIn("norm_rotate, backwards", found)  # 1,223 MB on the first H200
-        self.assertIn("RMSNorm", found)
+        find_differences = kernel_speed.different_work(kernel_speed.read_table(TABLE))
+        self.assertNotIn("gate, 3420 features", find_differences)
+        self.assertIn("norm_rotate, backwards", find_differences)  # 1,223 MB on the first H200
+        self.assertIn("RMSNorm", find_differences)
 
     def test_changed_kernels_have_figures_of_the_first_h200(self):
         self.assertEqual([name for name in kernel_speed.CHANGED if name not in kernel_speed.FIRST_H200], [])
@@ -48,23 +48,23 @@ class SameWork(unittest.TestCase):
         self.peer = {"first_loss": 7.001, "first_tokens": 100, "trained_parameters": 77,
                      "lines": [dict(line) for line in self.lines[peers.WARM_UP:]]}
 
-    def found(self, tolerance=2e-2):
+    def find_differences(self, tolerance=2e-2):
         return " ".join(peers.differences(self.lines, self.plan, self.peer, tolerance))
 
     def test_the_same_work(self):
-        self.assertEqual(self.found(), "")
+        self.assertEqual(self.find_differences(), "")
 
     def test_each_difference_is_named(self):
-        self.assertIn("first losses", self.found(1e-5))
+        self.assertIn("first losses", self.find_differences(1e-5))
         self.peer["first_loss"] = float("nan")
-        self.assertIn("first losses", self.found())
+        self.assertIn("first losses", self.find_differences())
         self.peer["first_loss"] = 7.0
         self.peer["lines"][0]["label_tokens"] += 1
-        self.assertIn("label tokens", self.found())
+        self.assertIn("label tokens", self.find_differences())
         self.peer["lines"][0]["tokens"] += 1
-        self.assertIn("tokens of steps", self.found())
+        self.assertIn("tokens of steps", self.find_differences())
         self.peer["trained_parameters"] = 76
-        self.assertIn("77 and 76 parameters", self.found())
+        self.assertIn("77 and 76 parameters", self.find_differences())
 
 
 class Wheels(unittest.TestCase):
@@ -79,8 +79,8 @@ class Wheels(unittest.TestCase):
                 for name in names:
                     archive.writestr(name, "x")
             packages.unpack(wheel, unneeded, Path(folder) / "python")
-            found = {str(path.relative_to(Path(folder) / "python")) for path in (Path(folder) / "python").rglob("*") if path.is_file()}
-        self.assertEqual(found, set(names[:3] + names[5:]))
+            find_differences = {str(path.relative_to(Path(folder) / "python")) for path in (Path(folder) / "python").rglob("*") if path.is_file()}
+        self.assertEqual(find_differences, set(names[:3] + names[5:]))
 
 
 class Inputs(unittest.TestCase):

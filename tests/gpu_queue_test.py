@@ -99,11 +99,11 @@ class States(RepositoryCase):
         self.assertEqual(self.queue().states["a"], state.STALE)
 
     def test_different_changes_are_different_commits(self):
-        found = {state.current_commit()}
+        commits = {state.current_commit()}
         for text in ("one", "two"):
             (self.folder / "b.txt").write_text(text)
-            found.add(state.current_commit())
-        self.assertEqual(len(found), 3)
+            commits.add(state.current_commit())
+        self.assertEqual(len(commits), 3)
 
     def test_a_broken_result_counts_as_not_measured(self):
         self.write_result("a")
@@ -253,8 +253,8 @@ class Collecting(unittest.TestCase):
                            "checks": [check], **changes}).encode()
 
     def test_results_of_entries_are_found(self):
-        found = self.read({"./media.json": self.result(), "attachments/log.txt": b"x", "../media.json": b"x", "other.json": b"x"})
-        self.assertEqual(list(found), ["media"])
+        commits = self.read({"./media.json": self.result(), "attachments/log.txt": b"x", "../media.json": b"x", "other.json": b"x"})
+        self.assertEqual(list(commits), ["media"])
 
     def test_broken_results_are_refused(self):
         for content in (b"", b"[]", self.result()[:50], self.result(entry="ranks"), self.result(commit=""), self.result(checks=[{}]),
@@ -305,23 +305,23 @@ class Packing(RepositoryCase):
         calls = carried.write_calls(archives, 100_000, self.folder / "calls")
         self.assertEqual([call.name for call in calls], ["call-1", "call-2", "call-3", "call-4"])
         for call in calls:
-            self.assertLessEqual(pack.size_of(call.iterdir()), 100_000)
-        kept = self.folder / "kept"
+            self.assertLessEqual(pack.measure_size(call.iterdir()), 100_000)
+        results_folder = self.folder / "kept"
         for call in calls:
             arrived = self.folder / f"there-{call.name}"
             arrived.mkdir()
             call.rename(arrived / call.name)
-            names = carried.receive(arrived, kept)
+            names = carried.receive(arrived, results_folder)
             self.assertEqual(names, ["small"] if call != calls[-1] else ["large", "small"])
-        self.assertEqual((kept / "carried" / "large" / "link").read_bytes(), content)
+        self.assertEqual((results_folder / "carried" / "large" / "link").read_bytes(), content)
 
     def test_a_folder_that_changed_replaces_the_kept_one(self):
-        kept = self.folder / "kept"
+        results_folder = self.folder / "kept"
         for content in (b"old", b"new"):
             shutil.rmtree(self.folder / "build", ignore_errors=True)
             carried.write_calls([self.stage("portable", content)], 10_000, self.folder / "calls")
-            carried.receive(self.folder / "calls", kept)
-            self.assertEqual((kept / "carried" / "portable" / "file").read_bytes(), content)
+            carried.receive(self.folder / "calls", results_folder)
+            self.assertEqual((results_folder / "carried" / "portable" / "file").read_bytes(), content)
 
     def test_every_call_has_the_state_and_fits(self):
         (self.folder / ".gitignore").write_text("build/\ncalls/\n")

@@ -18,26 +18,26 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*["<]((?:vlmtrain/)?)([a-z0-9_]+)(/[^">]
 def violations(root: pathlib.Path) -> list[str]:
     parts = (root / "parts.txt").read_text().split()
     place = {part: index for index, part in enumerate(parts)}
-    found = []
+    result = []
     for folder in (root / "include" / "vlmtrain", root / "src"):
         for source in sorted(folder.rglob("*")):
             if source.suffix not in (".h", ".cpp", ".cu"):
                 continue
             part = source.relative_to(folder).parts[0]
             if part not in place:
-                found.append(f"{source.relative_to(root)}: {part} is not in parts.txt")
+                result.append(f"{source.relative_to(root)}: {part} is not in parts.txt")
                 continue
             public_header = folder.name == "vlmtrain"
             for public, other, rest in INCLUDE.findall(source.read_text()):
                 if other not in place:
                     continue  # a library's header
                 if not public and (other != part or public_header):
-                    found.append(f"{source.relative_to(root)}: includes a private header of {other}")
+                    result.append(f"{source.relative_to(root)}: includes a private header of {other}")
                 elif public and place[other] > place[part]:
-                    found.append(f"{source.relative_to(root)}: {part} includes {other}, which stands below it")
+                    result.append(f"{source.relative_to(root)}: {part} includes {other}, which stands below it")
                 elif part in ONLY and other != part and public + other + rest not in ONLY[part]:
-                    found.append(f"{source.relative_to(root)}: {part} may include of ours only {sorted(ONLY[part])}")
-    return found
+                    result.append(f"{source.relative_to(root)}: {part} may include of ours only {sorted(ONLY[part])}")
+    return result
 
 
 def self_test() -> None:
@@ -54,8 +54,8 @@ def self_test() -> None:
         }.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text)
-        found = violations(root)
-        assert len(found) == 3 and "stands below" in found[0] and "private" in found[1] and "only" in found[2], found
+        result = violations(root)
+        assert len(result) == 3 and "stands below" in result[0] and "private" in result[1] and "only" in result[2], result
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ def main():
             ptx = Path(folder) / "kernel.ptx"
             command = [nvcc, "-std=c++20", "-O3", "-arch=sm_80", f"-I{root / 'include'}", f"-I{root / 'src'}", "-ptx", source, "-o", ptx]
             subprocess.run(command, check=True)
-            found, looked_at = single_stores(ptx.read_text())
-            bad, seen = bad + found, seen + looked_at
+            stores, looked_at = single_stores(ptx.read_text())
+            bad, seen = bad + stores, seen + looked_at
     for name, singles in bad:
         print(f"{name}: {singles} stores of single values of 16 bits, which store() (src/kernels/cuda/elements.h) joins")
     print(f"{seen} kernels with packs")

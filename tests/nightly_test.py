@@ -58,7 +58,7 @@ class NightlyTest(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()):
             return runner.run(self.root, part, [part], seconds)
 
-    def run_out_of_time_at(self, name, part):
+    def exhaust_time(self, name, part):
         """Runs the part as if its seconds ended in the step `name`."""
         whole = runner.run_step
 
@@ -110,19 +110,19 @@ class NightlyTest(unittest.TestCase):
 
     def test_steps_of_another_state_of_the_paths_do_not_count(self):
         part = self.part(counting("one"), counting("two"))
-        self.run_out_of_time_at("two", part)
+        self.exhaust_time("two", part)
         self.write("docs/page.md", "outside of the paths")
         self.commit()
-        self.run_out_of_time_at("two", part)
+        self.exhaust_time("two", part)
         self.assertEqual(self.runs("one"), 1)
         self.write("src/a.cpp", "changed")
-        self.run_out_of_time_at("two", part)
-        self.run_out_of_time_at("two", part)
+        self.exhaust_time("two", part)
+        self.exhaust_time("two", part)
         self.assertEqual(self.runs("one"), 3)
 
     def test_a_step_with_another_command_runs_again(self):
-        self.run_out_of_time_at("two", self.part(counting("one"), counting("two")))
-        self.run_out_of_time_at("two", self.part(counting("one", "echo more effort"), counting("two")))
+        self.exhaust_time("two", self.part(counting("one"), counting("two")))
+        self.exhaust_time("two", self.part(counting("one", "echo more effort"), counting("two")))
         self.assertEqual(self.runs("one"), 2)
 
     def test_a_failure_is_recorded_and_runs_again_alone(self):
@@ -155,10 +155,10 @@ class NightlyTest(unittest.TestCase):
         self.assertIn("2 of 2 parts have passed", text.getvalue())
 
     def test_names_choose_parts_by_their_beginning(self):
-        found = [Part(name, "", (), ()) for name in ("asan-low", "asan-high", "fuzz")]
-        self.assertEqual([part.name for part in command.chosen(found, ["fuzz", "asan"])], ["fuzz", "asan-low", "asan-high"])
+        result = [Part(name, "", (), ()) for name in ("asan-low", "asan-high", "fuzz")]
+        self.assertEqual([part.name for part in command.select_parts(result, ["fuzz", "asan"])], ["fuzz", "asan-low", "asan-high"])
         with self.assertRaises(LookupError):
-            command.chosen(found, ["asa"])
+            command.select_parts(result, ["asa"])
 
 
 class PartsTest(unittest.TestCase):

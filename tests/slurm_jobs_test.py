@@ -13,11 +13,11 @@ IN_ALL_HEADERS = ["--signal=USR1@120", "--requeue", "--open-mode=append", "--tim
 def differences(folder: pathlib.Path) -> list[str]:
     jobs = {path.name: path.read_text() for path in sorted(folder.glob("*.sbatch"))}
     endings = {name: text.partition(SAME_FROM_HERE)[2] for name, text in jobs.items()}
-    found = [f"{name}: its end is not that of one_gpu.sbatch" for name, text in endings.items() if not text or text != endings["one_gpu.sbatch"]]
+    result = [f"{name}: its end is not that of one_gpu.sbatch" for name, text in endings.items() if not text or text != endings["one_gpu.sbatch"]]
     for name, text in jobs.items():
-        found += [f"{name}: lacks #SBATCH {option}" for option in IN_ALL_HEADERS if f"#SBATCH {option}\n" not in text]
-        found += [f"{name}: an option behind the first command, where sbatch does not look"] * ("\n#SBATCH" in text.partition("set -uo")[2])
-    return found
+        result += [f"{name}: lacks #SBATCH {option}" for option in IN_ALL_HEADERS if f"#SBATCH {option}\n" not in text]
+        result += [f"{name}: an option behind the first command, where sbatch does not look"] * ("\n#SBATCH" in text.partition("set -uo")[2])
+    return result
 
 
 if __name__ == "__main__":

@@ -51,17 +51,17 @@ STEP = [
 UPDATE = Launch(ADAMW, (155, 1, 1))
 
 
-def launches_of(lines):
-    found = []
+def count_launches(lines):
+    launches = []
     for recorded, kernels, _ in lines:
         if isinstance(recorded, Launch):
-            found.append(recorded._replace(nanoseconds=kernels * 1000))
+            launches.append(recorded._replace(nanoseconds=kernels * 1000))
         else:
-            found += [Launch(name, PERSISTENT, microseconds * 1000) for name, microseconds in kernels]
-    return found
+            launches += [Launch(name, PERSISTENT, microseconds * 1000) for name, microseconds in kernels]
+    return launches
 
 
-def parts_of(lines):
+def find_parts(lines):
     return [part for recorded, kernels, part in lines for _ in ([0] if isinstance(recorded, Launch) else kernels)]
 
 
@@ -70,52 +70,52 @@ RECORD = [recorded for recorded, _, _ in STEP]
 
 class Parts(unittest.TestCase):
     def test_each_kernel_has_its_part(self):
-        found = step_parts.separate(launches_of(STEP), RECORD, SHAPES)
-        self.assertEqual([part for part, _ in found], parts_of(STEP))
+        summary = step_parts.separate(count_launches(STEP), RECORD, SHAPES)
+        self.assertEqual([part for part, _ in summary], find_parts(STEP))
 
     def test_sums_and_rates(self):
-        found = step_parts.summarize(launches_of(STEP), RECORD, SHAPES)
-        self.assertEqual((found["products_matched"], found["products_launched"]), (7, 7))
-        base = found["parts"][step_parts.BASE]
+        summary = step_parts.summarize(count_launches(STEP), RECORD, SHAPES)
+        self.assertEqual((summary["products_matched"], summary["products_launched"]), (7, 7))
+        base = summary["parts"][step_parts.BASE]
         self.assertAlmostEqual(base["ms"], 2.3)
         flops = 2 * (1280 * PATCHES * 1176 + 3840 * PATCHES * 1280 + 2048 * TOKENS * 11008)
         self.assertAlmostEqual(base["tflops"], flops / 2.3e-3 / 1e12, places=3)
-        self.assertAlmostEqual(found["parts"][step_parts.LORA]["ms"], 0.135)  # the reduction is its product's
-        whole = sum(each.nanoseconds for each in launches_of(STEP)) / 1e6
-        self.assertAlmostEqual(sum(part["ms"] for part in found["parts"].values()), whole)
+        self.assertAlmostEqual(summary["parts"][step_parts.LORA]["ms"], 0.135)  # the reduction is its product's
+        whole = sum(each.nanoseconds for each in count_launches(STEP)) / 1e6
+        self.assertAlmostEqual(sum(part["ms"] for part in summary["parts"].values()), whole)
 
     def test_products_that_do_not_match_are_not_separated(self):
         """Where the GPU has a product more than the record, no size is assigned."""
-        more = launches_of(STEP)
+        more = count_launches(STEP)
         more.insert(8, Launch(NARROW, PERSISTENT, 1000))
-        found = step_parts.summarize(more, RECORD, SHAPES)
-        self.assertEqual((found["products_matched"], found["products_launched"]), (5, 8))
-        self.assertNotIn(step_parts.NARROW_LORA, found["parts"])
-        self.assertEqual(found["parts"][step_parts.UNKNOWN_PRODUCTS]["launches"], 3)
+        summary = step_parts.summarize(more, RECORD, SHAPES)
+        self.assertEqual((summary["products_matched"], summary["products_launched"]), (5, 8))
+        self.assertNotIn(step_parts.NARROW_LORA, summary["parts"])
+        self.assertEqual(summary["parts"][step_parts.UNKNOWN_PRODUCTS]["launches"], 3)
 
     def test_products_that_do_not_match_have_the_part_of_their_name_and_grid(self):
         again = STEP + STEP[6:9]
-        more = launches_of(again)
+        more = count_launches(again)
         more.insert(8, Launch(NARROW, (64, 2, 1), 1000))
-        found = step_parts.separate(more, [recorded for recorded, _, _ in again], SHAPES)
-        self.assertEqual([part for part, _ in found[7:10]], [step_parts.NARROW_BASE, step_parts.UNKNOWN_PRODUCTS, step_parts.NARROW_BASE])
+        summary = step_parts.separate(more, [recorded for recorded, _, _ in again], SHAPES)
+        self.assertEqual([part for part, _ in summary[7:10]], [step_parts.NARROW_BASE, step_parts.UNKNOWN_PRODUCTS, step_parts.NARROW_BASE])
 
     def test_a_launch_that_only_one_side_has_costs_its_neighbors_alone(self):
         text_attention = RECORD[9]
-        found = step_parts.match_products(launches_of(STEP), [item for item in RECORD if item is not text_attention])
-        self.assertEqual(sum(size is not None for size in found), 6)
-        self.assertEqual(found[0], RECORD[0])
+        summary = step_parts.match_products(count_launches(STEP), [item for item in RECORD if item is not text_attention])
+        self.assertEqual(sum(size is not None for size in summary), 6)
+        self.assertEqual(summary[0], RECORD[0])
 
     def test_without_a_record_only_products_are_not_separated(self):
-        found = [part for part, _ in step_parts.separate(launches_of(STEP), None, SHAPES)]
-        expected = [step_parts.UNKNOWN_PRODUCTS if part in step_parts.PRODUCTS else part for part in parts_of(STEP)]
-        self.assertEqual(found, expected)
+        summary = [part for part, _ in step_parts.separate(count_launches(STEP), None, SHAPES)]
+        expected = [step_parts.UNKNOWN_PRODUCTS if part in step_parts.PRODUCTS else part for part in find_parts(STEP)]
+        self.assertEqual(summary, expected)
 
     def test_towers_with_the_text_s_head_size_are_told_apart_by_segments(self):
         shapes = SHAPES._replace(vision_head=128)
         name = FLASH.format(128)
-        found = [step_parts.part_of_attention(name, (19, segments, 16), shapes) for segments in (8, 16, 1120)]
-        self.assertEqual(found, [step_parts.TEXT_ATTENTION, step_parts.FULL_ATTENTION, step_parts.WINDOWS])
+        summary = [step_parts.part_of_attention(name, (19, segments, 16), shapes) for segments in (8, 16, 1120)]
+        self.assertEqual(summary, [step_parts.TEXT_ATTENTION, step_parts.FULL_ATTENTION, step_parts.WINDOWS])
 
 
 class Files(unittest.TestCase):
@@ -139,19 +139,19 @@ class Files(unittest.TestCase):
         self.path.write_text("\n".join(lines) + "\nK 0 12")
 
     def test_files_with_grids(self):
-        self.write(launches_of(STEP))
+        self.write(count_launches(STEP))
         launches, wall = step_parts.read_times(self.path)
-        self.assertEqual(len(launches), kernel_times.BETWEEN_STEPS + len(launches_of(STEP)) + 1)
+        self.assertEqual(len(launches), kernel_times.BETWEEN_STEPS + len(count_launches(STEP)) + 1)
         self.assertEqual([each.grid for each in launches[-3:]], [PERSISTENT, PERSISTENT, (155, 1, 1)])
         self.assertGreater(wall, sum(each.nanoseconds for each in launches))
         filled = [Launch(FILL, (1, 1, 1))] * kernel_times.BETWEEN_STEPS + RECORD + [UPDATE]
         self.assertEqual(step_parts.summarize(launches, filled, SHAPES)["products_matched"], 7)
 
     def test_files_without_grids_are_read(self):
-        self.write(launches_of(STEP), with_grid=False)
+        self.write(count_launches(STEP), with_grid=False)
         names, kernels = kernel_times.read(self.path)
         step, wall = kernel_times.last_step(names, kernels)
-        self.assertEqual(len(step), kernel_times.BETWEEN_STEPS + len(launches_of(STEP)) + 1)
+        self.assertEqual(len(step), kernel_times.BETWEEN_STEPS + len(count_launches(STEP)) + 1)
         self.assertEqual(step[0].grid, ())
 
     def test_records(self):
@@ -161,9 +161,9 @@ class Files(unittest.TestCase):
                 "wait for an event"]
         filler = [f"launch 1,1,1 128,1,1 0 {FILL}"] * kernel_times.BETWEEN_STEPS
         record.write_text("\n".join(lines + filler + lines + filler + step + lines) + "\n")
-        found = step_parts.read_record(record)
-        self.assertEqual(found[-3:], [Launch(FLASH.format(96), (32, 16, 16)), Product(1280, PATCHES, 3420), UPDATE])
-        self.assertEqual(len(found), kernel_times.BETWEEN_STEPS + 3)
+        summary = step_parts.read_record(record)
+        self.assertEqual(summary[-3:], [Launch(FLASH.format(96), (32, 16, 16)), Product(1280, PATCHES, 3420), UPDATE])
+        self.assertEqual(len(summary), kernel_times.BETWEEN_STEPS + 3)
 
 
 if __name__ == "__main__":

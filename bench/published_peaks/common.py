@@ -26,8 +26,8 @@ class Process:
     """
 
     title: str
-    stated_card: str
-    card: str
+    stated_gpu: str
+    gpu: str
     unit: str
     unit_bytes: int
     points: list[Point]
@@ -35,7 +35,7 @@ class Process:
     packages: dict[str, str] = field(default_factory=dict)
 
 
-def peak_of(run):
+def measure_peak(run):
     """The peak of allocated bytes while `run()` runs, what was allocated before included."""
     import torch
 

@@ -51,8 +51,8 @@ def measure():
 PROCESSES = [
     Process(
         title="Cut Cross-Entropy, baseline",
-        stated_card="A100 SXM4 80 GB",
-        card="a100-80",
+        stated_gpu="A100 SXM4 80 GB",
+        gpu="a100-80",
         unit="MiB",
         unit_bytes=MIB,
         points=[

@@ -51,8 +51,8 @@ def measure():
 PROCESSES = [
     Process(
         title="efficient_cross_entropy, torch",
-        stated_card="not stated",
-        card="a100-80",
+        stated_gpu="not stated",
+        gpu="a100-80",
         unit="GB",
         unit_bytes=GB,
         points=[

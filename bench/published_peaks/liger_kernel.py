@@ -11,13 +11,13 @@ how the blocks of the measured runs are cut.
 import statistics
 from functools import partial
 
-from published_peaks.common import MIB, Point, Process, peak_of
+from published_peaks.common import MIB, Point, Process, measure_peak
 
 RUNS = 10
 
 
 def median_peak(run):
-    return int(statistics.median(peak_of(run) for _ in range(RUNS)))
+    return int(statistics.median(measure_peak(run) for _ in range(RUNS)))
 
 
 def full(forward, gradient=None):
@@ -192,8 +192,8 @@ def modes_process(name, gpu, runs, variable, published, speed_first=True):
 
     return Process(
         title=f"Liger Kernel, {name}",
-        stated_card=gpu[0],
-        card=gpu[1],
+        stated_gpu=gpu[0],
+        gpu=gpu[1],
         unit="MiB",
         unit_bytes=MIB,
         points=[Point(f"{mode}, {value} {variable}", mib) for mode, row in published.items() for value, mib in row.items()],

@@ -171,8 +171,8 @@ def process(setting, reserved, allocated=None, **how):
         points.append(Point(f"{setting}, allocated afterwards", allocated))
     return Process(
         title="GPT-2 124M training speed",
-        stated_card="A100",
-        card="a100-80",
+        stated_gpu="A100",
+        gpu="a100-80",
         unit="GiB",
         unit_bytes=GIB,
         points=points,

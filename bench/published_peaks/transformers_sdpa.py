@@ -143,7 +143,7 @@ PYTHIA_410M = {
 }
 
 
-def process(title, stated_card, card, make_model, version, published):
+def process(title, stated_gpu, gpu, make_model, version, published):
     rows = [
         (batch, tokens, how, mb)
         for index, how in enumerate(("eager", "sdpa"))
@@ -152,8 +152,8 @@ def process(title, stated_card, card, make_model, version, published):
     ]
     return Process(
         title=f"Transformers, {title}",
-        stated_card=stated_card,
-        card=card,
+        stated_gpu=stated_gpu,
+        gpu=gpu,
         unit="MB",
         unit_bytes=MB,
         points=[Point(f"{how}, {batch} × {tokens}", mb) for batch, tokens, how, mb in rows],

@@ -41,13 +41,13 @@ def train(batch, precision="fp32", accumulate=1, sgd=False):
             logits = logits.float()
         return logits, torch.nn.functional.cross_entropy(logits, targets) / accumulate
 
-    def batch_of(size):
+    def make_batch(size):
         images = torch.empty(size, 3, 224, 224).to("cuda").to(dtype)
         return images, torch.zeros(size, dtype=torch.int64).to("cuda")
 
     for step in range(STEPS):
         model.train()
-        images, targets = batch_of(batch)
+        images, targets = make_batch(batch)
         logits, loss = classify(images, targets)
         if accumulate == 1:
             optimizer.zero_grad()
@@ -62,7 +62,7 @@ def train(batch, precision="fp32", accumulate=1, sgd=False):
             torch.argmax(logits, 1)
     with torch.no_grad():
         for size in (batch, batch, VALIDATION_IMAGES % batch or batch):
-            images, targets = batch_of(size)
+            images, targets = make_batch(size)
             classify(images, targets)
     return [torch.cuda.max_memory_reserved()]
 
@@ -70,8 +70,8 @@ def train(batch, precision="fp32", accumulate=1, sgd=False):
 def process(setting, published, **how):
     return Process(
         title="ViT-L/16 fine-tuning",
-        stated_card="A100",
-        card="a100-80",
+        stated_gpu="A100",
+        gpu="a100-80",
         unit="GB",
         unit_bytes=GB,
         points=[Point(setting, published)],

@@ -18,7 +18,7 @@ class Case:
 
     who: str
     source: str
-    card: str  # of vlmtrain's table
+    gpu: str  # of vlmtrain's table
     model: str
     tokens: int  # of a sample
     samples: int  # of a micro-batch
@@ -32,12 +32,12 @@ class Case:
 
     @property
     def key(self):
-        return (self.card, self.who, self.model, self.tokens, self.recomputed)
+        return (self.gpu, self.who, self.model, self.tokens, self.recomputed)
 
 
-def llmq(card, model, samples, tokens_per_second, file="README.md"):
+def llmq(gpu, model, samples, tokens_per_second, file="README.md"):
     """2^19 tokens a step; bf16 weights and moments; nothing recomputed, and nothing kept on the host."""
-    return Case("LLMQ", LLMQ + file, card, model, 1024, samples, 512 // samples, tokens_per_second)
+    return Case("LLMQ", LLMQ + file, gpu, model, 1024, samples, 512 // samples, tokens_per_second)
 
 
 CASES = [

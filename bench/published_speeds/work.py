@@ -58,7 +58,7 @@ def moved_bytes(case):
     return elements * ELEMENT_BYTES + trained * case.state_bytes / (case.tokens * case.samples * case.passes)
 
 
-def rehearse(case, build):
+def dry_run(case, build):
     """The plan, with all fixed that it could choose; whether it fits the card does not matter."""
     model = MODELS[case.model]
     blocks = round(model.num_hidden_layers * case.recomputed)
@@ -66,7 +66,7 @@ def rehearse(case, build):
     with tempfile.TemporaryDirectory() as folder:
         model.write(Path(folder))
         command = [
-            str(build / "vlmtrain"), "plan", "--gpu", case.card, "--model", folder, *method, "--images", "0",
+            str(build / "vlmtrain"), "plan", "--gpu", case.gpu, "--model", folder, *method, "--images", "0",
             "--text-tokens", str(case.tokens), "--answer-tokens", str(case.tokens - 1),
             "--micro-batch", str(case.samples), "--global-batch", str(case.samples * case.passes),
             "--recompute", str(blocks) if blocks else "none", "--json", "memory.vision_tiles_per_pass=0",
@@ -79,8 +79,8 @@ def rehearse(case, build):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def work_of(case, build):
-    plan = rehearse(case, build)
+def make_work(case, build):
+    plan = dry_run(case, build)
     if plan["tokens_per_sample"] != case.tokens:
         raise SystemExit(f"{case.model}: a sample of the plan has {plan['tokens_per_sample']} tokens")
     cost = plan["rehearsed_step_cost"]

@@ -9,7 +9,7 @@ from vlmtrain.built_for import GLIBC, TORCH
 
 # realpath, as the loader does: package managers that link files from a store leave LibTorch elsewhere.
 PROGRAM = os.path.realpath(os.path.join(os.path.dirname(__file__), "vlmtrain"))
-REMEDY = f"{sys.executable} -m pip install torch=={TORCH}"
+SUGGESTION = f"{sys.executable} -m pip install torch=={TORCH}"
 
 
 def refuse(problem):
@@ -34,9 +34,9 @@ def check_host():
 
 def torch_folder():
     """The folder torch that LibTorch's libraries lie in: beside this package or wherever Python finds it."""
-    beside = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "torch")
-    if os.path.isfile(os.path.join(beside, "version.py")):
-        return beside, True
+    next_to = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "torch")
+    if os.path.isfile(os.path.join(next_to, "version.py")):
+        return next_to, True
     from importlib.util import find_spec  # without importing torch, which takes seconds
 
     spec = find_spec("torch")
@@ -45,16 +45,16 @@ def torch_folder():
 
 def check_torch(folder):
     if folder is None:
-        refuse(f"torch {TORCH} is not installed for this Python: {REMEDY}")
+        refuse(f"torch {TORCH} is not installed for this Python: {SUGGESTION}")
     try:
         with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
-            found = re.search(r"^__version__ = ['\"]([^'\"]+)", file.read(), re.MULTILINE)
+            match = re.search(r"^__version__ = ['\"]([^'\"]+)", file.read(), re.MULTILINE)
     except OSError:
-        found = None
-    if found is None or found[1].split("+")[0] != TORCH:
-        refuse(f"{folder} is torch {found[1] if found else 'of an unknown version'}; this wheel was built for {TORCH}: {REMEDY}")
+        match = None
+    if match is None or match[1].split("+")[0] != TORCH:
+        refuse(f"{folder} is torch {match[1] if match else 'of an unknown version'}; this wheel was built for {TORCH}: {SUGGESTION}")
     if not os.path.isfile(os.path.join(folder, "lib", "libtorch_cpu.so")):
-        refuse(f"{folder} has no lib/libtorch_cpu.so; install it anew: {REMEDY} --force-reinstall")
+        refuse(f"{folder} has no lib/libtorch_cpu.so; install it anew: {SUGGESTION} --force-reinstall")
 
 
 def library_path(folder):
@@ -63,7 +63,7 @@ def library_path(folder):
 
     nvidia = find_spec("nvidia")
     if nvidia is None and has_cuda(folder):
-        refuse(f"{folder} needs CUDA's libraries (the folder nvidia, which pip puts beside it): {REMEDY} --force-reinstall")
+        refuse(f"{folder} needs CUDA's libraries (the folder nvidia, which pip puts beside it): {SUGGESTION} --force-reinstall")
     libraries = [os.path.join(folder, "lib")]
     for place in nvidia.submodule_search_locations if nvidia else ():
         libraries += (os.path.join(place, name, "lib") for name in sorted(os.listdir(place)))
@@ -76,9 +76,9 @@ def has_cuda(folder):
 
 def main():
     check_host()
-    folder, is_beside = torch_folder()
+    folder, is_bundled = torch_folder()
     check_torch(folder)
-    if not is_beside or (has_cuda(folder) and not os.path.isdir(os.path.join(folder, "..", "nvidia"))):
+    if not is_bundled or (has_cuda(folder) and not os.path.isdir(os.path.join(folder, "..", "nvidia"))):
         os.environ["LD_LIBRARY_PATH"] = library_path(folder)
     # Python ignores these, and what is ignored stays so.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -82,7 +82,7 @@ TRAININGS = {
 }
 
 # name → card, preset, settings, environment
-ON_CARDS = {
+VIRTUAL_GPU_RUNS = {
     "h100-smolvlm-bf16": ("h100", "smolvlm-tiny", precision("bf16"), {}),
     "a100-40-qwen2.5-vl-lora": ("a100-40", "qwen2.5-vl-tiny", {**precision("bf16"), **LORA, **EVALUATION}, {}),
     "rtx4090-llava-8bit": ("rtx4090", "llava-tiny", {**SINGLE, **precision("bf16"), **states("8bit"), "memory.recompute": "auto"}, {}),
@@ -105,7 +105,7 @@ MODEL_PLANS = {
     "qwen3-vl-8b-lora": ["--model", "qwen3-vl-8b", "--finetune", "lora", "--video-frames", "32", "--video-size", "640x360"],
     "nanovlm-460m-fp16": ["--model", "nanovlm-460m", "--finetune", "full", "--precision", "fp16", "--global-batch", "32"],
 }
-CARDS = {"h100": ["--gpu", "h100"], "a100-40": ["--gpu", "a100-40"], "rtx4090": ["--gpu", "rtx4090"], "t4": ["--gpu", "t4"],
+GPUS = {"h100": ["--gpu", "h100"], "a100-40": ["--gpu", "a100-40"], "rtx4090": ["--gpu", "rtx4090"], "t4": ["--gpu", "t4"],
          "12gb": ["--gpu-gb", "12"]}
 WITHOUT_BF16 = {"t4"}
 
@@ -163,13 +163,13 @@ def stopped(program):
             "weights": files["weights"]["last"]}
 
 
-def on_card(name, card, preset, settings, environment):
+def on_gpu(name, gpu, preset, settings, environment):
     def outcome(program):
         folder = program.fresh_folder(name)
         path = folder / "trace.txt"
-        code = train(program, folder, preset, settings, f"virtual:{card}",
+        code = train(program, folder, preset, settings, f"virtual:{gpu}",
                      environment={**environment, "VLMTRAIN_VGPU_TRACE": str(path)})
-        files = run_files(folder / "run" / f"virtual-{card}")
+        files = run_files(folder / "run" / f"virtual-{gpu}")
         return {"exit code": code, **files, "launches": trace(path)}
     return Case(name, outcome)
 
@@ -220,8 +220,8 @@ def all_cases():
     cases += [Case("train/resume-extended", extended), Case("train/resume-stopped", stopped)]
     cases += [use(preset) for preset in PRESETS] + [Case("use/merge", merged)]
     for model, words in MODEL_PLANS.items():
-        for card, card_words in CARDS.items():
-            lacks_bf16 = card in WITHOUT_BF16 and "--precision" not in words
-            cases.append(plan(f"plan/{model}/{card}", [*words, *card_words, *(["--precision", "fp16"] if lacks_bf16 else [])]))
-    cases += [on_card(f"card/{name}", *rest) for name, rest in ON_CARDS.items()]
+        for gpu, gpu_flags in GPUS.items():
+            lacks_bf16 = gpu in WITHOUT_BF16 and "--precision" not in words
+            cases.append(plan(f"plan/{model}/{gpu}", [*words, *gpu_flags, *(["--precision", "fp16"] if lacks_bf16 else [])]))
+    cases += [on_gpu(f"card/{name}", *rest) for name, rest in VIRTUAL_GPU_RUNS.items()]
     return cases

@@ -41,24 +41,24 @@ def write_data(folder):
             inputs.write_waves(folder / f"video-{video}" / f"{frame}.png", 84, 56 + 28 * video, 10 * video + frame)
     source = random.Random(SEED)
 
-    def pictures(count):
+    def images(count):
         return [f"{source.randrange(len(SIZES))}.png" for _ in range(count)]
 
     def words(most):
         return min(most, max(2, int(source.lognormvariate(3, 1))))
 
-    write_records(folder / "mixed.json", [(pictures(i % 3), [], TASKS[i * i % 3], words(120)) for i in range(48)])
-    write_records(folder / "single.json", [(pictures(1), [], None, words(40)) for _ in range(24)])
+    write_records(folder / "mixed.json", [(images(i % 3), [], TASKS[i * i % 3], words(120)) for i in range(48)])
+    write_records(folder / "single.json", [(images(1), [], None, words(40)) for _ in range(24)])
     write_records(folder / "videos.json",
-                  [(pictures(i % 2), [f"video-{i % 2}"] if i % 3 else [], None, words(40)) for i in range(12)])
-    write_records(folder / "held_out.json", [(pictures(i % 2), [], TASKS[i % 3], 3) for i in range(8)])
+                  [(images(i % 2), [f"video-{i % 2}"] if i % 3 else [], None, words(40)) for i in range(12)])
+    write_records(folder / "held_out.json", [(images(i % 2), [], TASKS[i % 3], 3) for i in range(8)])
 
 
 def write_records(path, samples):
     records = []
-    for i, (pictures, videos, task, words) in enumerate(samples):
-        marks = "<image>\n" * len(pictures) + "<video>\n" * len(videos)
-        record = {"id": f"{path.stem}-{i}", "image": pictures,
+    for i, (images, videos, task, words) in enumerate(samples):
+        marks = "<image>\n" * len(images) + "<video>\n" * len(videos)
+        record = {"id": f"{path.stem}-{i}", "image": images,
                   "conversations": [{"from": "human", "value": marks + inputs.text(i, 3 + i % 7) + "?"},
                                     {"from": "gpt", "value": inputs.text(1000 + i, words)}]}
         if videos:

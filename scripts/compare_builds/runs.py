@@ -51,8 +51,8 @@ class Program:
                 process.kill()
                 process.communicate()
         if process.returncode not in expected:
-            said = (folder / "stderr.txt").read_text().strip().splitlines() or ["nothing was said"]
-            raise Failed(f"exit code {process.returncode}: {said[-1]}")
+            output = (folder / "stderr.txt").read_text().strip().splitlines() or ["nothing was said"]
+            raise Failed(f"exit code {process.returncode}: {output[-1]}")
         return process.returncode, out
 
 
@@ -108,8 +108,8 @@ def checkpoint(folder):
 
 
 def last_checkpoint(run):
-    found = sorted((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
-    return {"checkpoints": [path.name for path in found], "last": checkpoint(found[-1])} if found else None
+    folders = sorted((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    return {"checkpoints": [path.name for path in folders], "last": checkpoint(folders[-1])} if folders else None
 
 
 def run_files(run):

@@ -75,11 +75,11 @@ def packed_state():
     """Returns what `pack` wrote, if this is a copy without the repository's history, and unpacks what the call carries."""
     if (inputs.ROOT / ".git").exists():
         return None
-    found = sorted(carried.CALLS.glob("call-*/queue.json"))
-    if not found:
+    calls = sorted(carried.CALLS.glob("call-*/queue.json"))
+    if not calls:
         return None
     carried.receive()
-    return json.loads(found[-1].read_text())
+    return json.loads(calls[-1].read_text())
 
 
 def make_bench(arguments, device, out):
@@ -118,7 +118,7 @@ def run(arguments, parser):
         say("No entry is due; --again repeats them.")
         return 0
     bench = make_bench(arguments, device, arguments.out)
-    runner.log_to(bench.attach("log.txt"))
+    runner.set_log_file(bench.attach("log.txt"))
     archive = arguments.archive or arguments.out / runner.ARCHIVE
     archive.parent.mkdir(parents=True, exist_ok=True)
     machine = programs.describe_machine(device)
@@ -133,8 +133,8 @@ def dry(arguments, parser):
     with tempfile.TemporaryDirectory() as folder:
         arguments.work = arguments.work or Path(folder) / "work"
         for entry in arguments.entries or ENTRIES:
-            left = ends - time.monotonic()
-            if left <= 0:
+            remaining = ends - time.monotonic()
+            if remaining <= 0:
                 remains = True
                 break
             device = arguments.device or entry.dry_device
@@ -147,7 +147,7 @@ def dry(arguments, parser):
             if not any(arguments.only in check.name for check in entry.checks(bench)):
                 continue
             say(f"== {entry.name} on {bench.device}: {entry.title}")
-            result = runner.run_entry(entry, bench, programs.describe_machine(bench.device), "dry", left, only=arguments.only)
+            result = runner.run_entry(entry, bench, programs.describe_machine(bench.device), "dry", remaining, only=arguments.only)
             say(f"   {result['seconds']:.0f} s")
             done.append(result)
             remains = remains or not result["complete"]
@@ -158,8 +158,8 @@ def list_entries(arguments, _):
     queue = Queue(ENTRIES, packed=packed_state(), newer=arguments.out)
     for entry in ENTRIES:
         result = queue.results[entry.name]
-        seen = f"{result['gpu']}, {result['date']}, {result['commit']}" if result else ""
-        say(f"{entry.name:<26} {entry.seconds:>4} s  {queue.states[entry.name]:<15} {seen}")
+        latest = f"{result['gpu']}, {result['date']}, {result['commit']}" if result else ""
+        say(f"{entry.name:<26} {entry.seconds:>4} s  {queue.states[entry.name]:<15} {latest}")
     due = queue.due()
     say(f"{len(due)} of {len(ENTRIES)} due, about {sum(entry.seconds for entry in due)} s")
     return 0
@@ -174,7 +174,7 @@ def print_names(*_):
 def pack_queue(arguments, _):
     queue = Queue(ENTRIES)
     entries = arguments.entries or [entry for entry in ENTRIES if queue.states[entry.name] != DONE]
-    names = pack.folders_of(entries)
+    names = pack.find_folders(entries)
     pack.build(names, not arguments.no_build)
     pack.reduce_checkout(names)
     say("\n".join(pack.write_calls(names, queue)))
@@ -203,13 +203,13 @@ def collect(arguments, parser):
     if not archive.exists():
         parser.error(f"{archive}: does not exist; collect takes the folder that --out named, or {runner.ARCHIVE} of it")
     try:
-        found = read_archive(archive)
+        calls = read_archive(archive)
     except (OSError, EOFError, tarfile.TarError, ValueError) as error:
         parser.error(f"{archive}: {error}; nothing was collected")
-    if not found:
+    if not calls:
         parser.error(f"{archive}: has no result of an entry; collect takes what `run` wrote")
     RESULTS.mkdir(exist_ok=True)
-    for name, (content, result) in found.items():
+    for name, (content, result) in calls.items():
         present = read_result(RESULTS, name)
         if not result["device"].startswith("cuda"):
             say(f"left out {name}: it is of {result['gpu']}, not of a GPU")
@@ -223,7 +223,7 @@ def collect(arguments, parser):
 
 def read_archive(path):
     """Returns content and value of each result in an archive, by entry. Raises if one of them is broken."""
-    found = {}
+    calls = {}
     names = {f"{entry.name}.json": entry.name for entry in ENTRIES}
     with tarfile.open(path) as opened:
         for member in opened.getmembers():
@@ -238,8 +238,8 @@ def read_archive(path):
                 check_result(name, result)
             except ValueError as error:
                 raise ValueError(f"{member.name}: {error}") from None
-            found[name] = content, result
-    return found
+            calls[name] = content, result
+    return calls
 
 
 def self_test(arguments, _):
@@ -252,7 +252,7 @@ def self_test(arguments, _):
                 continue
             for name, fault in [("nothing planted", {}), *check.faults.items()]:
                 bench.fault, bench.clock = fault, program.Clock(300)
-                outcome = runner.outcome_of(check, bench)
+                outcome = runner.describe_outcome(check, bench)
                 expected = results.FAILED if fault else results.PASSED
                 right = outcome.state in (expected, results.SKIPPED)
                 count += 1

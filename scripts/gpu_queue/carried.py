@@ -30,15 +30,15 @@ def compress(folder, archive):
 def write_calls(archives, room, folder):
     """Fills `folder`/call-1, call-2 … with pieces of the archives, at most `room` bytes per call. Returns the folders."""
     shutil.rmtree(folder, ignore_errors=True)
-    cuts, left, call = [], room, 1  # (archive, offset, bytes, call)
+    cuts, remaining, call = [], room, 1  # (archive, offset, bytes, call)
     for archive in archives:
         offset, size = 0, archive.stat().st_size
         while offset < size:
-            length = min(size - offset, left)
+            length = min(size - offset, remaining)
             cuts.append((archive, offset, length, call))
-            offset, left = offset + length, left - length
-            if left == 0:
-                left, call = room, call + 1
+            offset, remaining = offset + length, remaining - length
+            if remaining == 0:
+                remaining, call = room, call + 1
     for archive, offset, length, call in cuts:
         pieces = [cut for cut in cuts if cut[0] == archive]
         number = pieces.index((archive, offset, length, call)) + 1
@@ -50,12 +50,12 @@ def write_calls(archives, room, folder):
     return sorted(folder.glob("call-*"))
 
 
-def receive(folder=CALLS, kept=KEPT):
+def receive(folder=CALLS, results_folder=KEPT):
     """Takes what this call carries out of the checkout, and unpacks the archives of which all pieces have arrived.
 
     Returns the names of the folders in `kept`/carried.
     """
-    pieces = kept / "pieces"
+    pieces = results_folder / "pieces"
     pieces.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("call-*/*"):
         if PIECE.fullmatch(path.name):
@@ -64,10 +64,10 @@ def receive(folder=CALLS, kept=KEPT):
     for path in pieces.iterdir():
         match = PIECE.fullmatch(path.name)
         by_name.setdefault((match["name"], int(match["count"])), {})[int(match["number"])] = path
-    for (name, count), found in by_name.items():
-        if len(found) == count:
-            unpack(name, [found[number] for number in sorted(found)], kept / "carried" / name)
-    return sorted(path.name for path in (kept / "carried").glob("*") if path.is_dir())
+    for (name, count), result in by_name.items():
+        if len(result) == count:
+            unpack(name, [result[number] for number in sorted(result)], results_folder / "carried" / name)
+    return sorted(path.name for path in (results_folder / "carried").glob("*") if path.is_dir())
 
 
 def unpack(name, pieces, folder):

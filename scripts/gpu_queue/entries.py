@@ -23,7 +23,7 @@ ENTRIES = [
           plan_accuracy.checks, STEP + PLANNING),
     *[Entry(f"cuda-context-{gpu.lower()}", f"The CUDA context of an {gpu}", 16,
             "What a process takes outside PyTorch's allocator, after its first step and at its end, is at most what plans subtract.",
-            cuda_context.checks, STEP + PLANNING, dry_device=f"virtual:{gpu.lower()}", unusable=cuda_context.unusable_without(gpu))
+            cuda_context.checks, STEP + PLANNING, dry_device=f"virtual:{gpu.lower()}", unusable=cuda_context.find_missing_packages(gpu))
       for gpu in ("H100", "H200")],
     Entry("interruptions", "Kill, stop and resume; checkpoints that are written while steps go on", 130,
           "After resuming, losses and weights as without an interruption, within what the order of fp32 sums allows; which bits are equal.",

@@ -22,14 +22,14 @@ class PackFailed(Exception):
     pass
 
 
-def size_of(paths):
+def measure_size(paths):
     return sum(path.stat().st_size for path in paths)
 
 
 def checkout_bytes():
     """Returns the size of the files that travel: tracked or not ignored."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").stdout.split("\0")
-    return size_of([inputs.ROOT / name for name in set(listed) if name and (inputs.ROOT / name).is_file()])
+    return measure_size([inputs.ROOT / name for name in set(listed) if name and (inputs.ROOT / name).is_file()])
 
 
 def reduce_checkout(names):
@@ -58,7 +58,7 @@ def build_portable(folder):
     (folder / "gpu_tests").replace(tests / "gpu_tests")
 
 
-def folders_of(entries):
+def find_folders(entries):
     """Returns the carried folders that the entries need, in order, without repetition."""
     return list(dict.fromkeys(name for entry in entries for name in entry.carry))
 
@@ -106,7 +106,7 @@ def write_calls(names, queue, folder=carried.CALLS):
     lines += [f"{name} {archive.stat().st_size / 2 ** 20:.1f} MiB, compressed" for name, archive in zip(names, archives)]
     for call in calls:
         (call / "queue.json").write_text(json.dumps(queue.to_pack(), indent=1) + "\n")
-        total = checkout + size_of(call.iterdir())
+        total = checkout + measure_size(call.iterdir())
         command = "keep" if call != calls[-1] else "--seconds 540 --archive $OUT/results.tar.gz"
         lines.append(f"{call.name}: {total / 2 ** 20:.1f} of {LIMIT_BYTES // 2 ** 20} MiB; carry gpu-queue/{call.name}; scripts/gpu_queue.sh {command}")
     return lines

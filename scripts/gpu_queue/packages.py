@@ -23,10 +23,10 @@ def download(requirement, folder):
     """Returns the path of a package's wheel."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", folder, requirement]
     ended = subprocess.run(command, capture_output=True, text=True)
-    found = list(Path(folder).glob(f"{requirement.partition('==')[0].replace('-', '_')}-*.whl"))
-    if ended.returncode != 0 or not found:
+    result = list(Path(folder).glob(f"{requirement.partition('==')[0].replace('-', '_')}-*.whl"))
+    if ended.returncode != 0 or not result:
         raise DownloadFailed(f"pip download {requirement}: {(ended.stderr.strip().splitlines() or ['no wheel'])[-1]}")
-    return found[0]
+    return result[0]
 
 
 def unpack(wheel, unneeded, folder):
@@ -38,15 +38,15 @@ def unpack(wheel, unneeded, folder):
 def build(folder):
     """Fills `folder`, unless it has the same packages."""
     done = folder / "packages.txt"
-    wanted = "\n".join(PACKAGES) + "\n"
-    if done.exists() and done.read_text() == wanted:
+    listing = "\n".join(PACKAGES) + "\n"
+    if done.exists() and done.read_text() == listing:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as wheels:
         for requirement, unneeded in PACKAGES.items():
             unpack(download(requirement, wheels), unneeded, folder)
-    done.write_text(wanted)
+    done.write_text(listing)
 
 
 def download_smollm2(folder):

@@ -56,6 +56,6 @@ def section(entry, result):
 
 
 def render(entries, folder=RESULTS):
-    found = [(entry, read_result(folder, entry.name)) for entry in entries]
-    text = INTRO + "".join(row(entry, result) for entry, result in found) + FIRST_LEASES
-    return text + "".join(section(entry, result) for entry, result in found if result)
+    actual = [(entry, read_result(folder, entry.name)) for entry in entries]
+    text = INTRO + "".join(row(entry, result) for entry, result in actual) + FIRST_LEASES
+    return text + "".join(section(entry, result) for entry, result in actual if result)

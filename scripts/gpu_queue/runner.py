@@ -21,7 +21,7 @@ PATIENCE = 2.5
 LOG = None
 
 
-def log_to(path):
+def set_log_file(path):
     """Appends everything that `say` prints to a file as well."""
     global LOG
     LOG = open(path, "a")
@@ -33,7 +33,7 @@ def say(text):
         print(text, file=LOG, flush=True)
 
 
-def outcome_of(check, bench):
+def describe_outcome(check, bench):
     """Runs one check. A check that breaks does not end the queue."""
     try:
         return check.do(bench)
@@ -86,16 +86,16 @@ def run_entry(entry, bench, machine, commit, seconds_left, finished=(), only="")
 
     def do(check):
         began = time.monotonic()
-        if bench.clock.left() < check.seconds:
-            outcome = results.Outcome(results.CUT, f"not started: {bench.clock.left():.0f} s remained of {check.seconds:.0f}; run the queue again")
+        if bench.clock.remaining() < check.seconds:
+            outcome = results.Outcome(results.CUT, f"not started: {bench.clock.remaining():.0f} s remained of {check.seconds:.0f}; run the queue again")
         else:
-            outcome = outcome_of(check, bench)
+            outcome = describe_outcome(check, bench)
         run.add(check, outcome, time.monotonic() - began)
 
     all_checks = entry.checks(bench)
-    chosen = [check for check in all_checks if check.name not in names and only in check.name]
+    selected = [check for check in all_checks if check.name not in names and only in check.name]
     with ThreadPoolExecutor(entry.jobs) as pool:
-        list(pool.map(do, chosen))
+        list(pool.map(do, selected))
     run.result["complete"] = len(run.result["checks"]) == len(all_checks) and results.CUT not in run.states()
     run.write()
     return run.result
@@ -130,12 +130,12 @@ def run_queue(queue, entries, bench, machine, seconds, archive, again=False, onl
         first = next((check for check in entry.checks(bench) if check.name not in names and only in check.name), None)
         if first is None and only:
             continue
-        if first is not None and deadline.left() < first.seconds:
-            say(f"== {entry.name}: not started, {deadline.left():.0f} s remain")
+        if first is not None and deadline.remaining() < first.seconds:
+            say(f"== {entry.name}: not started, {deadline.remaining():.0f} s remain")
             remains = True
             continue
-        say(f"== {entry.name}: {entry.title} (about {entry.seconds} s; {deadline.left():.0f} s remain)")
-        result = run_entry(entry, bench, machine, queue.commit, deadline.left(), finished, only)
+        say(f"== {entry.name}: {entry.title} (about {entry.seconds} s; {deadline.remaining():.0f} s remain)")
+        result = run_entry(entry, bench, machine, queue.commit, deadline.remaining(), finished, only)
         write_archive(bench.out, archive)
         done.append(result)
         remains = remains or not result["complete"]

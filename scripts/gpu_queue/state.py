@@ -80,7 +80,7 @@ def is_complete(result):
     return bool(result["checks"]) and result["complete"] and all(check["state"] in FINAL for check in result["checks"])
 
 
-def state_of(entry, result):
+def find_state(entry, result):
     if result is None:
         return NEVER
     if changed_paths(entry, result["commit"]) != []:
@@ -103,7 +103,7 @@ class Queue:
         for entry in entries:
             known = packed["entries"].get(entry.name, {"state": NEVER, "result": None}) if packed else None
             result = known["result"] if packed else read_result(folder, entry.name)
-            self.states[entry.name] = known["state"] if packed else state_of(entry, result)
+            self.states[entry.name] = known["state"] if packed else find_state(entry, result)
             self.results[entry.name] = result
             running = read_result(newer, entry.name) if newer else None
             if running and (running["commit"], running["device"]) == (self.commit, device):

@@ -33,7 +33,7 @@ def write(name, value):
     (BUILD / name).write_text(json.dumps(value, indent=1) + "\n")
 
 
-def part_of(mutant):
+def find_part(mutant):
     return mutant["path"].split("/")[1]
 
 
@@ -44,23 +44,23 @@ def identity(mutant):
 def make(arguments):
     clang.cindex.Config.set_library_file(arguments.libclang)
     before = {identity(mutant): mutant["number"] for mutant in read("mutants.json", [])}
-    after = building.make(ROOT, BUILD, arguments.count, arguments.seed, arguments.jobs, programs_of(arguments))
+    after = building.make(ROOT, BUILD, arguments.count, arguments.seed, arguments.jobs, find_programs(arguments))
     # What was seen of mutants that are still there stays true as far as the code does; `run --survivors` looks again.
     numbers = {before[identity(mutant)]: mutant["number"] for mutant in after if identity(mutant) in before}
     results = read("results.json", {})
     write("results.json", {str(new): results[str(old)] for old, new in numbers.items() if str(old) in results})
     coverage = read("coverage.json", {})
-    parts_seen_anew = {part_of(mutant) for mutant in after if identity(mutant) not in before}
+    affected_parts = {find_part(mutant) for mutant in after if identity(mutant) not in before}
     for program in list(coverage):
-        if any(building.PROGRAMS[part] == program for part in parts_seen_anew) or program not in building.PROGRAMS.values():
+        if any(building.PROGRAMS[part] == program for part in affected_parts) or program not in building.PROGRAMS.values():
             del coverage[program]
             continue
-        for found in coverage[program].values():
-            found["reached"] = sorted(numbers[old] for old in found["reached"] if old in numbers)
+        for result in coverage[program].values():
+            result["reached"] = sorted(numbers[old] for old in result["reached"] if old in numbers)
     write("coverage.json", coverage)
 
 
-def programs_of(arguments):
+def find_programs(arguments):
     return [*building.PROGRAMS.values(), *arguments.also]
 
 
@@ -69,25 +69,25 @@ def run(arguments):
     coverage = read("coverage.json", {})
     results = read("results.json", {})
     if arguments.fresh:
-        coverage = {name: {test: found for test, found in tests.items() if not any(w in test for w in arguments.fresh)}
+        coverage = {name: {test: result for test, result in tests.items() if not any(w in test for w in arguments.fresh)}
                     for name, tests in coverage.items()}
     names = arguments.programs or list(building.PROGRAMS.values())
     programs = {name: measure.Program(str(BUILD / "tests" / name)) for name in names}
     for name, program in programs.items():
         coverage[name] = measure.cover(program, arguments.jobs, coverage.get(name, {}), arguments.filter)
         write("coverage.json", coverage)
-        failing = [test for test, found in coverage[name].items() if not found["passes"]]
+        failing = [test for test, result in coverage[name].items() if not result["passes"]]
         print(f"{name}: {len(coverage[name])} tests in {sum(t['seconds'] for t in coverage[name].values()):.0f} s"
               + (f"; fail without a mutant: {', '.join(failing)}" if failing else ""), flush=True)
 
-    chosen = {name: {test: coverage[name][test] for test in program.tests(arguments.filter)}
+    selected = {name: {test: coverage[name][test] for test in program.tests(arguments.filter)}
               for name, program in programs.items()}
 
     def save(mutant, program, what):
         if what == "" and arguments.filter != "*":
             what = False  # not by these tests
-        found = results.setdefault(str(mutant["number"]), {})
-        found[program.name] = what
+        result = results.setdefault(str(mutant["number"]), {})
+        result[program.name] = what
         write("results.json", results)
         verdict = {None: "not reached", False: "not yet caught", "": "SURVIVES"}.get(what, what)
         print(f"{mutant['number']:4} {mutant['path']}:{mutant['line']} {program.name}: {verdict}", flush=True)
@@ -99,9 +99,9 @@ def run(arguments):
         if (arguments.numbers and number not in arguments.numbers) or any(known.values()):
             continue
         for name in names:
-            belongs = name == building.PROGRAMS[part_of(mutant)] or name not in building.PROGRAMS.values()
+            belongs = name == building.PROGRAMS[find_part(mutant)] or name not in building.PROGRAMS.values()
             if belongs and (arguments.survivors or name not in known):
-                hunts.append((mutant, programs[name], chosen[name]))
+                hunts.append((mutant, programs[name], selected[name]))
     measure.hunt_all(hunts, arguments.jobs, arguments.budget, save)
     report(arguments)
 
@@ -111,7 +111,7 @@ def shown(text, most=90):
     return f"`{text}`" if len(text) <= most else f"`{text[:most]} …`"
 
 
-def change_of(mutant):
+def find_change(mutant):
     before, after = mutant["before"], mutant["after"]
     if mutant["kind"] == "constant":
         return f"{before.split(' in `')[0]} → {after} in {shown(before.split(' in `')[1].removesuffix('`'))}"
@@ -128,18 +128,18 @@ def report(arguments):
     counts = collections.defaultdict(collections.Counter)
     survivors, named = [], []
     for mutant in mutants:
-        found = results.get(str(mutant["number"]), {})
-        by_any = next(filter(None, found.values()), None)
+        result = results.get(str(mutant["number"]), {})
+        by_any = next(filter(None, result.values()), None)
         if mutant["kind"] == "named":
             named.append((mutant, by_any))
             continue
-        for row in (part_of(mutant), "in all"):
+        for row in (find_part(mutant), "in all"):
             counts[row]["mutants"] += 1
-            counts[row]["own"] += bool(found.get(building.PROGRAMS[part_of(mutant)]))
+            counts[row]["own"] += bool(result.get(building.PROGRAMS[find_part(mutant)]))
             counts[row]["any"] += bool(by_any)
         if not by_any:
-            survivors.append((mutant, "not reached" if all(what is None for what in found.values()) else
-                              "not all tests run" if False in found.values() else "survives"))
+            survivors.append((mutant, "not reached" if all(what is None for what in result.values()) else
+                              "not all tests run" if False in result.values() else "survives"))
     print("\n| Part | mutants | caught by the part's own program | or by another |\n|---|---|---|---|")
     for row in (*building.PROGRAMS, "in all"):
         count = counts[row]
@@ -148,7 +148,7 @@ def report(arguments):
     print("\n| Where | kind | change | |\n|---|---|---|---|")
     for mutant, verdict in survivors:
         print(f"| {mutant['number']} `{mutant['path']}:{mutant['line']}` {mutant['function']} | {mutant['kind']} | "
-              f"{change_of(mutant)} | {verdict} |")
+              f"{find_change(mutant)} | {verdict} |")
     print("\n| Named | caught by |\n|---|---|")
     for mutant, by_any in named:
         print(f"| {mutant['after']} | {by_any} |")

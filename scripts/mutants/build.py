@@ -27,19 +27,19 @@ def _texts(root):
             for path in (root / "src" / part).rglob("*.cpp")}
 
 
-def _write_sources(root, texts, sources, drawn):
+def _write_sources(root, texts, sources, sampled):
     for name, text in texts.items():
-        mutants = [mutant for mutant in drawn if mutant.path == name]
+        mutants = [mutant for mutant in sampled if mutant.path == name]
         _write_if_changed(sources / name, rewrite.rewrite(text, mutants, f"{root}/scripts/mutants/chooser.h"))
 
 
-def _refused(drawn, output):
+def _refused(sampled, output):
     """The mutants that the compiler's errors are about."""
     refused = set()
     for path, line in re.findall(r"(src/[\w/]+\.cpp):(\d+):\d+: (?:error|note)", output):
-        refused |= {m.key() for m in drawn if m.path == path and m.line <= int(line) <= m.last_line}
+        refused |= {m.key() for m in sampled if m.path == path and m.line <= int(line) <= m.last_line}
     for name in re.findall(r"the value of ‘(?:[\w:{}]*::)?(\w+)’ is not usable in a constant expression", output):
-        refused |= {m.key() for m in drawn if m.constexpr_at >= 0 and re.search(rf"\b{name}\b", m.before)}
+        refused |= {m.key() for m in sampled if m.constexpr_at >= 0 and re.search(rf"\b{name}\b", m.before)}
     return refused
 
 
@@ -48,32 +48,32 @@ def make(root, build, count, seed, jobs, targets):
     configure(root, build)
     texts = _texts(root)
     with multiprocessing.Pool(jobs) as pool:
-        found = candidates.find(root, build, pool)
-    lines = {path: texts[path].count(b"\n") for path in {c.path for c in found}}
+        all_candidates = candidates.find(root, build, pool)
+    lines = {path: texts[path].count(b"\n") for path in {c.path for c in all_candidates}}
     # A named one is the only one of its lines.
     extra = list(named.named(root))
-    found = [c for c in found if not any(c.path == n.path and c.line == n.line for n in extra)]
+    all_candidates = [c for c in all_candidates if not any(c.path == n.path and c.line == n.line for n in extra)]
     refused = set()
     sources = build / "mutated"
     while True:
-        drawn = draw.draw(found, lines, count, seed, refused) + extra
-        for mutant in drawn:
+        sampled = draw.draw(all_candidates, lines, count, seed, refused) + extra
+        for mutant in sampled:
             mutant.last_line = mutant.line + texts[mutant.path][mutant.start : mutant.end].count(b"\n")
         if _texts(root) != texts:
             raise SystemExit("the sources have changed meanwhile; start again")
-        _write_sources(root, texts, sources, drawn)
+        _write_sources(root, texts, sources, sampled)
         configure(root, build, f"-DVLMTRAIN_MUTANTS={sources}")
         done = subprocess.run(["cmake", "--build", build, f"-j{jobs}", "--target", *targets, "--", "-k", "0"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode == 0:
             break
-        more = _refused(drawn, done.stdout)
-        print(f"{len(more)} of {len(drawn)} do not compile", flush=True)
+        more = _refused(sampled, done.stdout)
+        print(f"{len(more)} of {len(sampled)} do not compile", flush=True)
         if not more - refused:
             raise SystemExit(done.stdout[-8000:])
         refused |= more
     listed = [{name: getattr(mutant, name) for name in ("number", "path", "line", "kind", "function", "before", "after")}
-              for mutant in drawn]
+              for mutant in sampled]
     (build / "mutants.json").write_text(json.dumps(listed, indent=1) + "\n")
-    print(f"{len(found)} candidates, {len(drawn)} drawn, {len(refused)} did not compile")
+    print(f"{len(all_candidates)} candidates, {len(sampled)} drawn, {len(refused)} did not compile")
     return listed

@@ -57,11 +57,11 @@ def _arguments(build, part):
     for entry in json.loads((build / "compile_commands.json").read_text()):
         if f"CMakeFiles/vlmtrain_{part}.dir/" in entry["command"]:
             words = shlex.split(entry["command"])
-            kept = [word for word in words if re.match(r"-(D|I|std=)", word)]
+            flags = [word for word in words if re.match(r"-(D|I|std=)", word)]
             for at, word in enumerate(words):
                 if word == "-isystem":
-                    kept += words[at : at + 2]
-            return kept
+                    flags += words[at : at + 2]
+            return flags
     raise SystemExit(f"{build} has no part {part}")
 
 
@@ -69,7 +69,7 @@ class _Walker:
     def __init__(self, root, path):
         self.path = path
         self.text = (root / path).read_bytes()
-        self.found = []
+        self.candidates = []
 
     def source(self, start, end):
         return self.text[start:end].decode()
@@ -79,7 +79,7 @@ class _Walker:
         if before is None:
             before = self.source(start, end)
         line = self.text.count(b"\n", 0, start) + 1
-        self.found.append(Candidate(self.path, kind, start, end, line, [list(piece) for piece in pieces],
+        self.candidates.append(Candidate(self.path, kind, start, end, line, [list(piece) for piece in pieces],
                                     " ".join(before.split()), " ".join(after.split()), how, self.constexpr_at,
                                     self.function, **more))
 
@@ -213,7 +213,7 @@ class _Walker:
         if after is not None:
             context = self.source(self.text.rfind(b"\n", 0, extent[0]) + 1, self.text.find(b"\n", extent[1]))
             self.add("constant", extent, after, "replace", before=text)
-            self.found[-1].before = f"{text} in `{' '.join(context.split())}`"
+            self.candidates[-1].before = f"{text} in `{' '.join(context.split())}`"
 
 
 def _read(argument):
@@ -228,7 +228,7 @@ def _read(argument):
     for cursor in unit.cursor.get_children():
         if cursor.location.file is not None and cursor.location.file.name in walkers:
             walkers[cursor.location.file.name].walk(cursor)
-    return [candidate for walker in walkers.values() for candidate in walker.found]
+    return [candidate for walker in walkers.values() for candidate in walker.candidates]
 
 
 def find(root, build, pool):
@@ -239,4 +239,4 @@ def find(root, build, pool):
         paths = sorted(str(path.relative_to(root)) for path in (root / "src" / part).rglob("*.cpp"))
         arguments = _arguments(build, part)
         jobs += [(root, paths[first : first + 8], arguments) for first in range(0, len(paths), 8)]
-    return [candidate for found in pool.map(_read, jobs) for candidate in found]
+    return [candidate for candidates in pool.map(_read, jobs) for candidate in candidates]

@@ -41,17 +41,17 @@ def draw(candidates, lines, count, seed, refused):
     files = collections.defaultdict(list)
     for candidate in candidates:
         files[candidate.path].append(candidate)
-    usable = {path: [candidate for candidate in order(found, seed) if candidate.key() not in refused]
-              for path, found in files.items()}
+    usable = {path: [candidate for candidate in order(all_candidates, seed) if candidate.key() not in refused]
+              for path, all_candidates in files.items()}
     shares = quotas({path: lines[path] for path in files}, count)
     # What a file cannot give, those with most left to choose from give.
     for path in usable:
         while shares[path] > len(usable[path]):
             shares[path] -= 1
             shares[max(sorted(usable), key=lambda other: len(usable[other]) - shares[other])] += 1
-    drawn = []
+    sampled = []
     for path in sorted(files):
-        drawn += sorted(usable[path][: shares[path]], key=lambda candidate: candidate.start)
-    for number, candidate in enumerate(drawn, 1):
+        sampled += sorted(usable[path][: shares[path]], key=lambda candidate: candidate.start)
+    for number, candidate in enumerate(sampled, 1):
         candidate.number = number
-    return drawn
+    return sampled

@@ -66,7 +66,7 @@ def cover(program, jobs, known, pattern="*"):
         return {**known, **dict(pool.map(one, program.tests(pattern)))}
 
 
-def _caught_by(status, output, names):
+def _find_catching_tests(status, output, names):
     if status is None:
         return "hang in " + (re.findall(r"\[ RUN      \] (\S+)", output) or names)[-1]
     failed = re.findall(r"\[  FAILED  \] ([\w./]+)", output)
@@ -82,8 +82,8 @@ def hunt(program, coverage, number, budget_seconds):
     if not tests:
         return None
     short = [name for seconds, name in tests if seconds < SHORT_SECONDS]
-    groups = [(sum(s for s, name in tests if name in set(chosen)), chosen)
-              for chosen in [short[:4], *(short[i : i + 40] for i in range(4, len(short), 40))] if chosen]
+    groups = [(sum(s for s, name in tests if name in set(selected)), selected)
+              for selected in [short[:4], *(short[i : i + 40] for i in range(4, len(short), 40))] if selected]
     groups += [(seconds, [name]) for seconds, name in tests if seconds >= SHORT_SECONDS]
     spent = 0
     for seconds, names in groups:
@@ -92,7 +92,7 @@ def hunt(program, coverage, number, budget_seconds):
             return False
         status, _, output = program.run(names, 5 * seconds + 20, VLMTRAIN_MUTANT=str(number))
         if status != 0:
-            return _caught_by(status, output, names)
+            return _find_catching_tests(status, output, names)
     return ""
 
 

@@ -17,26 +17,26 @@ def _rewritten(text, mutants, start, end):
 
 
 def _one(text, mutant, nested):
-    asked = b"::vlmtrain_mutant(%d)" % mutant.number
+    condition = b"::vlmtrain_mutant(%d)" % mutant.number
     pieces = [_rewritten(text, nested, *piece) for piece in mutant.pieces]
     if mutant.kind == "named":
         return mutant.how.removeprefix("text ").encode()
     how, *words = mutant.how.split(" ")
     if how == "operator":
         was, becomes = (word.encode() for word in words)
-        return b"(%s ? ((%s) %s (%s)) : ((%s) %s (%s)))" % (asked, pieces[0], becomes, pieces[1], pieces[0], was, pieces[1])
+        return b"(%s ? ((%s) %s (%s)) : ((%s) %s (%s)))" % (condition, pieces[0], becomes, pieces[1], pieces[0], was, pieces[1])
     if how == "negate":
-        return b"(%s != static_cast<bool>(%s))" % (asked, pieces[0])
+        return b"(%s != static_cast<bool>(%s))" % (condition, pieces[0])
     if how == "remove":
-        return b"(%s ? static_cast<void>(0) : static_cast<void>(%s))" % (asked, pieces[0])
+        return b"(%s ? static_cast<void>(0) : static_cast<void>(%s))" % (condition, pieces[0])
     if how == "replace":
-        return b"(%s ? %s : %s)" % (asked, mutant.after.encode(), text[mutant.start : mutant.end])
+        return b"(%s ? %s : %s)" % (condition, mutant.after.encode(), text[mutant.start : mutant.end])
     if how == "negate_return":
-        return b"return (%s != static_cast<bool>(%s))" % (asked, pieces[0])
+        return b"return (%s != static_cast<bool>(%s))" % (condition, pieces[0])
     if how == "return_one_more":
-        return b"return (%s ? (%s) + 1 : (%s))" % (asked, pieces[0], pieces[0])
+        return b"return (%s ? (%s) + 1 : (%s))" % (condition, pieces[0], pieces[0])
     assert how == "return_nothing", how
-    return b"if (%s) return {}; else return %s" % (asked, pieces[0])
+    return b"if (%s) return {}; else return %s" % (condition, pieces[0])
 
 
 def rewrite(text, mutants, header):

@@ -34,25 +34,25 @@ def print_list(parts):
 
 def print_status(root, parts):
     """Returns whether all parts have passed."""
-    found = {part.name: results.status(root, part) for part in parts}
+    status_by_part = {part.name: results.status(root, part) for part in parts}
     for part in parts:
         result = results.read_result(root, part)
-        print(f"{part.name:18} {found[part.name]:7}" + (f" {result['date']} {result['commit'][:8]}" if result else ""))
-    passed = sum(status == "passed" for status in found.values())
+        print(f"{part.name:18} {status_by_part[part.name]:7}" + (f" {result['date']} {result['commit'][:8]}" if result else ""))
+    passed = sum(status == "passed" for status in status_by_part.values())
     whole = passed == len(parts)
     print(f"{passed} of {len(parts)} parts have passed, with no later change; the whole has {'' if whole else 'not '}passed")
     return whole
 
 
-def chosen(parts, names):
+def select_parts(parts, names):
     """Returns the parts of these names, and those of which a name is the beginning."""
-    found = []
+    status_by_part = []
     for name in names:
         matching = [part for part in parts if part.name == name or part.name.startswith(name + "-")]
         if not matching:
             raise LookupError(f"{name}: no part has this name; --list prints all")
-        found += [part for part in matching if part not in found]
-    return found
+        status_by_part += [part for part in matching if part not in status_by_part]
+    return status_by_part
 
 
 def main():
@@ -77,7 +77,7 @@ def main():
         return 0 if print_status(ROOT, parts) else 1
     names = [*arguments.part, *arguments.names]
     try:
-        todo = chosen(parts, names) if names else [part for part in parts if results.status(ROOT, part) != "passed"]
+        todo = select_parts(parts, names) if names else [part for part in parts if results.status(ROOT, part) != "passed"]
     except LookupError as error:
         parser.error(str(error))
     outcomes = {}

@@ -14,9 +14,9 @@ class GgufModel:
 
     def __init__(self, path, architecture):
         self.reader = gguf.GGUFReader(path)
-        found = self.field("general.architecture")
-        if found != architecture:
-            raise BadSource(f"{path}: is a model of architecture {found}; needs {architecture}")
+        result = self.field("general.architecture")
+        if result != architecture:
+            raise BadSource(f"{path}: is a model of architecture {result}; needs {architecture}")
         self.architecture = architecture
         self.tensors = {tensor.name: tensor for tensor in self.reader.tensors}
 

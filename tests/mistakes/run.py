@@ -79,19 +79,19 @@ def without_log(text):
     return re.sub(r"(?m)^\d\d:\d\d:\d\d \w+ .*\n", "", text).strip()
 
 
-def problems_of(mistake, code, text):
-    found = [] if code == mistake.code else [f"exit {code} instead of {mistake.code}"]
+def find_problems(mistake, code, text):
+    result = [] if code == mistake.code else [f"exit {code} instead of {mistake.code}"]
     flat = " ".join(text.split())
-    found += [f"does not say: {words}" for words in mistake.words if words not in flat]
-    return found
+    result += [f"does not say: {words}" for words in mistake.words if words not in flat]
+    return result
 
 
 def row(number, mistake, code, text):
-    said = " ".join(without_log(text).split())
-    if len(said) > LONGEST_CELL:
-        said = said[:LONGEST_CELL].rsplit(" ", 1)[0] + " …"
-    said = said.removeprefix("vlmtrain: error: ").replace("|", "\\|").replace("`", "'")
-    return f"| {number} | {mistake.what} | {code} | {said} |"
+    output = " ".join(without_log(text).split())
+    if len(output) > LONGEST_CELL:
+        output = output[:LONGEST_CELL].rsplit(" ", 1)[0] + " …"
+    output = output.removeprefix("vlmtrain: error: ").replace("|", "\\|").replace("`", "'")
+    return f"| {number} | {mistake.what} | {code} | {output} |"
 
 
 HEAD = """# What is answered to a newcomer's mistakes
@@ -121,7 +121,7 @@ def main():
             answers = list(pool.map(lambda mistake: answer(mistake, binary, model), mistakes))
     failed = 0
     for mistake, (code, text) in zip(mistakes, answers):
-        problems = problems_of(mistake, code, text)
+        problems = find_problems(mistake, code, text)
         failed += bool(problems)
         if problems or arguments.show:
             print(f"== {mistake.what}: {'; '.join(problems) or 'as expected'}\n   exit {code}: {text.strip()}")

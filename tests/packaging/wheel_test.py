@@ -122,7 +122,7 @@ class Launcher(unittest.TestCase):
         for sentence in ("vlmtrain: error: ", *sentences):
             self.assertIn(sentence, result.stderr)
 
-    def test_the_program_runs_with_libtorch_beside_it(self):
+    def test_the_program_runs_with_libtorch_next_to_it(self):
         for name in ("torch", "nvidia"):
             (self.site / name).symlink_to(LIBTORCH / name)
         result = self.start("plan", "--gpu-gb", "24", "--model", "smolvlm-256m", "--images", "1")
@@ -187,21 +187,21 @@ class Launcher(unittest.TestCase):
         self.set_program("#!/bin/sh\nexec grep SigIgn /proc/self/status\n")
         self.assertEqual(int(self.start().stdout.split()[1], 16), 0)
 
-    def test_beside_libtorch_the_library_path_stays_as_it_is(self):
+    def test_next_to_libtorch_the_library_path_stays_unchanged(self):
         self.plant_torch(self.site)
         self.plant_nvidia(self.site)
         self.set_program('#!/bin/sh\necho "${LD_LIBRARY_PATH-none}"\n')
         self.assertEqual(self.start().stdout, "none\n")
         self.assertEqual(self.start(env={"LD_LIBRARY_PATH": "/mine"}).stdout, "/mine\n")
 
-    def test_elsewhere_libtorch_and_the_cuda_libraries_are_put_before_the_library_path(self):
+    def test_external_libtorch_and_cuda_libraries_come_first_in_the_library_path(self):
         torch_site, cuda_site = self.folder / "a", self.folder / "b"
         self.plant_torch(torch_site)
         self.plant_nvidia(torch_site, "nccl")
         self.plant_nvidia(cuda_site)
         self.set_program('#!/bin/sh\necho "$LD_LIBRARY_PATH"\n')
-        given = self.start(path=[torch_site, cuda_site], env={"LD_LIBRARY_PATH": "/mine"}).stdout.strip()
-        self.assertEqual(given, ":".join(map(str, (torch_site / "torch/lib", torch_site / "nvidia/nccl/lib",
+        library_path = self.start(path=[torch_site, cuda_site], env={"LD_LIBRARY_PATH": "/mine"}).stdout.strip()
+        self.assertEqual(library_path, ":".join(map(str, (torch_site / "torch/lib", torch_site / "nvidia/nccl/lib",
                                                    cuda_site / "nvidia/cu13/lib", "/mine"))))
 
     def test_linked_into_place_from_a_store_it_finds_libtorch(self):

@@ -31,25 +31,25 @@ PACKAGES = ("gguf", "peft", "PIL", "torch", "transformers")
 MISSING_PACKAGE = 77
 
 
-def checks_of(bench, models, steps):
+def find_checks(bench, models, steps):
     """Name → seconds that it takes at least, and the check. The order is that of their worth."""
     import curves
     import loss_scale
     import precision
     import tokens
 
-    found = {}
+    result = {}
     for model in models:
-        found[f"{model} token ids"] = (10, lambda model=model: tokens.check(bench, model))
-        found[f"{model} formats"] = (20, lambda model=model: precision.check_format(bench, model))
+        result[f"{model} token ids"] = (10, lambda model=model: tokens.check(bench, model))
+        result[f"{model} formats"] = (20, lambda model=model: precision.check_format(bench, model))
         for name in precision.FORMATS:
-            found[f"{model} loss {name}"] = (20, lambda model=model, name=name: precision.check_loss(bench, model, name))
-            found[f"{model} answers {name}"] = (20, lambda model=model, name=name: precision.check_answers(bench, model, name))
-        found[f"{model} loss scale"] = (20, lambda model=model: loss_scale.check(bench, model))
+            result[f"{model} loss {name}"] = (20, lambda model=model, name=name: precision.check_loss(bench, model, name))
+            result[f"{model} answers {name}"] = (20, lambda model=model, name=name: precision.check_answers(bench, model, name))
+        result[f"{model} loss scale"] = (20, lambda model=model: loss_scale.check(bench, model))
     for model in models:
         for kind in curves.LEARNING_RATES:
-            found[f"{model} training {kind}"] = (60, lambda model=model, kind=kind: curves.check(bench, model, kind, steps))
-    return found
+            result[f"{model} training {kind}"] = (60, lambda model=model, kind=kind: curves.check(bench, model, kind, steps))
+    return result
 
 
 def read_arguments():
@@ -72,8 +72,8 @@ def read_arguments():
     arguments = parser.parse_args()
     arguments.sources = {}
     for text in arguments.source:
-        model, found, path = text.rpartition("=")
-        arguments.sources.update({name: Path(path).resolve() for name in ([model] if found else MODELS)})
+        model, result, path = text.rpartition("=")
+        arguments.sources.update({name: Path(path).resolve() for name in ([model] if result else MODELS)})
     arguments.models = arguments.models.split(",")
     if unknown := [name for name in (*arguments.models, *arguments.sources) if name not in MODELS]:
         parser.error(f"{unknown[0]}: is no model of this script; there are {', '.join(MODELS)}")
@@ -82,7 +82,7 @@ def read_arguments():
     return arguments
 
 
-def identity_of(arguments):
+def compute_identity(arguments):
     """The program and the device that results hold for."""
     program = arguments.vlmtrain.resolve()
     core = program.with_name("vlmtrain-core")
@@ -129,13 +129,13 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that programs that run end, too
     arguments.work = arguments.work.resolve()
     path = (arguments.out or arguments.work / "results.jsonl").resolve()
-    identity = identity_of(arguments)
+    identity = compute_identity(arguments)
     bench = Bench(arguments.vlmtrain.resolve(), arguments.device, arguments.work, arguments.sources,
                   arguments.data and arguments.data.resolve(), arguments.seconds, arguments.threads, arguments.fault)
     done = read_done(path, identity)
     results = Results(path, identity | about_machine(arguments))
     is_complete = True
-    for name, (seconds, check) in checks_of(bench, arguments.models, arguments.steps).items():
+    for name, (seconds, check) in find_checks(bench, arguments.models, arguments.steps).items():
         if not re.search(arguments.only, name) or name in done:
             continue
         began = time.monotonic()

@@ -37,7 +37,7 @@ class Bench(UnderTest):
         self.image_root = self.write_records(data)
 
     def seconds_left(self):
-        return self.clock.left()
+        return self.clock.remaining()
 
     def run(self, command):
         """Returns stdout. The program is killed with all that it started when the budget ends."""

@@ -59,10 +59,10 @@ def write(path, lines):
     text += "\n## Checks\n\n" + checks_table(lines) + "\n"
     runs = [line for line in lines if " training " in line["check"] and "vlmtrain" in line["figures"]]
     if runs:
-        picture = path.with_name(path.stem + "-losses.svg")
+        image = path.with_name(path.stem + "-losses.svg")
         panels = {line["check"]: [line["figures"]["vlmtrain"], line["figures"]["transformers"]] for line in runs}
-        picture.write_text(chart.svg(panels))
+        image.write_text(chart.svg(panels))
         text += "\n## Training\n\nAdamW, fp32, the same samples in the same order (`tests/real_weights/curves.py` has the settings).\n"
-        text += f"\n![Losses of each step]({picture.name})\n\n"
+        text += f"\n![Losses of each step]({image.name})\n\n"
         text += losses_table(runs) + "\n"
     path.write_text(text)

@@ -83,8 +83,8 @@ class Peer:
     @torch.no_grad()
     def answer(self, record, max_new_tokens):
         inputs = self.question(record)
-        found = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, top_k=None, top_p=None)
-        return self.processor.tokenizer.decode(found[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        generated = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, top_k=None, top_p=None)
+        return self.processor.tokenizer.decode(generated[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
     @torch.no_grad()
     def margin(self, record, ours, theirs):

@@ -37,7 +37,7 @@ def once(key, make):
     return CACHE[key]
 
 
-def peer_of(bench, model, name):
+def make_peer(bench, model, name):
     """The last one is kept: a check of losses is followed by one of answers."""
     quantization = name if name in VALUES else None
     key = ("peer", model, name)
@@ -58,8 +58,8 @@ def rounding_error(bench, model, name):
     precision = compute_precision(bench, name)
 
     def measure():
-        found = torch.cat(peer_of(bench, model, precision).token_losses())
-        return (found - exact_losses(bench, model)).square().mean().sqrt().item()
+        result = torch.cat(make_peer(bench, model, precision).token_losses())
+        return (result - exact_losses(bench, model)).square().mean().sqrt().item()
 
     return once(("error", model, precision), measure)
 
@@ -95,7 +95,7 @@ def check_loss(bench, model, name):
     if bench.is_virtual:
         return results.measured("a training step ran on a virtual GPU, which computes no values")
     error = rounding_error(bench, model, name)
-    losses = peer_of(bench, model, name).token_losses()
+    losses = make_peer(bench, model, name).token_losses()
     theirs, exact = torch.cat(losses).mean().item(), exact_losses(bench, model).mean().item()
     bound = SIGMAS_OF_LOSS * math.sqrt(2) * error
     if compute_precision(bench, name) == "fp32":
@@ -119,19 +119,19 @@ def check_answers(bench, model, name):
         return results.skipped("a virtual GPU computes no values")
     _, ours = evaluate(bench, model, name)
     error = rounding_error(bench, model, name)
-    peer = peer_of(bench, model, name)
+    peer = make_peer(bench, model, name)
     bound = SIGMAS_OF_LOGIT * math.sqrt(2) * error
     max_new_tokens = NEW_TOKENS if name == compute_precision(bench, name) else 64
     equal, parted, too_far = 0, [], []
     for record in peer.records:
         if record["id"] not in ours:
             continue
-        found, expected = ours[record["id"]].strip(), peer.answer(record, max_new_tokens).strip()
-        if found == expected:
+        result, expected = ours[record["id"]].strip(), peer.answer(record, max_new_tokens).strip()
+        if result == expected:
             equal += 1
             continue
-        margin, place = peer.margin(record, found, expected)
-        parted.append({"id": record["id"], "token": place, "margin": margin, "vlmtrain": found, "transformers": expected})
+        margin, place = peer.margin(record, result, expected)
+        parted.append({"id": record["id"], "token": place, "margin": margin, "vlmtrain": result, "transformers": expected})
         if margin > bound:
             too_far.append(record["id"])
     largest = max((answer["margin"] for answer in parted), default=0.0)
@@ -164,7 +164,7 @@ def check_format(bench, model):
     weights = [module.weight.data for module in linears[::FORMAT_STEP]]
     different = {"nf4": 0, "int8": 0}
     for weight in weights:
-        for name, theirs in (("nf4", reference.nf4_of), ("int8", reference.int8_of)):
+        for name, theirs in (("nf4", reference.quantize_nf4), ("int8", reference.quantize_int8)):
             different[name] += (formats.VALUES[name](weight) != theirs(weight.clone())["values"]).sum().item()
     del library
     count = sum(weight.numel() for weight in weights)

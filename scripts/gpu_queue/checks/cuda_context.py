@@ -59,7 +59,7 @@ class UsedMemory:
         return next((a for a, b in zip(samples, samples[1:]) if a == b and a >= LEAST_CONTEXT), None)
 
 
-def unusable_without(name):
+def find_missing_packages(name):
     """Returns the condition of an entry that measures one kind of GPU."""
 
     def unusable(bench):
@@ -79,7 +79,7 @@ def bare_context_bytes(bench):
     return int(ended.stdout) if ended.returncode == 0 else None
 
 
-def context_of(name, preset, overrides):
+def measure_context(name, preset, overrides):
     """The context of a run at three moments against the plan's."""
 
     def do(bench):
@@ -109,5 +109,5 @@ def checks(bench):
     if bench.is_cpu:
         return []
     quantized = {"lora.rank": 4, "model.quantization": "nf4"}
-    return [Check("smolvlm-tiny, full: CUDA context", 8, context_of("full", "smolvlm-tiny", {})),
-            Check("qwen2.5-vl-tiny, LoRA on NF4: CUDA context", 8, context_of("nf4", "qwen2.5-vl-tiny", quantized))]
+    return [Check("smolvlm-tiny, full: CUDA context", 8, measure_context("full", "smolvlm-tiny", {})),
+            Check("qwen2.5-vl-tiny, LoRA on NF4: CUDA context", 8, measure_context("nf4", "qwen2.5-vl-tiny", quantized))]

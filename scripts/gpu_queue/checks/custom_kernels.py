@@ -2,7 +2,7 @@
 
 from harness import results
 from harness.check import Check
-from checks.planned_job import Job, choices_of, seconds_of
+from checks.planned_job import Job, plan_arguments, measure_seconds
 
 # Of the first loss of a random start in bf16, whose roundings fall otherwise.
 LOSS_TOLERANCE = 5e-3
@@ -11,17 +11,17 @@ LOSS_TOLERANCE = 5e-3
 def against_aten(title, job):
     def do(bench):
         own, _, _ = job.run(bench, f"kernels-{title}-own", {"training.kernels": "own"})
-        aten, _, _ = job.run(bench, f"kernels-{title}-aten", {"training.kernels": "aten", **choices_of(own.plan())})
-        foreseen = aten.plan()["step_seconds"] / own.plan()["step_seconds"]
-        text = f"{own.plan()['micro_batch_size']} x {own.plan()['gradient_accumulation_steps']}; planned {foreseen:.2f} times as fast"
+        aten, _, _ = job.run(bench, f"kernels-{title}-aten", {"training.kernels": "aten", **plan_arguments(own.plan())})
+        forecast = aten.plan()["step_seconds"] / own.plan()["step_seconds"]
+        text = f"{own.plan()['micro_batch_size']} x {own.plan()['gradient_accumulation_steps']}; planned {forecast:.2f} times as fast"
         if bench.is_virtual:
-            return results.dry(text, planned_ratio=foreseen)
-        seconds = {"own": seconds_of(own.lines()), "aten": seconds_of(aten.lines())}
+            return results.dry(text, planned_ratio=forecast)
+        seconds = {"own": measure_seconds(own.lines()), "aten": measure_seconds(aten.lines())}
         losses = {"own": own.lines()[0]["loss"], "aten": aten.lines()[0]["loss"]}
         ratio, apart = seconds["aten"] / seconds["own"], abs(losses["own"] - losses["aten"]) / losses["aten"]
         text = (f"{ratio:.2f} times as fast as ATen's, {seconds['own']:.3f} s a step ({own.plan()['step_seconds']:.3f} planned) "
                 f"against {seconds['aten']:.3f} ({aten.plan()['step_seconds']:.3f}); {text}; first losses {apart:.1e} apart")
-        figures = {"ratio": ratio, "planned_ratio": foreseen, "seconds": seconds, "losses": losses,
+        figures = {"ratio": ratio, "planned_ratio": forecast, "seconds": seconds, "losses": losses,
                    "planned_seconds": {"own": own.plan()["step_seconds"], "aten": aten.plan()["step_seconds"]},
                    "reserved_peak_bytes": {name: run.plan()["measured"]["reserved_peak_bytes"] for name, run in (("own", own), ("aten", aten))}}
         if apart > LOSS_TOLERANCE:

@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from checks.interrupted_runs import lines_of
+from checks.interrupted_runs import read_lines
 
 SECONDS = 60
 
@@ -53,19 +53,19 @@ class FillDuringRun:
 
     def __init__(self, filler, run_folder, steps, request):
         self.filler, self.path, self.steps, self.request = filler, run_folder / "metrics.jsonl", steps, request
-        self.taken, self.done_after, self.failure, self.ended = None, None, "", threading.Event()
+        self.filled_bytes, self.done_after, self.failure, self.ended = None, None, "", threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
 
     def watch(self):
         while not self.ended.wait(0.005):
-            lines = lines_of(self.path)
+            lines = read_lines(self.path)
             if len(lines) >= self.steps:
                 try:
-                    self.taken = self.filler.ask(*self.request(lines[-1]["reserved_bytes"]))
+                    self.filled_bytes = self.filler.ask(*self.request(lines[-1]["reserved_bytes"]))
                 except (OSError, RuntimeError) as error:
                     self.failure = str(error)
-                self.done_after = len(lines_of(self.path))
+                self.done_after = len(read_lines(self.path))
                 return
 
     def finish(self):

@@ -7,19 +7,19 @@ from harness import results
 from harness.check import Check
 
 
-def parts_of(output):
+def find_parts(output):
     """(name, state, message) of each test that ran."""
-    found, message = [], []
+    parts, message = [], []
     for line in output.splitlines():
         ended = re.match(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:,.*)? \(\d+ ms\)$", line)
         if ended:
-            found.append((ended.group(2), ended.group(1), " ".join(message)[:400]))
+            parts.append((ended.group(2), ended.group(1), " ".join(message)[:400]))
             message = []
         elif line.startswith("[ RUN"):
             message = []
         else:
             message.append(line.strip())
-    return found
+    return parts
 
 
 def suite(name):
@@ -32,7 +32,7 @@ def suite(name):
         if bench.fault:
             environment["VLMTRAIN_GPU_TESTS_FAULT"] = "1"
         ended = bench.run_program([bench.gpu_tests, f"--gtest_filter={name}.*:*/{name}.*", "--gtest_color=no"], environment)
-        tests = parts_of(ended.out)
+        tests = find_parts(ended.out)
         bad = [f"{test}: {message}" for test, state, message in tests if state == "FAILED"]
         if bad or ended.code != 0:
             return results.failed("; ".join(bad)[:1500] or f"exit code {ended.code}: {ended.reason()}", f"tests/gpu, suite {name}")

@@ -8,7 +8,7 @@ import threading
 from harness import inputs
 
 
-def lines_of(path):
+def read_lines(path):
     """Returns the whole lines of metrics.jsonl; the last may be half written."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
@@ -34,7 +34,7 @@ class Interruption:
     def watch(self):
         while not self.ended.wait(0.003):
             saved, is_saving = checkpoints(self.folder)
-            if self.process.poll() is None and self.is_due(lines_of(self.folder / "metrics.jsonl"), saved, is_saving):
+            if self.process.poll() is None and self.is_due(read_lines(self.folder / "metrics.jsonl"), saved, is_saving):
                 self.process.send_signal(self.what)
                 self.was_saving = is_saving
                 return
@@ -43,7 +43,7 @@ class Interruption:
         """Reads what the ended run left."""
         self.ended.set()
         self.thread.join()
-        self.lines = lines_of(self.folder / "metrics.jsonl")
+        self.lines = read_lines(self.folder / "metrics.jsonl")
         self.saved, _ = checkpoints(self.folder)
 
 
@@ -71,8 +71,8 @@ def resume(bench, folder, settings):
 def digests(run, step):
     """Returns the SHA-256 of each tensor file of a checkpoint by name."""
     folder = run.folder / "checkpoints" / f"step-{step}"
-    found = {}
+    digest_by_file = {}
     for path in sorted(folder.rglob("*.safetensors")):
         with open(path, "rb") as file:
-            found[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+            digest_by_file[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_by_file

@@ -50,23 +50,23 @@ def interrupted(what, code):
         folder = bench.work / "interruptions" / what.name
         settings = bench.settings(PRESET, SMALL)
         sent = bench.fault.get("signal", what)
-        ended, seen = interrupt(bench, folder, settings, sent, lambda lines, saved, _: len(lines) >= STEPS_BEFORE and saved)
+        ended, state = interrupt(bench, folder, settings, sent, lambda lines, saved, _: len(lines) >= STEPS_BEFORE and saved)
         fix = RESUME.format(folder)
         if ended.code != code:
-            return results.failed(f"{sent.name} after {len(seen.lines)} of {STEPS} steps: exit code {ended.code}, and not {code}: "
+            return results.failed(f"{sent.name} after {len(state.lines)} of {STEPS} steps: exit code {ended.code}, and not {code}: "
                                   f"{ended.reason()}", fix)
-        if not seen.saved:
-            return results.failed(f"{sent.name} after {len(seen.lines)} steps left no checkpoint", fix)
-        begin = seen.saved[-1]
+        if not state.saved:
+            return results.failed(f"{sent.name} after {len(state.lines)} steps left no checkpoint", fix)
+        begin = state.saved[-1]
         run = resume(bench, folder, settings)
         verdict = Verdict()
         check_same(bench, verdict, run, whole, repeated)
-        text = f"{what.name} after step {len(seen.lines)}, resumed after step {begin}"
-        if what == signal.SIGTERM and begin != len(seen.lines):
+        text = f"{what.name} after step {len(state.lines)}, resumed after step {begin}"
+        if what == signal.SIGTERM and begin != len(state.lines):
             verdict.bad.append("the last step has no checkpoint")
-        if run.lines()[:begin] != seen.lines[:begin]:
+        if run.lines()[:begin] != state.lines[:begin]:
             verdict.bad.append(f"it did not resume after step {begin}")
-        verdict.figures.update(lines=len(seen.lines), resumed_after=begin)
+        verdict.figures.update(lines=len(state.lines), resumed_after=begin)
         text += "; " + "; ".join([verdict.text(), *verdict.bad])
         return results.failed(text, fix, **verdict.figures) if verdict.bad else results.passed(text, **verdict.figures)
 

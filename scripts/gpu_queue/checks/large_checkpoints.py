@@ -46,7 +46,7 @@ class StepTimes:
         return [(after - before, saving) for before, after, saving in zip(self.at, self.at[1:], self.was_saving[1:])]
 
 
-def job_of(bench):
+def make_job(bench):
     """Returns the work: on the CPU that of the tiny preset, in bf16 as well."""
     overrides = {"training.max_steps": STEPS, "output.save_steps": SAVE_STEPS, "output.keep": 9, "data.num_workers": 2}
     if bench.is_cpu:
@@ -67,17 +67,17 @@ def saved_run(bench, name):
             watchers.append(StepTimes(folder / "run"))
             return watchers[-1]
 
-        settings = {**job_of(bench).settings(bench), "output.async_save": name == "goes-on"}
+        settings = {**make_job(bench).settings(bench), "output.async_save": name == "goes-on"}
         run = bench.train(folder, bench.device, settings, environment=bench.environment("reference"), watch=watch)
         bench.saved_runs[name] = run, watchers[0]
     return bench.saved_runs[name]
 
 
-def size_of(run, step):
+def measure_size(run, step):
     return sum(path.stat().st_size for path in (run.folder / "checkpoints" / f"step-{step}").rglob("*") if path.is_file())
 
 
-def times_of(times):
+def measure_times(times):
     """Returns medians of a run's seconds between steps, and what all steps together took longer because of checkpoints."""
     intervals = times.intervals()[WARM_UP:]
     calm = [seconds for seconds, saving in intervals if not saving]
@@ -88,13 +88,13 @@ def times_of(times):
             "lost_seconds": sum(seconds - usual for seconds in busy) if usual else None}
 
 
-def described(name, found):
+def described(name, problems):
     def seconds(value):
         return "-" if value is None else f"{value:.3f} s"
 
-    return (f"{name}: {seconds(found['usual_seconds'])} a step, {seconds(found['while_saving_seconds'])} in "
-            f"{found['steps_while_saving']} steps while a checkpoint was written, the longest {seconds(found['longest_seconds'])}, "
-            f"{seconds(found['lost_seconds'])} lost in all")
+    return (f"{name}: {seconds(problems['usual_seconds'])} a step, {seconds(problems['while_saving_seconds'])} in "
+            f"{problems['steps_while_saving']} steps while a checkpoint was written, the longest {seconds(problems['longest_seconds'])}, "
+            f"{seconds(problems['lost_seconds'])} lost in all")
 
 
 def step_times(bench):
@@ -102,7 +102,7 @@ def step_times(bench):
     figures, texts, bad = {}, [], []
     for name in ("waits", "goes-on"):
         run, times = saved_run(bench, name)
-        figures[name] = {**times_of(times), "run_seconds": run.seconds}
+        figures[name] = {**measure_times(times), "run_seconds": run.seconds}
         texts.append(described(name, figures[name]))
         if len(run.lines()) != STEPS or len(times.at) != STEPS:
             bad.append(f"{name}: {len(run.lines())} of {STEPS} steps, {len(times.at)} of them seen while it ran")
@@ -110,7 +110,7 @@ def step_times(bench):
         if saved != list(range(SAVE_STEPS, STEPS + 1, SAVE_STEPS)):
             bad.append(f"{name}: checkpoints of steps {saved}")
     waits, goes_on = (saved_run(bench, name)[0] for name in ("waits", "goes-on"))
-    figures["checkpoint_bytes"] = size_of(waits, SAVE_STEPS)
+    figures["checkpoint_bytes"] = measure_size(waits, SAVE_STEPS)
     texts.append(f"a checkpoint has {figures['checkpoint_bytes'] / 1e9:.2f} GB")
     if not bad:
         ours, theirs = digests(goes_on, SAVE_STEPS), digests(waits, SAVE_STEPS)
@@ -130,37 +130,37 @@ def killed_while_saving(bench):
     """A run in bf16 that is killed while it writes its second checkpoint resumes from a whole one with the same losses."""
     whole, _ = saved_run(bench, "waits")
     folder = bench.work / "large-checkpoints" / "killed"
-    settings = {**job_of(bench).settings(bench), "output.async_save": True}
+    settings = {**make_job(bench).settings(bench), "output.async_save": True}
 
     def is_due(lines, saved, is_saving):
         # A small checkpoint may be written between two looks.
         return bool(saved) and (is_saving and len(lines) >= 2 * SAVE_STEPS or len(lines) > 2 * SAVE_STEPS)
 
     fix = FIX.format(folder)
-    ended, seen = interrupt(bench, folder, settings, bench.fault.get("signal", signal.SIGKILL), is_due)
-    if ended.code != -signal.SIGKILL or not seen.saved:
-        return results.failed(f"exit code {ended.code} after {len(seen.lines)} steps, checkpoints {seen.saved}: {ended.reason()}", fix)
+    ended, state = interrupt(bench, folder, settings, bench.fault.get("signal", signal.SIGKILL), is_due)
+    if ended.code != -signal.SIGKILL or not state.saved:
+        return results.failed(f"exit code {ended.code} after {len(state.lines)} steps, checkpoints {state.saved}: {ended.reason()}", fix)
     began = time.monotonic()
     run = resume(bench, folder, settings)
-    seconds, begin, lines = time.monotonic() - began, seen.saved[-1], run.lines()
+    seconds, begin, lines = time.monotonic() - began, state.saved[-1], run.lines()
     losses = comparison.losses_apart(run, whole)
     same_bits = [line["loss"] for line in lines] == [line["loss"] for line in whole.lines()]
     bad = []
-    if lines[:begin] != seen.lines[:begin]:
+    if lines[:begin] != state.lines[:begin]:
         bad.append(f"it did not resume after step {begin}")
     if len(lines) != STEPS:
         bad.append(f"{len(lines)} of {STEPS} steps")
     bound = 0 if bench.is_cpu else LOSS_TOLERANCE
     if not max(losses) <= bound:
         bad.append("the losses differ")
-    left = [name for name in (folder / "run" / "checkpoints").iterdir() if not name.name.startswith("step-")]
-    if left:
-        bad.append(f"{left[0].name} was not removed")
+    leftovers = [name for name in (folder / "run" / "checkpoints").iterdir() if not name.name.startswith("step-")]
+    if leftovers:
+        bad.append(f"{leftovers[0].name} was not removed")
     inputs.clear(folder / "run" / "checkpoints")
-    moment = "while" if seen.was_saving else "not while"
-    text = "; ".join([f"killed after step {len(seen.lines)}, {moment} a checkpoint was written; resumed after step {begin}; losses "
+    moment = "while" if state.was_saving else "not while"
+    text = "; ".join([f"killed after step {len(state.lines)}, {moment} a checkpoint was written; resumed after step {begin}; losses "
                       f"{max(losses):.1e} apart (at most {bound:.0e}), {'equal' if same_bits else 'different'} bits", *bad])
-    figures = {"lines": len(seen.lines), "was_saving": seen.was_saving, "resumed_after": begin, "loss_apart": max(losses),
+    figures = {"lines": len(state.lines), "was_saving": state.was_saving, "resumed_after": begin, "loss_apart": max(losses),
                "same_bits": same_bits, "seconds_from_start_to_end": seconds}
     return results.failed(text, fix, **figures) if bad else results.passed(text, **figures)
 

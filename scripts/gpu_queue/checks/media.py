@@ -1,6 +1,6 @@
 """Videos, volumes and masks: training in fp32 and the scores of masks, on the GPU against the CPU."""
 
-from checks.values import FASTER, OTHER_ORDER, json_of, outcome_of, same_in_fp32
+from checks.values import FASTER, OTHER_ORDER, parse_json, describe_outcome, same_in_fp32
 from harness import comparison
 from harness import media_inputs
 from harness import results
@@ -21,20 +21,20 @@ FIXES = {"video": "src/image (frames), the positions of frames in src/models", "
 WRITERS = {"video": media_inputs.write_video_data, "volume": media_inputs.write_volume_data, "mask": media_inputs.write_mask_data}
 
 
-def data_of(bench, kind):
+def make_data(bench, kind):
     """Returns the path of the records, which are written once."""
     folder = bench.work / f"{kind}-data"
     with bench.lock(folder):
         return folder / "train.json" if (folder / "train.json").exists() else WRITERS[kind](folder)
 
 
-def overrides_of(bench, kind):
-    return {"data.train": data_of(bench, kind), "data.max_length": MAX_LENGTH}
+def make_overrides(bench, kind):
+    return {"data.train": make_data(bench, kind), "data.max_length": MAX_LENGTH}
 
 
 def trained(preset, kind):
     def do(bench):
-        return same_in_fp32(preset, overrides_of(bench, kind), fix=FIXES[kind])(bench)
+        return same_in_fp32(preset, make_overrides(bench, kind), fix=FIXES[kind])(bench)
 
     return do
 
@@ -43,22 +43,22 @@ def scored(bench):
     """The scores of masks that a checkpoint draws which was trained on the device: the same weights on both devices."""
     if bench.is_virtual:
         return results.dry(results.NO_VALUES + "; only training has a dry run")
-    run = bench.kept_run("scored", bench.device, MASKS, {**overrides_of(bench, "mask"), **SCORED})
+    run = bench.kept_run("scored", bench.device, MASKS, {**make_overrides(bench, "mask"), **SCORED})
     trained_on_device = run.folder / "checkpoints" / f"step-{SCORED_STEPS}"
     config = bench.work / "mask-eval.yaml"
-    bench.write_config(config, {"data.eval": data_of(bench, "mask"), "data.max_length": MAX_LENGTH, "training.precision": "fp32"})
-    found = []
+    bench.write_config(config, {"data.eval": make_data(bench, "mask"), "data.max_length": MAX_LENGTH, "training.precision": "fp32"})
+    evaluations = []
     for side, device in (("reference", "cpu"), ("gpu", bench.device)):
         checkpoint = bench.checkpoint(MASKS, bench.fault["seed"]) if side == "gpu" and "seed" in bench.fault else trained_on_device
         words = ["eval", "--config", config, "--checkpoint", checkpoint, "--device", device, "--max-new-tokens", 1, "--json"]
-        found.append(json_of(bench.run(words, bench.environment(side)), "eval"))
-    reference, gpu = found
+        evaluations.append(parse_json(bench.run(words, bench.environment(side)), "eval"))
+    reference, gpu = evaluations
     verdict = Verdict()
     # A loss near zero is a difference of numbers that are not.
     verdict.at_most(comparison.FP32_LOSS, abs(gpu["loss"] - reference["loss"]) / max(1, reference["loss"]), "loss")
-    groups = {"all": [each["masks"] for each in found]}
+    groups = {"all": [each["masks"] for each in evaluations]}
     for name in reference["masks"]["by_structure"]:
-        groups[name] = [each["masks"]["by_structure"][name] for each in found]
+        groups[name] = [each["masks"]["by_structure"][name] for each in evaluations]
     for name, (expected, actual) in groups.items():
         for score, bound in (("dice", SCORE_TOLERANCE), ("iou", SCORE_TOLERANCE), ("hausdorff95", DISTANCE_TOLERANCE)):
             if expected[score] is None or actual[score] is None:
@@ -68,7 +68,7 @@ def scored(bench):
             verdict.at_most(bound, abs(actual[score] - expected[score]), f"{score} of {name}")
     verdict.at_least(LEAST_DICE, reference["masks"]["dice"], "Dice of all, on the CPU")
     verdict.figures["scores"] = {name: pair[1] for name, pair in groups.items()}
-    return outcome_of(verdict, FIXES["mask"])
+    return describe_outcome(verdict, FIXES["mask"])
 
 
 def checks(_):

@@ -89,15 +89,15 @@ class Needs:
         return f"a large step reserves {gigabytes(self.whole)}, a sample of it {gigabytes(self.single)}, limit {gigabytes(self.limit)}"
 
 
-def needs_of(bench, work):
+def find_needs(bench, work):
     if not hasattr(bench, "needs"):
         bench.needs = Needs(bench, work)
     return bench.needs
 
 
-def outcome_of(bench, work, run, foreseen, fix, text="", **figures):
+def describe_outcome(bench, work, run, forecast, fix, text="", **figures):
     """`foreseen`: the large steps have to be split before they run; otherwise memory has to run out in one of them at least."""
-    needs, lines, measured = needs_of(bench, work), run.lines(), run.plan()["measured"]
+    needs, lines, measured = find_needs(bench, work), run.lines(), run.plan()["measured"]
     small, large = lines[:work.small_steps], lines[work.small_steps:]
     splits = {kind: [sum(line[kind] for line in part) for part in (small, large)] for kind in ("foreseen_splits", "oom_splits")}
     figures = {"limit_bytes": needs.limit, "whole_step_bytes": needs.whole, "single_sample_bytes": needs.single, **splits,
@@ -107,15 +107,15 @@ def outcome_of(bench, work, run, foreseen, fix, text="", **figures):
     bad = []
     if len(lines) != work.steps or any(line["samples"] != work.batch for line in lines):
         bad.append(f"{len(lines)} of {work.steps} steps, or samples are missing")
-    if foreseen and (splits["oom_splits"] != [0, 0] or measured["allocation_retries"] or not splits["foreseen_splits"][1]):
+    if forecast and (splits["oom_splits"] != [0, 0] or measured["allocation_retries"] or not splits["foreseen_splits"][1]):
         bad.append("the look-ahead did not split the large steps before memory ran out")
-    if not foreseen and not sum(splits["oom_splits"]):
+    if not forecast and not sum(splits["oom_splits"]):
         bad.append("memory did not run out")
     parts = [needs.text(), *([text] if text else []),
              f"{sum(splits['foreseen_splits'])} splits before and {sum(splits['oom_splits'])} after memory ran out, "
              f"{measured['allocation_retries']} retries, micro-batches of the large steps {figures['micro_batches']}"]
-    if twin := measured.get("twin"):
-        parts.append(f"{twin['foreseen_steps']} steps foreseen, {twin['late_steps']} late, worst error {100 * twin['worst_error']:.2f} %")
+    if look_ahead_state := measured.get("twin"):
+        parts.append(f"{look_ahead_state['foreseen_steps']} steps foreseen, {look_ahead_state['late_steps']} late, worst error {100 * look_ahead_state['worst_error']:.2f} %")
     if not bench.is_virtual:
         apart = max(losses_apart(run, needs.undisturbed))
         figures["losses"] = {"measured": apart, "at_most": FP32_LATER_LOSS}
@@ -131,21 +131,21 @@ def outcome_of(bench, work, run, foreseen, fix, text="", **figures):
 def look_ahead(bench):
     """Below a limit that the program knows, large steps are split before they run."""
     work = Work(bench)
-    needs = needs_of(bench, work)
+    needs = find_needs(bench, work)
     limit_gb = (needs.limit + needs.plan["memory"]["context_bytes"]) / AGGRESSIVE_SHARE / 1e9
     run = work.run(bench, "look-ahead", {"memory.limit_gb": f"{limit_gb:.6f}", "memory.allow_splits": True})
-    return outcome_of(bench, work, run, True, LOOK_AHEAD)
+    return describe_outcome(bench, work, run, True, LOOK_AHEAD)
 
 
 def guard(bench):
     """Below a limit of the allocator that the program does not know, the guard does the step again in smaller pieces."""
     work = Work(bench)
-    needs = needs_of(bench, work)
+    needs = find_needs(bench, work)
     run = work.run(bench, "guard", {"memory.twin": False}, {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(needs.limit)})
-    return outcome_of(bench, work, run, False, GUARD)
+    return describe_outcome(bench, work, run, False, GUARD)
 
 
-def filled_by_another(foreseen):
+def filled_by_another(forecast):
     """Another process takes the GPU's memory while steps are small; `foreseen`: with the look-ahead, else with the guard alone.
 
     A virtual GPU has one process. There a launch finds no memory once, and the other process takes memory of the host.
@@ -153,8 +153,8 @@ def filled_by_another(foreseen):
 
     def do(bench):
         work = Work(bench)
-        needs = needs_of(bench, work)
-        name = f"filled-{'foreseen' if foreseen else 'guard'}"
+        needs = find_needs(bench, work)
+        name = f"filled-{'foreseen' if forecast else 'guard'}"
 
         def request(reserved):
             if bench.is_virtual:
@@ -169,9 +169,9 @@ def filled_by_another(foreseen):
                 watchers.append(FillDuringRun(filler, folder, STEPS_BEFORE_FILLING, request))
                 return watchers[-1]
 
-            run = work.run(bench, name, {"memory.twin": foreseen}, DRIVER_WITHOUT_MEMORY if bench.is_virtual else None, watch)
+            run = work.run(bench, name, {"memory.twin": forecast}, DRIVER_WITHOUT_MEMORY if bench.is_virtual else None, watch)
         filled = watchers[0]
-        if filled.failure or not filled.taken:
+        if filled.failure or not filled.filled_bytes:
             return results.failed(f"the other process took no memory: {filled.failure}", "scripts/gpu_queue/harness/gpu_filler.py")
         if not bench.is_virtual and filled.done_after > work.small_steps - STEPS_BEFORE_FILLING:
             return results.failed(f"the GPU was filled too late, after {filled.done_after} of {work.small_steps} small steps",
@@ -179,7 +179,7 @@ def filled_by_another(foreseen):
         free = min(line["device_free_bytes"] for line in run.lines())
         text = (f"another process took {gigabytes(filled.taken)} by step {filled.done_after}, at least {gigabytes(free)} free at a "
                 "step's end")
-        return outcome_of(bench, work, run, foreseen, LOOK_AHEAD if foreseen else GUARD, text, taken_bytes=filled.taken)
+        return describe_outcome(bench, work, run, forecast, LOOK_AHEAD if forecast else GUARD, text, taken_bytes=filled.filled_bytes)
 
     return do
 

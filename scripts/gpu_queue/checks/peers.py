@@ -90,9 +90,9 @@ def run_vlmtrain(bench, work, quantization):
 
 def missing_packages(bench, quantization, liger):
     """Returns the packages that this Python and gpu-queue/python lack."""
-    wanted = PACKAGES + (("bitsandbytes",) if quantization != "none" else ()) + (("liger_kernel",) if liger else ())
+    required = PACKAGES + (("bitsandbytes",) if quantization != "none" else ()) + (("liger_kernel",) if liger else ())
     carried = bench.find_carried("python")
-    return [name for name in wanted if importlib.util.find_spec(name) is None and not (carried and (carried / name).exists())]
+    return [name for name in required if importlib.util.find_spec(name) is None and not (carried and (carried / name).exists())]
 
 
 def run_peer(bench, work, run, job, quantization, liger):
@@ -114,19 +114,19 @@ def run_peer(bench, work, run, job, quantization, liger):
 
 def differences(lines, plan, peer, tolerance):
     """Returns what shows that the two did not do the same work."""
-    found = []
+    problems = []
     apart = abs(peer["first_loss"] - lines[0]["loss"]) / lines[0]["loss"]
     if not apart <= tolerance:
-        found.append(f"first losses {lines[0]['loss']:.5f} and {peer['first_loss']:.5f}")
+        problems.append(f"first losses {lines[0]['loss']:.5f} and {peer['first_loss']:.5f}")
     mine = [line["tokens"] for line in lines[:1] + lines[WARM_UP:]]
     theirs = [peer["first_tokens"], *(line["tokens"] for line in peer["lines"])]
     if mine != theirs:
-        found.append(f"tokens of steps {mine} and {theirs}")
+        problems.append(f"tokens of steps {mine} and {theirs}")
     if [line["label_tokens"] for line in lines[WARM_UP:]] != [line["label_tokens"] for line in peer["lines"]]:
-        found.append("label tokens differ")
+        problems.append("label tokens differ")
     if plan["trained_parameters"] != peer["trained_parameters"]:
-        found.append(f"{plan['trained_parameters']} and {peer['trained_parameters']} parameters trained")
-    return found
+        problems.append(f"{plan['trained_parameters']} and {peer['trained_parameters']} parameters trained")
+    return problems
 
 
 def gigabytes(size):
@@ -159,8 +159,8 @@ def against(quantization="none", liger=False):
             text += f"; {peer['bf16_adapters_tokens_per_second']:.0f} with adapters in bf16"
         # bitsandbytes computes NF4's outputs from its own sums of absolute maxima.
         tolerance = CPU_LOSS_TOLERANCE if bench.is_cpu and quantization == "none" else LOSS_TOLERANCE
-        if found := differences(lines, plan, peer, tolerance):
-            return results.failed(f"{text}; the two did not do the same work: {'; '.join(found)}", FIX, **figures)
+        if problems := differences(lines, plan, peer, tolerance):
+            return results.failed(f"{text}; the two did not do the same work: {'; '.join(problems)}", FIX, **figures)
         if bench.is_cpu:
             return results.dry(f"first losses {apart:.1e} apart; the same tokens, labels and {plan['trained_parameters']} trained "
                                "parameters; speed is compared on a GPU only")

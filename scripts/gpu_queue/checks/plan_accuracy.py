@@ -2,7 +2,7 @@
 
 import statistics
 
-from checks.planned_job import WARM_UP, Job, choices_of, context_bytes, gigabytes, gpu_bytes, seconds_of, total_bytes
+from checks.planned_job import WARM_UP, Job, plan_arguments, context_bytes, gigabytes, gpu_bytes, measure_seconds, total_bytes
 from harness import results
 from harness.check import Check
 
@@ -34,12 +34,12 @@ def at_cap(job, cap, next_larger=False):
     """A run at a cap, or on the whole GPU, takes the planned memory and time. `next_larger`: the next larger micro-batch does not fit."""
 
     def do(bench):
-        chosen, limit_gb = (dry_job(job), DRY_CAPS.get(cap)) if bench.is_virtual else (job, cap)
+        job_settings, limit_gb = (dry_job(job), DRY_CAPS.get(cap)) if bench.is_virtual else (job, cap)
         whole = gpu_bytes(bench.device)
         if cap is not None and whole is not None and cap * 1e9 > whole:
             return results.skipped(f"the GPU has {gigabytes(whole)}")
-        name = f"{chosen.preset}-{cap or 'whole'}-{'-'.join(str(value) for value in chosen.overrides.values())}"
-        run, ended, nvml = chosen.run(bench, name, {"memory.limit_gb": limit_gb} if limit_gb else {}, expected=(0, 3))
+        name = f"{job_settings.preset}-{cap or 'whole'}-{'-'.join(str(value) for value in job_settings.overrides.values())}"
+        run, ended, nvml = job_settings.run(bench, name, {"memory.limit_gb": limit_gb} if limit_gb else {}, expected=(0, 3))
         plan = run.plan()
         if ended.code == 3 and plan is None:
             return results.measured(f"the plan refuses it: {ended.reason()}", refused=True)
@@ -48,18 +48,18 @@ def at_cap(job, cap, next_larger=False):
         lines = run.lines()
         whole = total_bytes(plan, lines)
         tolerance = PEAK_TOLERANCE_OF_TINY_MODELS if bench.is_virtual else PEAK_TOLERANCE
-        found = compare(plan, lines, has_times=not bench.is_virtual, tolerance=tolerance)
-        found.update(context_bytes=context_bytes(lines[-1], whole), nvml_process_bytes=nvml, run_seconds=run.seconds)
-        bad = found.pop("bad")
+        comparison = compare(plan, lines, has_times=not bench.is_virtual, tolerance=tolerance)
+        comparison.update(context_bytes=context_bytes(lines[-1], whole), nvml_process_bytes=nvml, run_seconds=run.seconds)
+        bad = comparison.pop("bad")
         if next_larger:
-            held, seen = next_larger_fails(bench, chosen, name, plan, whole)
-            found["next_larger"] = seen
-            if not held:
+            larger_fails, measured_value = next_larger_fails(bench, job_settings, name, plan, whole)
+            comparison["next_larger"] = measured_value
+            if not larger_fails:
                 bad.append("the next larger micro-batch fits too, or was refused where it fits (src/planner/option_search.cpp)")
-        text = describe(found)
+        text = describe(comparison)
         if bad:
-            return results.failed(text, "; ".join(bad), **found)
-        return results.dry(text, **found) if bench.is_virtual else results.passed(text, **found)
+            return results.failed(text, "; ".join(bad), **comparison)
+        return results.dry(text, **comparison) if bench.is_virtual else results.passed(text, **comparison)
 
     return do
 
@@ -67,42 +67,42 @@ def at_cap(job, cap, next_larger=False):
 def compare(plan, lines, has_times, tolerance=PEAK_TOLERANCE):
     """Returns the figures of a run and, under `bad`, what differs from its plan."""
     memory, measured, recompute = plan["memory"], plan["measured"], plan["recompute"]
-    found = {"micro_batch": plan["micro_batch_size"], "accumulation": plan["gradient_accumulation_steps"],
+    comparison = {"micro_batch": plan["micro_batch_size"], "accumulation": plan["gradient_accumulation_steps"],
              "recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}",
              "tokens": lines[-1]["tokens"], "allocation_retries": measured["allocation_retries"],
              "oom_splits": sum(line["oom_splits"] for line in lines), "foreseen_splits": sum(line["foreseen_splits"] for line in lines),
              "limit_bytes": plan["limit_bytes"], "predicted_seconds": plan["step_seconds"], "bad": []}
     for kind in ("allocated", "reserved"):
-        planned, seen = memory[f"{kind}_peak_bytes"], measured[f"{kind}_peak_bytes"]
-        found[f"{kind}_planned_bytes"], found[f"{kind}_measured_bytes"] = planned, seen
-        if abs(seen / planned - 1) > tolerance:
-            found["bad"].append(f"the {kind} peak is {100 * (seen / planned - 1):+.1f} % of the plan's: what the virtual GPU does not "
+        planned, measured_value = memory[f"{kind}_peak_bytes"], measured[f"{kind}_peak_bytes"]
+        comparison[f"{kind}_planned_bytes"], comparison[f"{kind}_measured_bytes"] = planned, measured_value
+        if abs(measured_value / planned - 1) > tolerance:
+            comparison["bad"].append(f"the {kind} peak is {100 * (measured_value / planned - 1):+.1f} % of the plan's: what the virtual GPU does not "
                                 "model (src/vgpu; compare two runs' memory step by step)")
-    if found["allocation_retries"] or found["oom_splits"] or found["foreseen_splits"]:
-        found["bad"].append("the planned batch did not run undisturbed (src/planner/limit.cpp: context and margin)")
+    if comparison["allocation_retries"] or comparison["oom_splits"] or comparison["foreseen_splits"]:
+        comparison["bad"].append("the planned batch did not run undisturbed (src/planner/limit.cpp: context and margin)")
     if not has_times:
-        return found
-    seconds = seconds_of(lines)
+        return comparison
+    seconds = measure_seconds(lines)
     ratio = seconds / plan["step_seconds"]
-    found.update(measured_seconds=seconds, measured_to_predicted_time=ratio, tokens_per_second=found["tokens"] / seconds,
+    comparison.update(measured_seconds=seconds, measured_to_predicted_time=ratio, tokens_per_second=comparison["tokens"] / seconds,
                  first_step_seconds=lines[0]["step_seconds"],
                  data_wait_seconds=statistics.median(line["data_wait_seconds"] for line in lines[WARM_UP:]))
     if not 1 / TIME_FACTOR <= ratio <= TIME_FACTOR:
-        found["bad"].append("predicted times are off (the efficiencies in src/planner/cost_recorder.cpp)")
-    return found
+        comparison["bad"].append("predicted times are off (the efficiencies in src/planner/cost_recorder.cpp)")
+    return comparison
 
 
-def describe(found):
-    text = f"{found['micro_batch']} x {found['accumulation']}, {found['recompute']} blocks recomputed"
+def describe(comparison):
+    text = f"{comparison['micro_batch']} x {comparison['accumulation']}, {comparison['recompute']} blocks recomputed"
     for kind in ("allocated", "reserved"):
-        planned, seen = found[f"{kind}_planned_bytes"], found[f"{kind}_measured_bytes"]
-        text += f"; {kind} {gigabytes(seen)}, {100 * (seen / planned - 1):+.2f} % of the plan"
-    text += f"; {found['allocation_retries']} retries, {found['oom_splits']} + {found['foreseen_splits']} splits"
-    text += f"; predicted {found['predicted_seconds']:.3f} s a step"
-    if "measured_seconds" in found:
-        text += f", measured {found['measured_seconds']:.3f} s, {found['measured_to_predicted_time']:.2f} of it"
-    text += f"; context {gigabytes(found['context_bytes'])}, NVML {gigabytes(found['nvml_process_bytes'])}"
-    return text + (f"; next larger micro-batch {found['next_larger']}" if "next_larger" in found else "")
+        planned, measured_value = comparison[f"{kind}_planned_bytes"], comparison[f"{kind}_measured_bytes"]
+        text += f"; {kind} {gigabytes(measured_value)}, {100 * (measured_value / planned - 1):+.2f} % of the plan"
+    text += f"; {comparison['allocation_retries']} retries, {comparison['oom_splits']} + {comparison['foreseen_splits']} splits"
+    text += f"; predicted {comparison['predicted_seconds']:.3f} s a step"
+    if "measured_seconds" in comparison:
+        text += f", measured {comparison['measured_seconds']:.3f} s, {comparison['measured_to_predicted_time']:.2f} of it"
+    text += f"; context {gigabytes(comparison['context_bytes'])}, NVML {gigabytes(comparison['nvml_process_bytes'])}"
+    return text + (f"; next larger micro-batch {comparison['next_larger']}" if "next_larger" in comparison else "")
 
 
 def next_larger_fails(bench, job, name, plan, whole_bytes):
@@ -116,7 +116,7 @@ def next_larger_fails(bench, job, name, plan, whole_bytes):
     if larger is None:
         return True, "does not exist"
     reach = plan["card_bytes"] - plan["memory"]["context_bytes"]
-    choices = {**choices_of(plan), "training.micro_batch_size": larger, "memory.mode": "aggressive", "memory.twin": False,
+    choices = {**plan_arguments(plan), "training.micro_batch_size": larger, "memory.mode": "aggressive", "memory.twin": False,
                "training.max_steps": 2}
     capped = {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(reach)}
     run, ended, _ = job.run(bench, name + "-larger", choices, environment=capped, expected=(0, 3, 5))
@@ -127,12 +127,12 @@ def next_larger_fails(bench, job, name, plan, whole_bytes):
     if ended.code != 0:
         return True, f"{larger}: exit code {ended.code}, {ended.reason()}"
     retries, splits = run.plan()["measured"]["allocation_retries"], sum(line["oom_splits"] for line in run.lines())
-    seen = f"{larger}: {retries} retries, {splits} splits"
+    measured_value = f"{larger}: {retries} retries, {splits} splits"
     # A micro-batch that fits only into the margin, which the plan keeps free, is not one that the plan missed.
     limit = plan["limit_bytes"]
     if not (retries or splits) and run.plan()["measured"]["reserved_peak_bytes"] + plan["memory"]["context_bytes"] > limit:
-        return True, seen + ", inside the margin"
-    return bool(retries or splits), seen
+        return True, measured_value + ", inside the margin"
+    return bool(retries or splits), measured_value
 
 
 FULL = Job("smolvlm-256m")
@@ -143,7 +143,7 @@ HALF = Job("smolvlm-256m", {"training.precision": "fp16", "training.optimizer_st
 FIXED_SEGMENTS = Job("smolvlm-256m", {"memory.expandable_segments": False})
 
 
-def title_of(job):
+def make_title(job):
     if "model.quantization" in job.overrides:
         return f"{job.preset}, LoRA on NF4"
     return f"{job.preset}, {'LoRA' if 'lora.rank' in job.overrides else 'full'}"
@@ -167,7 +167,7 @@ def checks(bench):
         return own + extra
 
     grid = [(job, cap) for job, cap in caps_in_order() if cap in DRY_CAPS or not bench.is_virtual]
-    listed = [Check(f"{title_of(job)}, {cap} GB", seconds(job, 18), at_cap(job, cap)) for job, cap in grid]
+    listed = [Check(f"{make_title(job)}, {cap} GB", seconds(job, 18), at_cap(job, cap)) for job, cap in grid]
     return listed + [
         Check("smolvlm-256m, full, 24 GB and the next larger micro-batch", 25, at_cap(FULL, 24, next_larger=True)),
         Check("smolvlm-256m, full, whole GPU", 15, at_cap(FULL, None)),

@@ -99,15 +99,15 @@ def context_bytes(line, whole_bytes):
     return whole_bytes - line["device_free_bytes"] - line["reserved_bytes"]
 
 
-def choices_of(plan):
+def plan_arguments(plan):
     """Returns the choices of a plan as settings of another run."""
     recompute = plan["recompute"]
-    kept = recompute["language_attention_kept"]
+    selective_blocks = recompute["language_attention_kept"]
     return {"training.micro_batch_size": plan["micro_batch_size"],
-            "memory.recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}" + (f"/{kept}" if kept else ""),
+            "memory.recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}" + (f"/{selective_blocks}" if selective_blocks else ""),
             "memory.vision_tiles_per_pass": plan["vision_tiles_per_pass"], "memory.loss_chunk_rows": plan["loss_chunk_rows"]}
 
 
-def seconds_of(lines):
+def measure_seconds(lines):
     """Returns the median seconds of a step after warm-up, without the time to decode images, which no plan has."""
     return statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in lines[WARM_UP:])

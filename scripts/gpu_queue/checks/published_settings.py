@@ -48,7 +48,7 @@ def write_records(path, sequence, samples):
     path.write_text(json.dumps([{"id": f"text-{i}", "conversations": turns} for i in range(samples)]))
 
 
-def settings_of(bench, setting, preset, sequence):
+def make_settings(bench, setting, preset, sequence):
     data = bench.work / f"texts-{sequence}-{setting.global_batch}" / "train.json"
     if not data.exists():
         write_records(data, sequence, setting.global_batch)
@@ -66,7 +66,7 @@ def run_setting(setting):
         preset, sequence = (DRY_PRESET, DRY_SEQUENCE) if bench.is_virtual else (setting.preset, setting.sequence)
         folder = bench.work / "published" / setting.preset
         inputs.clear(folder)
-        run = bench.train(folder, bench.device, settings_of(bench, setting, preset, sequence))
+        run = bench.train(folder, bench.device, make_settings(bench, setting, preset, sequence))
         lines, plan = run.lines(), run.plan()
         expected = sequence * setting.global_batch
         if any(line["tokens"] != expected for line in lines):

@@ -16,21 +16,21 @@ MEMORY = "what NCCL holds outside PyTorch's memory: kNcclBytesPerChannelAndPeer 
 COUNTED = "StepSums in src/planner/rehearsed_options.cpp against the buckets that src/engine sums"
 
 
-def job_of(bench, ranks):
+def make_job(bench, ranks):
     """The same work for each rank."""
     if bench.is_cpu:
         return Job("smolvlm-tiny", {"training.precision": "fp32"}, images=1, words=20, global_batch=4 * ranks)
     return Job("smolvlm-256m", global_batch=GLOBAL_BATCH * ranks)
 
 
-def run_of(bench, ranks):
+def start_run(bench, ranks):
     """Done once for the checks that need it."""
     if not hasattr(bench, "cost_runs"):
         bench.cost_runs = {}
     if ranks not in bench.cost_runs:
         folder = bench.work / "rank-costs" / str(ranks)
         inputs.clear(folder)
-        settings, words = job_of(bench, ranks).settings(bench), LAUNCH if ranks > 1 else ()
+        settings, words = make_job(bench, ranks).settings(bench), LAUNCH if ranks > 1 else ()
         with bench.at_most(SECONDS, f"the run of {ranks} (NCCL_DEBUG=INFO says what NCCL does; {folder})"):
             bench.cost_runs[ranks] = bench.train(folder, bench.device, settings, words, bench.environment("ranks"))
         inputs.clear(folder / "run" / "checkpoints")
@@ -49,23 +49,23 @@ def log_of_rank_1(run):
 def memory(bench):
     if bench.is_cpu:
         return results.skipped("a CPU's memory is another matter")
-    one, two = run_of(bench, 1), run_of(bench, 2)
+    one, two = start_run(bench, 1), start_run(bench, 2)
     plan, planned = two.plan(), two.plan()["memory"]["reserved_peak_bytes"]
     # What is beside PyTorch's memory on one GPU is its context; the rest came with NCCL.
-    beside = [context_bytes(run.lines()[-1], run.plan()["card_bytes"]) for run in (one, two)]
-    nccl, estimate = beside[1] - beside[0], plan["memory"]["communication_bytes"]
+    next_to = [context_bytes(run.lines()[-1], run.plan()["card_bytes"]) for run in (one, two)]
+    nccl, estimate = next_to[1] - next_to[0], plan["memory"]["communication_bytes"]
     reserved = [plan["measured"]["reserved_peak_bytes"], log_of_rank_1(two)[0]]
     bad = compare(plan, two.lines(), has_times=False)["bad"]
-    text = (f"NCCL {gigabytes(nccl)} of rank 0's GPU next to a context of {gigabytes(beside[0])}: {nccl / estimate:.2f} of the estimate, "
+    text = (f"NCCL {gigabytes(nccl)} of rank 0's GPU next to a context of {gigabytes(next_to[0])}: {nccl / estimate:.2f} of the estimate, "
             f"{gigabytes(estimate)} ({MEMORY}); planned peak {gigabytes(planned)}")
-    figures = {"nccl_bytes": nccl, "nccl_estimated_bytes": estimate, "context_bytes": beside[0], "reserved_planned_bytes": planned,
+    figures = {"nccl_bytes": nccl, "nccl_estimated_bytes": estimate, "context_bytes": next_to[0], "reserved_planned_bytes": planned,
                "reserved_measured_bytes": reserved}
-    for rank, seen in enumerate(reserved):
-        if seen is None:
+    for rank, reserved_by_step in enumerate(reserved):
+        if reserved_by_step is None:
             bad.append(f"rank {rank} does not say what it reserved")
             continue
-        text += f"; rank {rank} reserved {gigabytes(seen)}, {100 * (seen / planned - 1):+.1f} %"
-        if rank > 0 and abs(seen / planned - 1) > PEAK_TOLERANCE:
+        text += f"; rank {rank} reserved {gigabytes(reserved_by_step)}, {100 * (reserved_by_step / planned - 1):+.1f} %"
+        if rank > 0 and abs(reserved_by_step / planned - 1) > PEAK_TOLERANCE:
             bad.append(f"the peak of rank {rank} is not the planned one")
     if bad:
         return results.failed("; ".join([*bad, text]), "src/planner, as in truth-1; rank-1.log has rank 1's", **figures)
@@ -84,7 +84,7 @@ def waits_a_step(run):
 
 
 def times(bench):
-    one, two = run_of(bench, 1), run_of(bench, 2)
+    one, two = start_run(bench, 1), start_run(bench, 2)
     waits, (_, summed, calls) = waits_a_step(two), log_of_rank_1(two)
     figures, bad = {"rank_wait_seconds_a_step": waits, "summed_bytes_a_step": summed, "sums_a_step": calls}, []
     if len(waits) != 2:

@@ -6,7 +6,7 @@ from harness import gpus
 from harness import inputs
 from harness import results
 from harness.check import Check
-from checks.rank_costs import job_of
+from checks.rank_costs import make_job
 from checks.rank_processes import Ranks
 from checks.rank_values import with_mixed_data
 
@@ -45,7 +45,7 @@ def lost(name, what, words, has_long_steps=False):
     def do(bench):
         if has_long_steps and bench.is_cpu:
             return results.skipped("no gpu that could wait in a kernel")
-        folder = endless(bench, name, job_of(bench, 2).settings(bench) if has_long_steps else None)
+        folder = endless(bench, name, make_job(bench, 2).settings(bench) if has_long_steps else None)
         fix = WATCH.format(folder)
         with Ranks(bench, folder, "first") as ranks:
             if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
@@ -53,7 +53,7 @@ def lost(name, what, words, has_long_steps=False):
             ranks.send(1, bench.fault.get("signal", what))
             # Rank 0 may save some GB of the larger model first.
             seconds = bench.fault.get("seconds", SECONDS_TO_SAVE if has_long_steps else SECONDS_TO_END)
-            ended = ranks.end_of(0, seconds)
+            ended = ranks.find_end(0, seconds)
             number = ranks.processes[1].pid
         bad = []
         if ended is None:
@@ -61,7 +61,7 @@ def lost(name, what, words, has_long_steps=False):
         else:
             if ended.code != 5:
                 bad.append("the exit code has to be 5")
-            bad += [f"it does not say '{wanted}'" for wanted in (f"rank 1: process {number}", words) if wanted not in ended.err]
+            bad += [f"it does not say '{expected}'" for expected in (f"rank 1: process {number}", words) if expected not in ended.err]
         return outcome(bench, bad, described(ended, 0), fix, code=ended and ended.code, seconds=ended and ended.seconds)
 
     return do
@@ -71,7 +71,7 @@ def newest_checkpoint(folder):
     return max((int(path.name.removeprefix("step-")) for path in folder.glob("run/checkpoints/step-*")), default=None)
 
 
-def stop_and_go_on(bench):
+def stop_and_resume(bench):
     """TERM to rank 1, the same command again, TERM to rank 0."""
     folder = endless(bench, "asked")
     fix = f"is_to_stop() in src/train/trainer.cpp, any_stops() in src/train/run_ranks.cpp; what each rank said lies in {folder}"
@@ -121,6 +121,6 @@ def checks():
             Check("rank 1 is killed in a long step", 60, lost("killed-in-step", signal.SIGKILL, "is gone", has_long_steps=True)),
             Check("rank 1 is stopped", 50, lost("stopped", signal.SIGSTOP, "has not been heard of"),
                   {"killed instead": {"signal": signal.SIGKILL}}),
-            Check("TERM to one, and the same command again", 40, stop_and_go_on,
+            Check("TERM to one, and the same command again", 40, stop_and_resume,
                   {"killed instead": {"signal": signal.SIGKILL}, "no checkpoint to go on from": {"without a checkpoint": True}}),
             Check("two ranks on one GPU are refused", 20, shared_gpu)]

@@ -28,10 +28,10 @@ class Ranks:
         self.processes = []
         for rank in range(2):
             variables = {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            with open(self.said(rank), "w") as said:
+            with open(self.log_path(rank), "w") as log_path:
                 self.processes.append(subprocess.Popen(
                     [str(word) for word in (bench.vlmtrain, "--config", folder / "train.yaml", "--device", bench.device, "--quiet")],
-                    stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=log_path, stderr=log_path, start_new_session=True,
                     env={**os.environ, **program.LEARNS_NOTHING, **bench.environment("ranks"), **variables, **environments[rank]}))
 
     def __enter__(self):
@@ -45,7 +45,7 @@ class Ranks:
                 pass
             process.wait()
 
-    def said(self, rank):
+    def log_path(self, rank):
         return self.folder / f"{self.name}-{rank}.txt"
 
     def lines(self):
@@ -58,7 +58,7 @@ class Ranks:
         """→ whether so many new steps were made within `seconds`, before any rank ended."""
         began = time.monotonic()
         while len(self.lines()) - len(self.started) < count:
-            if self.bench.clock.left() <= 0:
+            if self.bench.clock.remaining() <= 0:
                 raise program.OutOfTime
             if time.monotonic() - began > seconds or any(process.poll() is not None for process in self.processes):
                 return False
@@ -68,18 +68,18 @@ class Ranks:
     def send(self, rank, what):
         self.processes[rank].send_signal(what)
 
-    def end_of(self, rank, seconds):
+    def find_end(self, rank, seconds):
         """→ program.Ended; nothing where the rank goes on for longer than `seconds`."""
         began = time.monotonic()
         try:
-            code = self.processes[rank].wait(timeout=max(0, min(seconds, self.bench.clock.left())))
+            code = self.processes[rank].wait(timeout=max(0, min(seconds, self.bench.clock.remaining())))
         except subprocess.TimeoutExpired:
-            if self.bench.clock.left() <= 0:
+            if self.bench.clock.remaining() <= 0:
                 raise program.OutOfTime from None
             return None
-        return program.Ended(code, "", self.said(rank).read_text(errors="replace"), time.monotonic() - began)
+        return program.Ended(code, "", self.log_path(rank).read_text(errors="replace"), time.monotonic() - began)
 
     def ends(self, seconds):
         """Of both, within `seconds` in all."""
         last = time.monotonic() + seconds
-        return [self.end_of(rank, last - time.monotonic()) for rank in range(2)]
+        return [self.find_end(rank, last - time.monotonic()) for rank in range(2)]

@@ -94,23 +94,23 @@ def repetition(preset):
 
 
 def checks():
-    found = []
+    all_checks = []
     faults = {"a learning rate 1 % higher": FASTER, "samples in another order": OTHER_ORDER, "half of the samples": HALF}
     dropped = {**LORA, "lora.dropout": 0.3}
     for preset in ("smolvlm-tiny", "qwen2.5-vl-tiny"):
-        found.append(Check(f"{preset}: fp32, mixed batches", 20, same_in_fp32(preset), faults))
-        found.append(Check(f"{preset}: LoRA with dropout, fp32, single samples", 20,
+        all_checks.append(Check(f"{preset}: fp32, mixed batches", 20, same_in_fp32(preset), faults))
+        all_checks.append(Check(f"{preset}: LoRA with dropout, fp32, single samples", 20,
                            same_in_fp32(preset, dropped, {"training.micro_batch_size": 1}),
                            {"no dropout": {"lora.dropout": 0}, "another seed": OTHER_ORDER}))
-        found.append(Check(f"{preset}: bf16, mixed batches", 20, about_as_far(preset),
+        all_checks.append(Check(f"{preset}: bf16, mixed batches", 20, about_as_far(preset),
                            {"fp32 in its place": {"training.precision": "fp32"}, "half of the samples": HALF}))
     shared = {"distributed.sharding": "full"}
-    found.append(Check("smolvlm-tiny: the optimizer's state in parts, fp32", 20,
+    all_checks.append(Check("smolvlm-tiny: the optimizer's state in parts, fp32", 20,
                        same_in_fp32("smolvlm-tiny", {}, {"distributed.sharding": "optimizer"}), faults))
-    found.append(Check("smolvlm-tiny: weights in parts, fp32, mixed batches, single samples", 20,
+    all_checks.append(Check("smolvlm-tiny: weights in parts, fp32, mixed batches, single samples", 20,
                        same_in_fp32("smolvlm-tiny", {}, {**shared, "training.micro_batch_size": 1}), faults))
-    found.append(Check("qwen2.5-vl-tiny: weights in parts, NF4, LoRA with dropout, recomputed", 20,
+    all_checks.append(Check("qwen2.5-vl-tiny: weights in parts, NF4, LoRA with dropout, recomputed", 20,
                        same_in_fp32("qwen2.5-vl-tiny", {**dropped, "model.quantization": "nf4"}, {**shared, "memory.recompute": "all"}),
                        {"no dropout": {"lora.dropout": 0}}))
-    found.append(Check("smolvlm-tiny: the same ranks once more", 20, repetition("smolvlm-tiny"), {"samples in another order": OTHER_ORDER}))
-    return found
+    all_checks.append(Check("smolvlm-tiny: the same ranks once more", 20, repetition("smolvlm-tiny"), {"samples in another order": OTHER_ORDER}))
+    return all_checks

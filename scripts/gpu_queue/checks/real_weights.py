@@ -41,7 +41,7 @@ def group(pattern):
     def do(bench):
         source, packages = bench.find_carried(MODEL), bench.find_carried("python")
         command = [sys.executable, SCRIPT, "--vlmtrain", bench.vlmtrain, "--work", bench.work / "real-weights", "--device", bench.device,
-                   "--models", MODEL, "--steps", TRAINING_STEPS, "--only", f"^{MODEL} ({pattern})", "--seconds", int(bench.clock.left())]
+                   "--models", MODEL, "--steps", TRAINING_STEPS, "--only", f"^{MODEL} ({pattern})", "--seconds", int(bench.clock.remaining())]
         ended = bench.run_program(command + (["--source", source] if source else []), {"PYTHONPATH": str(packages)} if packages else {})
         if ended.code == MISSING_PACKAGE:
             return results.skipped(ended.reason())

@@ -9,7 +9,7 @@ from harness import inputs
 from harness import results
 from harness.bench import RunFailed
 from harness.check import Check
-from checks.planned_job import Job, choices_of, seconds_of
+from checks.planned_job import Job, plan_arguments, measure_seconds
 
 sys.path.insert(0, str(inputs.ROOT / "bench"))
 
@@ -56,7 +56,7 @@ def record_launches(bench, job, name, plan, device):
     path.unlink(missing_ok=True)
     folder = bench.work / "truth" / f"step-kernels-{name}-record"
     inputs.clear(folder)
-    settings = {**job.settings(bench), **choices_of(plan), "training.max_steps": 3}
+    settings = {**job.settings(bench), **plan_arguments(plan), "training.max_steps": 3}
     bench.train(folder, device, settings, environment={"VLMTRAIN_VGPU_TRACE": str(path)})
     return path
 
@@ -93,11 +93,11 @@ def attach(bench, path, name):
         shutil.copyfileobj(source, target)
 
 
-def figures_of(found, wall, inferred):
-    parts = {part: {**line, "inferred_ms": inferred.get(part)} for part, line in found["parts"].items()}
+def compute_figures(summary, wall, inferred):
+    parts = {part: {**line, "inferred_ms": inferred.get(part)} for part, line in summary["parts"].items()}
     return {"step_ms": wall / 1e6, "busy_ms": sum(line["ms"] for line in parts.values()), "parts": parts,
-            "products": found["products"][:SHOWN_SIZES], "products_matched": found["products_matched"],
-            "products_launched": found["products_launched"]}
+            "products": summary["products"][:SHOWN_SIZES], "products_matched": summary["products_matched"],
+            "products_launched": summary["products_launched"]}
 
 
 def class_totals(title, parts):
@@ -119,7 +119,7 @@ def dry_run(bench, job, name, shapes):
     times = bench.work / f"step-kernels-{name}-times.txt"
     imitate_recording(record, times)
     launches, wall = step_parts.read_times(times)
-    figures = figures_of(step_parts.summarize(launches, record, shapes), wall, {})
+    figures = compute_figures(step_parts.summarize(launches, record, shapes), wall, {})
     expected = [step_parts.BASE, step_parts.LORA, step_parts.TEXT_ATTENTION, step_parts.FULL_ATTENTION, step_parts.WINDOWS,
                 step_parts.TOWER_GATE]
     missing = [part for part in expected if part not in figures["parts"]]
@@ -149,9 +149,9 @@ def split_step(title, overrides, inferred):
             attach(bench, path, f"step-kernels-{name}-record.txt.gz")
             record = step_parts.read_record(path)
         shapes = step_parts.Shapes.of(config, RANK, plan["micro_batch_size"] * IMAGES)
-        figures = figures_of(step_parts.summarize(launches, record, shapes), wall, inferred)
+        figures = compute_figures(step_parts.summarize(launches, record, shapes), wall, inferred)
         figures.update(micro_batch=plan["micro_batch_size"], tokens=run.lines()[-1]["tokens"],
-                       metrics_step_ms=1e3 * seconds_of(run.lines()), classes=class_totals(title, figures["parts"]))
+                       metrics_step_ms=1e3 * measure_seconds(run.lines()), classes=class_totals(title, figures["parts"]))
         text = f"micro-batches of {plan['micro_batch_size']}, {figures['tokens']} tokens; {describe(figures, inferred)}"
         if figures["products_matched"] < LEAST_MATCHED * figures["products_launched"]:
             return results.failed(text + ("" if device else f"; no virtual GPU is like {plan['card']}"), FIX, **figures)

@@ -16,7 +16,7 @@ OTHER_ORDER = {"training.seed": 1}
 LORA = {"lora.rank": 4}
 
 
-def outcome_of(verdict, fix=KERNELS):
+def describe_outcome(verdict, fix=KERNELS):
     if verdict.bad:
         return results.failed(verdict.text(), fix, **verdict.figures)
     return results.passed(verdict.text(), **verdict.figures)
@@ -40,7 +40,7 @@ def fp32_outcome(gpu, reference, fix=KERNELS):
     verdict.at_most(comparison.FP32_LATER_LOSS, max(losses), f"worst of {STEPS} losses")
     verdict.at_least(STEPS, min(len(gpu.lines()), len(losses)), "steps")
     verdict.at_most(comparison.FP32_WEIGHTS, comparison.weights_apart(gpu, reference, STEPS), f"weights after {STEPS} steps")
-    return outcome_of(verdict, fix)
+    return describe_outcome(verdict, fix)
 
 
 def same_in_fp32(preset, overrides=None, gpu_overrides=None, fix=KERNELS):
@@ -73,7 +73,7 @@ def rounded_outcome(gpu, exact, rounded, fix=KERNELS):
     verdict.at_most(4 * max(max(own_losses), own_gradients / 8), max(losses), f"worst of {STEPS} losses")
     verdict.at_most(3 * comparison.whole_gradients_apart(rounded, exact, STEPS),
                     comparison.whole_gradients_apart(gpu, exact, STEPS), f"moments after {STEPS} steps")
-    return outcome_of(verdict, fix)
+    return describe_outcome(verdict, fix)
 
 
 def about_as_far(preset, overrides, fix=KERNELS):
@@ -106,7 +106,7 @@ def compressed_states(states, factor):
         verdict.at_most(comparison.FP32_LOSS, losses[0], "first loss")
         verdict.at_most(max(factor * own_losses, comparison.FP32_LATER_LOSS), max(losses), f"worst of {STEPS} losses")
         verdict.at_most(factor * own, comparison.weights_apart(gpu, reference, STEPS), f"weights after {STEPS} steps")
-        return outcome_of(verdict, fix)
+        return describe_outcome(verdict, fix)
 
     return do
 
@@ -125,10 +125,10 @@ def dropout(bench):
     gradient, name = comparison.gradients_apart(cut, whole)
     verdict.at_most(comparison.FP32_GRADIENT, gradient, "worst gradient", name)
     verdict.at_least(1e-2, comparison.whole_gradients_apart(whole, none), "gradients against no dropout")
-    return outcome_of(verdict, "src/nn/dropout.cpp, and what recomputation remembers of it (src/nn/recompute.cpp)")
+    return describe_outcome(verdict, "src/nn/dropout.cpp, and what recomputation remembers of it (src/nn/recompute.cpp)")
 
 
-def json_of(ended, what):
+def parse_json(ended, what):
     if ended.code != 0:
         raise RunFailed(what, ended)
     return json.loads(ended.out.strip().splitlines()[-1])
@@ -141,15 +141,15 @@ def answers(preset):
         data = bench.small_data()
         apart, tokens = [], 0
         for image, prompt in [("1.png", "what colour is the circle?"), (None, "the red star is")]:
-            given = []
+            token_ids = []
             for side, device in [("reference", "cpu"), ("gpu", bench.device)]:
                 seed = bench.fault.get("seed", 0) if side == "gpu" else 0
                 words = ["generate", "--checkpoint", bench.checkpoint(preset, seed), "--prompt", prompt, "--max-new-tokens", 24,
                          "--device", device, "--json"] + (["--image", data / image] if image else [])
-                given.append(json_of(bench.run(words, bench.environment(side)), "generate")["token_ids"])
-            tokens += len(given[0])
-            if given[0] != given[1]:
-                first = next((i for i, (a, b) in enumerate(zip(*given)) if a != b), min(map(len, given)))
+                token_ids.append(parse_json(bench.run(words, bench.environment(side)), "generate")["token_ids"])
+            tokens += len(token_ids[0])
+            if token_ids[0] != token_ids[1]:
+                first = next((i for i, (a, b) in enumerate(zip(*token_ids)) if a != b), min(map(len, token_ids)))
                 apart.append(f"'{prompt}' differs from token {first + 1} on")
         if apart:
             return results.failed("; ".join(apart), "src/engine/generate.cpp and attention_to_slots in src/nn/attention.cpp "
@@ -170,10 +170,10 @@ def evaluation(preset):
             seed = bench.fault.get("seed", 0) if side == "gpu" else 0
             words = ["eval", "--config", config, "--checkpoint", bench.checkpoint(preset, seed), "--device", device,
                      "--max-new-tokens", 1, "--json"]
-            losses.append(json_of(bench.run(words, bench.environment(side)), "eval")["loss"])
+            losses.append(parse_json(bench.run(words, bench.environment(side)), "eval")["loss"])
         verdict = Verdict()
         verdict.at_most(comparison.FP32_LOSS, abs(losses[1] - losses[0]) / losses[0], "loss")
-        return outcome_of(verdict)
+        return describe_outcome(verdict)
 
     return do
 

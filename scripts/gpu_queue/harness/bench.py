@@ -49,10 +49,10 @@ class Run:
         masters = {name.removeprefix("master."): values for name, values in self.optimizer(step).items() if name.startswith("master.")}
         if masters:
             return masters
-        found = {}
+        result = {}
         for path in sorted((self.folder / "checkpoints" / f"step-{step}").glob("*.safetensors")):
-            found.update(tensors.read(path))
-        return found
+            result.update(tensors.read(path))
+        return result
 
 
 class UnderTest:
@@ -119,11 +119,11 @@ class Bench(UnderTest):
     def at_most(self, seconds, what):
         """What hangs costs one check and not the rest of the part."""
         whole = self.clock
-        self.clock = program.Clock(min(seconds, whole.left()))
+        self.clock = program.Clock(min(seconds, whole.remaining()))
         try:
             yield
         except program.OutOfTime:
-            if whole.left() <= 0:
+            if whole.remaining() <= 0:
                 raise
             raise Hung(what, seconds) from None
         finally:

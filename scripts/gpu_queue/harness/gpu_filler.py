@@ -14,28 +14,28 @@ import torch
 ATTEMPTS, STEP_BACK_BYTES = 8, 64 * 2 ** 20
 
 
-def take(device, word, size, held):
+def take(device, word, size, blocks):
     """Allocates memory, appends it to `held` and returns its bytes."""
     for attempt in range(ATTEMPTS):
-        wanted = size if word == "take" else torch.cuda.mem_get_info(device)[0] - size
-        wanted -= attempt * STEP_BACK_BYTES
-        if wanted <= 0:
+        wanted_bytes = size if word == "take" else torch.cuda.mem_get_info(device)[0] - size
+        wanted_bytes -= attempt * STEP_BACK_BYTES
+        if wanted_bytes <= 0:
             return 0
         try:
-            held.append(torch.empty(wanted, dtype=torch.uint8, device=device))
-            return wanted
+            blocks.append(torch.empty(wanted_bytes, dtype=torch.uint8, device=device))
+            return wanted_bytes
         except torch.OutOfMemoryError:
             pass
     raise SystemExit(f"gpu_filler: {device} does not give {size} bytes")
 
 
 def main():
-    device, held = torch.device(sys.argv[1]), []
+    device, blocks = torch.device(sys.argv[1]), []
     torch.zeros(1, device=device)
     print("ready", flush=True)
     for line in sys.stdin:
         word, size = line.split()
-        print("took", take(device, word, int(size), held), flush=True)
+        print("took", take(device, word, int(size), blocks), flush=True)
 
 
 if __name__ == "__main__":

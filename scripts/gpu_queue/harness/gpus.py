@@ -22,8 +22,8 @@ def visible_gpus():
         return [index for index, _ in GPUs]
     seen = {}
     for name in (word.strip() for word in named.split(",")):
-        found = [index for index, identity in GPUs if name == index or (name.startswith("GPU-") and identity.startswith(name))]
-        if len(found) != 1 or found[0] in seen:
+        matches = [index for index, identity in GPUs if name == index or (name.startswith("GPU-") and identity.startswith(name))]
+        if len(matches) != 1 or matches[0] in seen:
             break
-        seen[found[0]] = name
+        seen[matches[0]] = name
     return list(seen.values())

@@ -20,7 +20,7 @@ class Clock:
     def __init__(self, seconds):
         self.ends = time.monotonic() + seconds
 
-    def left(self):
+    def remaining(self):
         return self.ends - time.monotonic()
 
 
@@ -56,7 +56,7 @@ def run(command, clock, environment=None, while_running=None):
     """Runs a program to its end, or to that of the budget: then it and all that it started are killed, and OutOfTime is raised.
     `while_running` gets the process after it was started."""
     began = time.monotonic()
-    if clock.left() <= 0:
+    if clock.remaining() <= 0:
         raise OutOfTime
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
@@ -64,7 +64,7 @@ def run(command, clock, environment=None, while_running=None):
     RUNNING.add(process)
     watcher = while_running(process) if while_running else None
     try:
-        out, err = process.communicate(timeout=clock.left())
+        out, err = process.communicate(timeout=clock.remaining())
     except subprocess.TimeoutExpired:
         raise OutOfTime from None
     finally:

@@ -13,7 +13,7 @@ class Case:
     about: str
     shape: Shape
     samples: list[dict]
-    pictures: dict[str, tuple] = field(default_factory=dict)
+    source_images: dict[str, tuple] = field(default_factory=dict)
     generate: str | None = None
 
 
@@ -35,7 +35,7 @@ CASES = [
             seed=11, tie_embeddings=True, text_layers=3, tile_side=48, split_images=False,
             chat_template_file="chat_template.json", rope_theta=10000.0,
         ),
-        pictures={"cat.png": (70, 53, 1, "RGB")},
+        source_images={"cat.png": (70, 53, 1, "RGB")},
         samples=[
             sample("one", ["cat.png"], "<image>\nWhat is shown in this picture?", "A cat on the table, near 2 balls."),
         ],
@@ -46,7 +46,7 @@ CASES = [
         about="as many key as query heads, its own lm_head, two images in tiles of different grids, two rounds, "
         "config.json with the gaps and the strange keys of published ones",
         shape=Shape(seed=12, key_value_heads=4, omit_defaults=True),
-        pictures={"wide.jpg": (90, 60, 2, "RGB"), "tall.png": (45, 81, 3, "L")},
+        source_images={"wide.jpg": (90, 60, 2, "RGB"), "tall.png": (45, 81, 3, "L")},
         samples=[
             sample(
                 "two_rounds", ["wide.jpg", "tall.png"],
@@ -71,7 +71,7 @@ CASES = [
                 "lm_head": "model-00003-of-00003.safetensors",
             },
         ),
-        pictures={
+        source_images={
             "a.png": (64, 64, 4, "RGB"), "b.jpg": (120, 40, 5, "RGB"), "c.png": (33, 47, 6, "RGB"),
         },
         samples=[
@@ -99,7 +99,7 @@ CASES = [
         name="mixed_batch",
         about="four samples of unequal length and label count in one step",
         shape=Shape(seed=15, key_value_heads=1, tie_embeddings=True),
-        pictures={
+        source_images={
             "small.png": (30, 30, 7, "RGB"), "strip.jpg": (96, 32, 8, "RGB"), "tall.jpg": (50, 90, 9, "RGB"),
         },
         samples=[

@@ -24,11 +24,11 @@ MERGED_TOLERANCE = 1e-6
 LOGITS_TOLERANCE = 1e-4
 
 
-def differences(found, wanted, place):
-    problems = [f"{place}: only in one of the two: {name}" for name in sorted(found.keys() ^ wanted.keys())]
-    for name in sorted(found.keys() & wanted.keys()):
+def differences(actual, expected, place):
+    problems = [f"{place}: only in one of the two: {name}" for name in sorted(actual.keys() ^ expected.keys())]
+    for name in sorted(actual.keys() & expected.keys()):
         # peft widens a 16-bit adapter of a float32 base.
-        if not torch.equal(found[name].double(), wanted[name].double()):
+        if not torch.equal(actual[name].double(), expected[name].double()):
             problems.append(f"{place}: {name} differs")
     return problems
 

@@ -15,28 +15,28 @@ from pathlib import Path
 
 from transformers import AutoProcessor
 
-from make_chat_reference import blocks_of, with_files
+from make_chat_reference import find_blocks, with_files
 
 
-def turns_of(record):
+def make_turns(record):
     turns = record.get("conversations") or record["messages"]
     return [turn.get("value", turn.get("content")) for turn in turns]
 
 
-def pictures_of(record, root):
+def find_images(record, root):
     names = record.get("image") or record.get("images") or []
     return [root / name for name in ([names] if isinstance(names, str) else names)]
 
 
 def ids_of_transformers(processor, record, root):
-    pictures = pictures_of(record, root)
+    images = find_images(record, root)
     messages = [
-        {"role": "user" if index % 2 == 0 else "assistant", "content": blocks_of(turn)}
-        for index, turn in enumerate(turns_of(record))
+        {"role": "user" if index % 2 == 0 else "assistant", "content": find_blocks(turn)}
+        for index, turn in enumerate(make_turns(record))
     ]
-    if pictures and not any(block["type"] == "image" for message in messages for block in message["content"]):
-        messages[0]["content"] = [{"type": "image"} for _ in pictures] + messages[0]["content"]
-    ids = processor.apply_chat_template(with_files(messages, pictures), tokenize=True, return_dict=True)["input_ids"]
+    if images and not any(block["type"] == "image" for message in messages for block in message["content"]):
+        messages[0]["content"] = [{"type": "image"} for _ in images] + messages[0]["content"]
+    ids = processor.apply_chat_template(with_files(messages, images), tokenize=True, return_dict=True)["input_ids"]
     return list(ids[0]) if hasattr(ids[0], "__len__") else list(ids)
 
 

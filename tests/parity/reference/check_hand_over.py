@@ -118,14 +118,14 @@ def with_end_of_turn(inputs, ids):
     return changed | {"input_ids": torch.tensor([ids])}
 
 
-def records_of(program, folder, problems):
+def make_records(program, folder, problems):
     processor = transformers.AutoProcessor.from_pretrained(folder / "base")
     records = []
     for place, (name, images, _, _) in enumerate(RECORDS, start=1):
         shown = program.prompt(place)
-        pictures = [Image.open(folder / image) for image in images]
+        source_images = [Image.open(folder / image) for image in images]
         begins = shown["text"].startswith(processor.tokenizer.bos_token or "\0")  # as apply_chat_template looks
-        inputs = dict(processor(text=[shown["text"]], images=[pictures] if pictures else None, return_tensors="pt", add_special_tokens=not begins))
+        inputs = dict(processor(text=[shown["text"]], images=[source_images] if source_images else None, return_tensors="pt", add_special_tokens=not begins))
         if problem := check_chat_round_trip.difference(processor, shown, inputs["input_ids"][0].tolist()):
             problems.append(f"record {name}: {problem}")
         inputs = with_end_of_turn(inputs, shown["token_ids"])
@@ -138,17 +138,17 @@ def label_logits(model, records):
     """float64 [labels, vocabulary] and the labels, of all records."""
     logits, labels = [], []
     for record in records:
-        found = model(**record.inputs, use_cache=False).logits[0]
-        logits.append(found[:-1][record.is_label[1:]].double())
+        actual = model(**record.inputs, use_cache=False).logits[0]
+        logits.append(actual[:-1][record.is_label[1:]].double())
         labels.append(record.inputs["input_ids"][0][record.is_label])
     return torch.cat(logits), torch.cat(labels)
 
 
-def relative(found, wanted):
-    return ((found - wanted).norm() / wanted.norm()).item()
+def relative(actual, expected):
+    return ((actual - expected).norm() / expected.norm()).item()
 
 
-def names_in(folder):
+def collect_names(folder):
     names = []
     for file in folder.glob("*.safetensors"):
         with safe_open(file, "pt") as tensors:
@@ -168,7 +168,7 @@ class Check:
             self.program.run("init", "--preset", name, "--out", "base")
         self.config = json.loads((folder / "base/config.json").read_text())
         write_data(folder)
-        self.records = records_of(self.program, folder, self.problems)
+        self.records = make_records(self.program, folder, self.problems)
         self.base = None
 
     def expect(self, holds, problem):
@@ -187,9 +187,9 @@ class Check:
         """Of a whole one: its logits, and what of it stands in the table."""
         model, _, problems = check_round_trip.load(folder)
         self.problems += [f"{name}: {problem}" for problem in problems]
-        self.problems += [f"{name}: {problem}" for problem in vllm_names.problems_of_checkpoint(self.config, names_in(folder))]
+        self.problems += [f"{name}: {problem}" for problem in vllm_names.problems_of_checkpoint(self.config, collect_names(folder))]
         if gguf_names.knows(self.config):
-            self.problems += [f"{name}: {problem}" for problem in gguf_names.problems_of_checkpoint(self.config, names_in(folder))]
+            self.problems += [f"{name}: {problem}" for problem in gguf_names.problems_of_checkpoint(self.config, collect_names(folder))]
         return self.logits_and_loss(name, model.float(), folder)
 
     def change(self, name, logits):
@@ -206,16 +206,16 @@ class Check:
         self.problems += [f"adapter: {problem}" for problem in problems]
         with_adapter, adapter_apart = self.logits_and_loss("adapter", adapted, adapter)
         adapter_config = json.loads((adapter / "adapter_config.json").read_text())
-        self.problems += vllm_names.problems_of_adapter(self.config, adapter_config, names_in(adapter))
+        self.problems += vllm_names.problems_of_adapter(self.config, adapter_config, collect_names(adapter))
         self.program.run("merge", "--adapter", adapter, "--out", "merged")
         merged, merged_apart = self.checkpoint("merged", self.folder / "merged")
         from_adapter = relative(merged, with_adapter)
         self.expect(from_adapter <= TOLERANCE, f"merged: {from_adapter:.1e} from base and adapter in PEFT")
 
         return [
-            self.config["model_type"], f"{len(names_in(self.folder / 'merged'))}", f"{base_apart:.0e}",
+            self.config["model_type"], f"{len(collect_names(self.folder / 'merged'))}", f"{base_apart:.0e}",
             f"{full_apart:.0e}", f"{self.change('full', full):.2f}", f"{adapter_apart:.0e}", f"{self.change('adapter', with_adapter):.2f}",
-            f"{merged_apart:.0e}", f"{from_adapter:.0e}", " + ".join(map(str, vllm_names.use_of_adapter(self.config, names_in(adapter)))),
+            f"{merged_apart:.0e}", f"{from_adapter:.0e}", " + ".join(map(str, vllm_names.use_of_adapter(self.config, collect_names(adapter)))),
             "all" if gguf_names.knows(self.config) else "not known",
         ]
 

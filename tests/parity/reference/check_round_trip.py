@@ -19,7 +19,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import thin
 
-PICTURE = Image.linear_gradient("L").resize((90, 60)).convert("RGB")
+IMAGE = Image.linear_gradient("L").resize((90, 60)).convert("RGB")
 QUESTION = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is shown in 2 words?"}]}]
 
 # Twenty times the difference between float32 and float64 in transformers itself; see ../data/README.md.
@@ -37,7 +37,7 @@ def load(folder):
 
 def inputs(processor):
     prompt = processor.apply_chat_template(QUESTION, add_generation_prompt=True)
-    return processor(text=[prompt], images=[[PICTURE]], return_tensors="pt")
+    return processor(text=[prompt], images=[[IMAGE]], return_tensors="pt")
 
 
 def logits(model, batch):

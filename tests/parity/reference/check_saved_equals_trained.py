@@ -31,7 +31,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from check_hand_over import Vlmtrain, presets
-from make_chat_reference import blocks_of, with_files
+from make_chat_reference import find_blocks, with_files
 
 TOLERANCE = 1e-5
 MAX_PIXELS = 12544
@@ -121,7 +121,7 @@ class Family:
     def messages(self, record, until):
         """The first `until` turns of a record as transformers takes them."""
         turns = [turn["value"] for turn in record["conversations"]][:until]
-        messages = [{"role": ("user", "assistant")[index % 2], "content": blocks_of(turn)} for index, turn in enumerate(turns)]
+        messages = [{"role": ("user", "assistant")[index % 2], "content": find_blocks(turn)} for index, turn in enumerate(turns)]
         return with_files(messages, [self.folder / record["image"]] if "image" in record else [])
 
     def check_record(self, what, index, checkpoint, processor, model):
@@ -137,9 +137,9 @@ class Family:
             return None
         logits = model(**inputs).logits[0].double()
         is_label = torch.tensor(shown["is_label"], dtype=torch.bool)
-        kept = logits[: len(own) - 1][is_label[1:]]
+        label_logits = logits[: len(own) - 1][is_label[1:]]
         self.check_answer(what, index, checkpoint, processor, model)
-        return torch.nn.functional.cross_entropy(kept, torch.tensor(own)[is_label], reduction="sum"), int(is_label.sum())
+        return torch.nn.functional.cross_entropy(label_logits, torch.tensor(own)[is_label], reduction="sum"), int(is_label.sum())
 
     def check_answer(self, what, index, checkpoint, processor, model):
         record = self.records[index]
@@ -158,10 +158,10 @@ class Family:
     @torch.no_grad()
     def check(self, what, checkpoint, model):
         processor = transformers.AutoProcessor.from_pretrained(checkpoint)
-        found = [self.check_record(what, index, checkpoint, processor, model) for index in range(len(self.records))]
-        if None in found:
+        results = [self.check_record(what, index, checkpoint, processor, model) for index in range(len(self.records))]
+        if None in results:
             return "–"
-        loss = sum(total.item() for total, _ in found) / sum(labels for _, labels in found)
+        loss = sum(total.item() for total, _ in results) / sum(labels for _, labels in results)
         ours = self.program.loss(checkpoint)
         apart = abs(ours - loss) / max(1, loss)
         self.expect(apart <= TOLERANCE, f"{what}: the loss is {loss:.6f} in transformers, {ours:.6f} here")

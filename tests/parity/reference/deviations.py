@@ -91,9 +91,9 @@ how close the closest choice was. One question, that of `one` in `llava_original
 """
 
 
-def report(found):
+def report(deviations_by_case):
     rows, keys = "", []
-    for case, values in found.items():
+    for case, values in deviations_by_case.items():
         gradients = {n: g for n, g in values["gradients"].items() if not is_zero_gradient(n)}
         worst = max(gradients, key=lambda name: relative(gradients[name]))
         parameters = [d for n, d in values["parameters"].items() if not is_zero_gradient(n)]

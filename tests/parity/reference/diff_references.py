@@ -41,11 +41,11 @@ def difference(old, new):
 def main():
     old, new = map(Path, sys.argv[1:])
     names = sorted({file.relative_to(folder) for folder in (old, new) for file in folder.rglob("*") if file.is_file()})
-    found = [(name, text) for name in names if (text := difference(old / name, new / name))]
-    for name, text in found:
+    differences = [(name, text) for name in names if (text := difference(old / name, new / name))]
+    for name, text in differences:
         print(f"{name}: {text}")
-    print(f"{len(names)} files, {len(found)} of them differ")
-    sys.exit(1 if found else 0)
+    print(f"{len(names)} files, {len(differences)} of them differ")
+    sys.exit(1 if differences else 0)
 
 
 if __name__ == "__main__":

@@ -51,11 +51,11 @@ def encode(processor, shape, sample, root, turns=None):
     """With `turns`: only so many, and the generation prompt."""
     texts = [turn["value"] for turn in sample["conversations"]][:turns]
     count = sum(text.count(IMAGE_MARK) for text in texts)
-    pictures = [Image.open(path) for path in image_paths(sample, root)[:count]]
+    source_images = [Image.open(path) for path in image_paths(sample, root)[:count]]
     text, _ = render(texts, [START] * count)
     # The processor passes over what its file says of pan and scan: it is an argument of a call.
-    inputs = dict(processor(text=[text], images=[pictures] if pictures else None, return_tensors="pt", **shape.crops))
-    crops = processor.image_processor(pictures, **shape.crops)["num_crops"] if pictures else []
+    inputs = dict(processor(text=[text], images=[source_images] if source_images else None, return_tensors="pt", **shape.crops))
+    crops = processor.image_processor(source_images, **shape.crops)["num_crops"] if source_images else []
     ids = inputs.pop("input_ids")[0]
     inputs.pop("attention_mask")
     full, spans = render(texts, [expanded(shape.tokens_per_image, number) for number in crops])

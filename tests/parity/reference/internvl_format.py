@@ -55,12 +55,12 @@ def process(processor, text, images, videos):
     return dict(processor(text=[text], images=images or None, return_tensors="pt", **more))
 
 
-def grid_of(image, shape):
+def make_grid(image, shape):
     columns, rows = get_optimal_tiled_canvas((image.height, image.width), (shape.side, shape.side), *shape.tiles)
     return rows, columns
 
 
-def tiles_of(grid):
+def make_tiles(grid):
     return 1 if grid == (1, 1) else grid[0] * grid[1] + 1
 
 
@@ -70,7 +70,7 @@ def expanded(text, grids, frames, tokens):
 
     def replaced(mark):
         if mark[0] == "<IMG_CONTEXT>":
-            return f"<img>{tile * tiles_of(next(grids))}</img>"
+            return f"<img>{tile * make_tiles(next(grids))}</img>"
         return "\n".join(f"Frame{number + 1}: <img>{tile}</img>" for number in range(next(frames)))
 
     return re.sub(r"<IMG_CONTEXT>|<video>", replaced, text)
@@ -87,13 +87,13 @@ def encode(processor, shape, sample, root, turns=None):
     images, videos = media(sample, text, root)
     inputs = process(processor, text, images, videos)
     ids, pixels = inputs["input_ids"][0], inputs.get("pixel_values")
-    grids = [grid_of(image, shape) for image in images]
+    grids = [make_grid(image, shape) for image in images]
     most = shape.video_processor.get("num_frames")
     frames = [most or len(video) for video in videos]
     full = expanded(text, grids, frames, shape.tokens_per_tile)
     own = processor.tokenizer(full, return_offsets_mapping=True)
     assert own["input_ids"] == ids.tolist(), "the processor differs from the format"
-    assert pixels is None or len(pixels) == sum(map(tiles_of, grids)) + sum(frames), "the tiles differ from the format"
+    assert pixels is None or len(pixels) == sum(map(make_tiles, grids)) + sum(frames), "the tiles differ from the format"
     return Encoded(
         input_ids=ids,
         label_mask=mask_of_spans(own["offset_mapping"], moved(spans, text, full)),

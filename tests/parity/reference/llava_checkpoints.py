@@ -206,15 +206,15 @@ def write_hugging_face(shape, model, folder):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def write(shape, folder, twin):
+def write(shape, folder, look_ahead):
     """Writes the checkpoint into the folder, and into `twin` the same model as transformers loads it."""
     folder.mkdir(parents=True)
-    twin.mkdir(parents=True)
+    look_ahead.mkdir(parents=True)
     tokenizer = make_tokenizer(shape)
-    for place in (folder, twin):
+    for place in (folder, look_ahead):
         tokenizer.save(str(place / "tokenizer.json"))
         write_json(place / "config.json", hugging_face_config(shape, tokenizer))
     model = LlavaForConditionalGeneration(AutoConfig.from_pretrained(folder))
     randomise(model, shape.seed, 0.3)
     (write_original if shape.layout == "original" else write_hugging_face)(shape, model, folder)
-    model.save_pretrained(twin)
+    model.save_pretrained(look_ahead)

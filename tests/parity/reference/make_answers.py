@@ -76,8 +76,8 @@ def answer_without_cache(model, inputs):
 
 def answer_record(model, record, encode, answer=answer):
     for question in questions(record):
-        asked = record | {"conversations": [{"from": "human", "value": question}]}
-        prompt_ids, inputs = encode(asked)
+        request = record | {"conversations": [{"from": "human", "value": question}]}
+        prompt_ids, inputs = encode(request)
         new_ids, lead = answer(model, inputs)
         if lead > SMALLEST_LEAD:
             break
@@ -90,7 +90,7 @@ def answer_record(model, record, encode, answer=answer):
     }
 
 
-def records_of(folder):
+def make_records(folder):
     return json.loads((folder / "conversations.json").read_text())
 
 
@@ -104,7 +104,7 @@ def idefics3_answers(folder, adapter=None):
         inputs = llava.encode_prompt(processor, record, folder / "images")
         return inputs["input_ids"][0].tolist(), inputs
 
-    return [answer_record(model, record, encode) for record in records_of(folder)]
+    return [answer_record(model, record, encode) for record in make_records(folder)]
 
 
 def llava_answers(case, folder):
@@ -124,7 +124,7 @@ def llava_answers(case, folder):
             ids = ids.masked_fill(ids == image_id, 0)
         return ids.tolist(), training.forward_inputs(prompt, torch.float32)
 
-    return [answer_record(model, record, encode) for record in records_of(folder)]
+    return [answer_record(model, record, encode) for record in make_records(folder)]
 
 
 def qwen_answers(case, folder):
@@ -135,7 +135,7 @@ def qwen_answers(case, folder):
         prompt = qwen_format.encode(processor, model, record, folder / "images", case.shape.vision, 1, case.shape.video_layout)
         return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
 
-    return [answer_record(model, record, encode) for record in records_of(folder)]
+    return [answer_record(model, record, encode) for record in make_records(folder)]
 
 
 def internvl_answers(case, folder):
@@ -146,7 +146,7 @@ def internvl_answers(case, folder):
         prompt = internvl_format.encode(processor, case.shape, record, folder / "images", turns=1)
         return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
 
-    return [answer_record(model, record, encode) for record in records_of(folder)]
+    return [answer_record(model, record, encode) for record in make_records(folder)]
 
 
 def smolvlm_video_answers(case, folder):
@@ -157,7 +157,7 @@ def smolvlm_video_answers(case, folder):
         prompt = make_smolvlm_video_reference.encode(processor, case.shape, record, folder / "images", turns=1)
         return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
 
-    return [answer_record(model, record, encode) for record in records_of(folder)]
+    return [answer_record(model, record, encode) for record in make_records(folder)]
 
 
 def gemma3_answers(case, folder):
@@ -168,7 +168,7 @@ def gemma3_answers(case, folder):
         prompt = gemma3_format.encode(processor, case.shape, record, folder / "images", turns=1)
         return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
 
-    return [answer_record(model, record, encode) for record in records_of(folder)]
+    return [answer_record(model, record, encode) for record in make_records(folder)]
 
 
 def nanovlm_answers(config, settings, folder):
@@ -183,7 +183,7 @@ def nanovlm_answers(config, settings, folder):
         prompt = nanovlm_format.encode(tokenizer, config, record, folder / "images", turns=1)
         return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
 
-    return [answer_record(model, record, encode, answer_without_cache) for record in records_of(folder)]
+    return [answer_record(model, record, encode, answer_without_cache) for record in make_records(folder)]
 
 
 def main():
@@ -195,14 +195,14 @@ def main():
     torch.use_deterministic_algorithms(True)
     answers = []
 
-    def add(case, adapter, answers_of):
+    def add(case, adapter, make_answers):
         if arguments.only not in (None, case):
-            kept = json.loads((arguments.data / "answers.json").read_text())
-            answers.extend(item for item in kept if (item["case"], item["adapter"]) == (case, adapter))
+            stored = json.loads((arguments.data / "answers.json").read_text())
+            answers.extend(item for item in stored if (item["case"], item["adapter"]) == (case, adapter))
             return
-        found = answers_of()
-        print(case, adapter, f"{min(item['smallest_lead'] for item in found):.1e}", flush=True)
-        answers.extend({"case": case, "adapter": adapter} | item for item in found)
+        result = make_answers()
+        print(case, adapter, f"{min(item['smallest_lead'] for item in result):.1e}", flush=True)
+        answers.extend({"case": case, "adapter": adapter} | item for item in result)
 
     for case in cases.CASES:
         add(case.name, None, lambda: idefics3_answers(arguments.data / case.name))

@@ -91,7 +91,7 @@ TURNS = [
 ]
 
 
-def blocks_of(turn):
+def find_blocks(turn):
     blocks, opening = [], True
     for piece in re.split("(<image>)", turn):
         if piece == "<image>":
@@ -105,11 +105,11 @@ def blocks_of(turn):
     return blocks
 
 
-def messages_of(turns, system, form):
+def make_messages(turns, system, form):
     roles = ["user", "assistant"]
     pairs = [("system", system)] if system else []
     pairs += [(roles[index % 2], turn) for index, turn in enumerate(turns)]
-    return [{"role": role, "content": turn if form == "strings" else blocks_of(turn)} for role, turn in pairs]
+    return [{"role": role, "content": turn if form == "strings" else find_blocks(turn)} for role, turn in pairs]
 
 
 def with_files(messages, files):
@@ -137,12 +137,12 @@ def end_of_turn(tokenizer, rest):
 def answer_spans(processor, text, answers, prompt_ends_with):
     spans, place = [], 0
     for answer in answers:
-        kept = next(kept for kept in (answer, answer.strip()) if kept in text[place:])
-        begin = text.index(kept, place)
+        variant = next(variant for variant in (answer, answer.strip()) if variant in text[place:])
+        begin = text.index(variant, place)
         # The question of the second round holds the words of its answer.
         while text[:begin].endswith("Say: "):
-            begin = text.index(kept, begin + 1)
-        end = begin + len(kept)
+            begin = text.index(variant, begin + 1)
+        end = begin + len(variant)
         while not text[:begin].endswith(prompt_ends_with):
             begin -= 1
         ending = end_of_turn(processor.tokenizer, text[end:])
@@ -157,7 +157,7 @@ def label_ids(tokenizer, text, spans, add_special_tokens):
     return [token for token, (begin, end) in pairs if end > begin and any(a <= begin < b for a, b in spans)]
 
 
-def made(case, folder, template, form, file, turns, system):
+def make_case(case, folder, template, form, file, turns, system):
     shutil.copytree(DATA / case / "checkpoint", folder)
     for name in ("chat_template.jinja", "chat_template.json"):
         (folder / name).unlink(missing_ok=True)
@@ -167,10 +167,10 @@ def made(case, folder, template, form, file, turns, system):
         (folder / "tokenizer_config.json").write_text(json.dumps(config | {"bos_token": "<s>"}))
     processor = AutoProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
-    pictures = sorted((DATA / case / "images").glob("*.*"))
+    source_images = sorted((DATA / case / "images").glob("*.*"))
     count = sum(turn.count("<image>") for turn in turns)
-    files = [pictures[index % len(pictures)] for index in range(count)]
-    messages = messages_of(turns, system, form)
+    files = [source_images[index % len(source_images)] for index in range(count)]
+    messages = make_messages(turns, system, form)
     text = processor.apply_chat_template(messages)
     answers = turns[1::2]
     first_prompt = processor.apply_chat_template(messages[: 2 if system else 1], add_generation_prompt=True)
@@ -189,7 +189,7 @@ def made(case, folder, template, form, file, turns, system):
     ids = processor(text=[text], images=[images] if images and case.startswith(("mixed", "smol")) else images or None, **more)["input_ids"]
     ids = ids[0].tolist() if hasattr(ids[0], "tolist") else list(ids[0])
     if appended is None and form == "blocks":
-        whole = processor.apply_chat_template(with_files(messages_of(turns, system, form), files), tokenize=True, return_dict=True)
+        whole = processor.apply_chat_template(with_files(make_messages(turns, system, form), files), tokenize=True, return_dict=True)
         own = whole["input_ids"]
         own = own[0] if hasattr(own[0], "__len__") else own
         assert list(own) == ids, f"{case}: apply_chat_template makes other ids of its own text"
@@ -214,7 +214,7 @@ def main():
                 if system and "alternate" in template:
                     continue
                 with tempfile.TemporaryDirectory() as scratch:
-                    chat = made(case, Path(scratch) / "checkpoint", template, form, file, turns, system)
+                    chat = make_case(case, Path(scratch) / "checkpoint", template, form, file, turns, system)
                 chats.append({"name": f"{case}, {name}"} | chat)
     (DATA / "chats.json").write_text(json.dumps(chats, ensure_ascii=False, indent=1) + "\n")
     print(f"{len(chats)} conversations")

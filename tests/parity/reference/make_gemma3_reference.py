@@ -16,13 +16,13 @@ from transformers.models.gemma3 import modeling_gemma3
 
 import gemma3_checkpoints
 import gemma3_format
-import pictures
+import test_images
 import thin
 import training
 from cases import Case
 from gemma3_checkpoints import Shape
 from make_llava_reference import summary
-from make_qwen_reference import ONE, PICTURES, THREE, TWO, WORDS
+from make_qwen_reference import ONE, IMAGES, THREE, TWO, WORDS
 from make_reference import NEW_TOKENS, SMALLEST_LEAD, describe, expected_tensors
 
 VISION = {
@@ -43,7 +43,7 @@ CASES = [
             text=TEXT | {"num_hidden_layers": 7, "sliding_window": 7, "sliding_window_pattern": 6, "rope_theta": 1e6,
                          "rope_local_base_freq": 1e4, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[WORDS, ONE, THREE, TWO],
         generate="three",
     ),
@@ -61,7 +61,7 @@ CASES = [
                              "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 50000.0},
                              "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[TWO, ONE],
         generate="one",
     ),
@@ -74,7 +74,7 @@ CASES = [
             crops={"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 24, "pan_and_scan_max_num_crops": 3,
                    "pan_and_scan_min_ratio_to_activate": 1.2},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[TWO, WORDS, ONE, THREE],
         generate="two",
     ),
@@ -85,7 +85,7 @@ CASES = [
             layout="hub", seed=76, tokens_per_image=4, vision=VISION | {"image_size": 16},
             text=TEXT | {"num_hidden_layers": 3, "sliding_window": 5, "sliding_window_pattern": 2, "num_key_value_heads": 2},
         ),
-        pictures={},
+        source_images={},
         samples=[WORDS],
         generate="words",
     ),
@@ -112,8 +112,8 @@ def make(case, out):
     folder.mkdir(parents=True)
     checkpoint = folder / "checkpoint"
     processor = gemma3_checkpoints.write(shape, checkpoint)
-    for name, (width, height, seed, mode) in case.pictures.items():
-        pictures.save(pictures.draw(width, height, seed, mode), folder / "images" / name)
+    for name, (width, height, seed, mode) in case.source_images.items():
+        test_images.save(test_images.draw(width, height, seed, mode), folder / "images" / name)
     text = json.dumps(case.samples, indent=2, ensure_ascii=False)
     (folder / "conversations.json").write_text(text + "\n")
 

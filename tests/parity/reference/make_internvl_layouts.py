@@ -25,10 +25,10 @@ VIDEOS = [
 ]
 
 
-def frames(total, fps, wanted, count, from_middles):
+def frames(total, fps, expected, count, from_middles):
     processor = InternVLVideoProcessor(initial_shift=from_middles)
-    indices = processor.sample_frames(VideoMetadata(total_num_frames=total, fps=fps), fps=wanted, num_frames=count)
-    return {"video": [total, fps, wanted, count, from_middles], "indices": indices.tolist()}
+    indices = processor.sample_frames(VideoMetadata(total_num_frames=total, fps=fps), fps=expected, num_frames=count)
+    return {"video": [total, fps, expected, count, from_middles], "indices": indices.tolist()}
 
 
 def main():

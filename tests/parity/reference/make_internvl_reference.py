@@ -18,7 +18,7 @@ import training
 from cases import Case
 from internvl_checkpoints import Shape
 from make_llava_reference import summary
-from make_qwen_reference import BOTH, MOVING, ONE, PICTURES, THREE, TWO, WORDS, write_inputs
+from make_qwen_reference import BOTH, MOVING, ONE, IMAGES, THREE, TWO, WORDS, write_inputs
 from make_reference import NEW_TOKENS, SMALLEST_LEAD, describe, expected_tensors
 
 VISION = {
@@ -46,7 +46,7 @@ CASES = [
             layout="hub", seed=51, vision=VISION,
             text=TEXT | {"rope_scaling": {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"}},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[ONE, THREE, TWO],
         generate="three",
     ),
@@ -57,7 +57,7 @@ CASES = [
         shape=Shape(
             layout="modules", seed=52, text=TEXT_3_5, vision=VISION | {"image_size": [30, 30]}, tie_embeddings=True, tiles=(2, 3),
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[WORDS, ONE, THREE, MOVING],
         generate="words",
     ),
@@ -70,7 +70,7 @@ CASES = [
             vision=VISION_RMS | {"image_size": [32, 32], "patch_size": [4, 4], "use_mean_pooling": False},
             downsample_ratio=0.25, video_processor={"num_frames": 4},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[MOVING, BOTH],
         generate="moving",
     ),

@@ -30,7 +30,7 @@ CONFIGS = {
 TYPES = {"clip": CLIPImageProcessor, "llava": LlavaImageProcessor, "siglip": SiglipImageProcessor}
 
 
-def picture(height, width):
+def source_image(height, width):
     y, x, c = np.meshgrid(np.arange(height), np.arange(width), np.arange(3), indexing="ij")
     return ((7 * x + 13 * y + 29 * c + (x * y) % 31) % 256).astype(np.uint8)
 
@@ -45,7 +45,7 @@ def main():
     cases = []
     for name, config in CONFIGS.items():
         for height, width in SIZES:
-            image = torch.from_numpy(picture(height, width)).permute(2, 0, 1)
+            image = torch.from_numpy(source_image(height, width)).permute(2, 0, 1)
             pixels = processor(config)([image], return_tensors="pt")["pixel_values"]
             crc = f"{zlib.crc32(pixels.contiguous().numpy().tobytes()):08x}"
             cases.append({"config": name, "height": height, "width": width, "shape": list(pixels.shape), "crc": crc})

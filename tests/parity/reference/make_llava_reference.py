@@ -17,7 +17,7 @@ import transformers
 import deviations
 import llava_checkpoints
 import llava_format
-import pictures
+import test_images
 import thin
 import training
 from cases import Case, sample
@@ -42,14 +42,14 @@ TWO = sample(
     "<image>\n<image>\nCompare the two pictures.", "The first one has more contrast.", "Say more.", "There is no fluid.",
 )
 WORDS = sample("words", [], "Is there a fracture? Grüße, 東京", "No, there is none. Ça va")
-PICTURES = {"cat.png": (70, 53, 1, "RGB"), "wide.jpg": (90, 31, 2, "RGB"), "tall.png": (30, 81, 3, "L")}
+IMAGES = {"cat.png": (70, 53, 1, "RGB"), "wide.jpg": (90, 31, 2, "RGB"), "tall.png": (30, 81, 3, "L")}
 
 CASES = [
     Case(
         name="llava_clip_llama",
         about="names and files of llava-hf's checkpoints: CLIP, feature layer -2, centre crop, Llama; mixed batch",
         shape=Shape(layout="hub", seed=21, text={"model_type": "llama"} | TEXT, vision=CLIP),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[ONE, TWO, WORDS],
         generate="two",
     ),
@@ -64,7 +64,7 @@ CASES = [
             vision=SIGLIP,
             llava={"vision_feature_layer": -1, "vision_feature_select_strategy": "full", "tie_word_embeddings": True},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[TWO, ONE],
         generate="one",
     ),
@@ -80,7 +80,7 @@ CASES = [
             llava={"vision_feature_layer": 2, "vision_feature_select_strategy": "full",
                    "projector_hidden_act": "gelu_pytorch_tanh", "multimodal_projector_bias": False},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[ONE, WORDS, TWO],
         generate="one",
     ),
@@ -95,7 +95,7 @@ CASES = [
                                    "original_max_position_embeddings": 64}} | TEXT,
             vision=CLIP,
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[TWO, ONE, WORDS],
         generate="two",
     ),
@@ -110,11 +110,11 @@ def with_own_names(shape, result):
 
 
 def summary(single, double):
-    found = deviations.compare(single, double)
-    gradients = {n: deviations.relative(g) for n, g in found["gradients"].items() if not zero_gradient(n)}
-    parameters = {n: p["mean"] for n, p in found["parameters"].items() if not zero_gradient(n)}
+    deviation = deviations.compare(single, double)
+    gradients = {n: deviations.relative(g) for n, g in deviation["gradients"].items() if not zero_gradient(n)}
+    parameters = {n: p["mean"] for n, p in deviation["parameters"].items() if not zero_gradient(n)}
     return {
-        "loss": found["loss"], "logits": found["logits"], "largest_logit": found["largest_logit"],
+        "loss": deviation["loss"], "logits": deviation["logits"], "largest_logit": deviation["largest_logit"],
         "worst_gradient": max(gradients.values()), "worst_mean_of_a_parameter_after_steps": max(parameters.values()),
     }
 
@@ -123,12 +123,12 @@ def zero_gradient(name):
     return "vision" in name and deviations.is_zero_gradient(name)
 
 
-def generation(case, twin, processor, image_token_id, images):
+def generation(case, second_model, processor, image_token_id, images):
     shape = case.shape
     source = next(record for record in case.samples if record["id"] == case.generate)
     prompt = llava_format.encode(processor, shape, image_token_id, source, images, turns=1)
     inputs = training.forward_inputs(prompt, torch.float32)
-    new_ids, lead = training.generate(twin, inputs, NEW_TOKENS)
+    new_ids, lead = training.generate(second_model, inputs, NEW_TOKENS)
     assert len(new_ids) == NEW_TOKENS, "the answer ended early: choose another seed"
     assert lead > SMALLEST_LEAD, f"the closest choice of a token has a lead of only {lead}: choose another seed"
     return {"generation.prompt_ids": prompt.input_ids, "generation.new_ids": new_ids}
@@ -138,16 +138,16 @@ def make(case, out):
     folder, shape = out / case.name, case.shape
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name, (width, height, seed, mode) in case.pictures.items():
-        pictures.save(pictures.draw(width, height, seed, mode), folder / "images" / name)
+    for name, (width, height, seed, mode) in case.source_images.items():
+        test_images.save(test_images.draw(width, height, seed, mode), folder / "images" / name)
     text = json.dumps(case.samples, indent=2, ensure_ascii=False)
     (folder / "conversations.json").write_text(text + "\n")
     with tempfile.TemporaryDirectory() as scratch:
-        twin = Path(scratch) / "twin"
-        llava_checkpoints.write(shape, folder / "checkpoint", twin)
-        readable = twin if shape.layout == "original" else folder / "checkpoint"
+        second_model = Path(scratch) / "second_model"
+        llava_checkpoints.write(shape, folder / "checkpoint", second_model)
+        readable = second_model if shape.layout == "original" else folder / "checkpoint"
         processor = llava_checkpoints.make_processor(shape, folder / "checkpoint")
-        image_id = json.loads((twin / "config.json").read_text())["image_token_index"]
+        image_id = json.loads((second_model / "config.json").read_text())["image_token_index"]
         images = folder / "images"
         samples = [llava_format.encode(processor, shape, image_id, record, images) for record in case.samples]
         single = with_own_names(shape, training.run(readable, samples, torch.float32))

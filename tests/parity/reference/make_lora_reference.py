@@ -144,8 +144,8 @@ def merged_weights(checkpoint, case):
     model = adapted(checkpoint, case, torch.float32)
     names = sorted(n.removeprefix("base_model.model.") for n, m in model.named_modules() if hasattr(m, "lora_A"))
     weights = model.merge_and_unload().state_dict()
-    chosen = names[:: max(1, len(names) // MERGED_MODULES)][:MERGED_MODULES]
-    return {f"merged.{name}.weight": weights[f"{name}.weight"].clone() for name in chosen}
+    merged_names = names[:: max(1, len(names) // MERGED_MODULES)][:MERGED_MODULES]
+    return {f"merged.{name}.weight": weights[f"{name}.weight"].clone() for name in merged_names}
 
 
 def save_adapter(checkpoint, case, folder):
@@ -158,19 +158,19 @@ def save_adapter(checkpoint, case, folder):
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def summary(found):
+def summary(deviation):
     """The worst of what deviations.compare() finds."""
-    return {key: found[key] for key in ("loss", "logits", "largest_logit", "step_losses", "step_grad_norms")} | {
-        "gradient": max(map(deviations.relative, found["gradients"].values())),
-        "parameter_largest": max(value["largest"] for value in found["parameters"].values()),
-        "parameter_mean": max(value["mean"] for value in found["parameters"].values()),
+    return {key: deviation[key] for key in ("loss", "logits", "largest_logit", "step_losses", "step_grad_norms")} | {
+        "gradient": max(map(deviations.relative, deviation["gradients"].values())),
+        "parameter_largest": max(value["largest"] for value in deviation["parameters"].values()),
+        "parameter_mean": max(value["mean"] for value in deviation["parameters"].values()),
     }
 
 
 QWEN_SHAPES = {case.name: case.shape for case in make_qwen_reference.CASES}
 
 
-def laid_out_as(base):
+def lay_out(base):
     """The layout of videos that the base's case has, while its samples are made and computed."""
     return qwen_format.video_layout(QWEN_SHAPES[base].video_layout) if base in QWEN_SHAPES else nullcontext()
 
@@ -183,7 +183,7 @@ def qwen_samples(shape, records, folder):
     ]
 
 
-def samples_of(base, folder):
+def make_samples(base, folder):
     records = json.loads((folder / "conversations.json").read_text())
     if base in QWEN_SHAPES:
         return qwen_samples(QWEN_SHAPES[base], records, folder)
@@ -202,7 +202,7 @@ def make(case, out):
     folder = out / case.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    samples = samples_of(case.base, base)
+    samples = make_samples(case.base, base)
     save_adapter(base / "checkpoint", case, folder / "adapter")
     single = run(base / "checkpoint", case, samples, torch.float32)
     double = run(base / "checkpoint", case, samples, torch.float64)
@@ -248,7 +248,7 @@ def main():
     make_qwen_reference.keep_float64()
     for case in LORA_CASES:
         if arguments.only in (None, case.name):
-            with laid_out_as(case.base):
+            with lay_out(case.base):
                 make(case, arguments.out)
 
 

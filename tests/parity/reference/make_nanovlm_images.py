@@ -11,10 +11,10 @@ import json
 import zlib
 
 import torch
-from make_llava_images import picture
+from make_llava_images import image
 from PIL import Image
 
-from nanovlm_format import tiles_of
+from nanovlm_format import make_tiles
 
 SIZES = [
     (1, 1), (1, 40), (33, 33), (16, 16), (32, 16), (20, 31), (31, 20), (53, 70), (97, 64), (64, 97), (128, 96), (336, 250),
@@ -38,7 +38,7 @@ def main():
     cases = []
     for name, config in CONFIGS.items():
         for height, width in SIZES:
-            pixels, rounded, grid = tiles_of(Image.fromarray(picture(height, width)), config)
+            pixels, rounded, grid = make_tiles(Image.fromarray(image(height, width)), config)
             data = (rounded * 255).round().to(torch.uint8).contiguous().numpy().tobytes()
             cases.append({
                 "config": name, "height": height, "width": width, "grid": grid, "tiles": len(pixels),

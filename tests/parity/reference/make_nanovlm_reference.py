@@ -16,7 +16,7 @@ import transformers
 
 import nanovlm_checkpoints
 import nanovlm_format
-import pictures
+import test_images
 import thin
 import training
 from cases import Case, sample
@@ -50,7 +50,7 @@ TWO = sample(
     "<image>\n<image>\nCompare the two pictures.", "The first one has more contrast.", "Say more.", "There is no fluid.",
 )
 WORDS = sample("words", [], "Is there a fracture? Grüße, 東京", "No, there is none. Ça va")
-PICTURES = {
+IMAGES = {
     "cat.png": (70, 53, 1, "RGB"), "wide.jpg": (90, 31, 2, "RGB"), "tall.png": (30, 81, 3, "L"), "small.png": (20, 17, 4, "RGB"),
 }
 
@@ -58,7 +58,7 @@ PICTURES = {
 CASES = [
     (
         Case(
-            name="nanovlm_images_first", shape=None, pictures=PICTURES, samples=[ONE, TALL, WORDS], generate="one",
+            name="nanovlm_images_first", shape=None, source_images=IMAGES, samples=[ONE, TALL, WORDS], generate="one",
             about="the release v0.1 (nanoVLM-222M): no token for an image, features before the text, squashed to one tile",
         ),
         VISION | TEXT | {
@@ -70,7 +70,7 @@ CASES = [
     ),
     (
         Case(
-            name="nanovlm_tiles", shape=None, pictures=PICTURES, samples=[TWO, ONE, WORDS, TALL], generate="two",
+            name="nanovlm_tiles", shape=None, source_images=IMAGES, samples=[TWO, ONE, WORDS, TALL], generate="two",
             about="the present release: tiles with the whole picture before them, extra tokens behind those of tokenizer.json, "
             "more vocabulary rows than tokens, one key head",
         ),
@@ -83,7 +83,7 @@ CASES = [
     ),
     (
         Case(
-            name="nanovlm_untied", shape=None, pictures=PICTURES, samples=[ONE, TWO], generate="one",
+            name="nanovlm_untied", shape=None, source_images=IMAGES, samples=[ONE, TWO], generate="one",
             about="the release of July 2025: tiles without the whole picture; always resized to the longest side, an output of its "
             "own, as many key as query heads, another pixel shuffle, the extra tokens in tokenizer.json",
         ),
@@ -134,10 +134,10 @@ def what_rounding_changes(model, samples, result):
     with torch.no_grad():
         loss, logits = training.batch_loss(model, exact)
     pairs = list(zip(logits, result.sample_logits))
-    largest = max(wanted.abs().max() for _, wanted in pairs)
+    largest = max(expected.abs().max() for _, expected in pairs)
     return {
         "loss": abs(loss - result.loss).item() / result.loss.item(),
-        "logits": (max((found - wanted).abs().max() for found, wanted in pairs) / largest).item(),
+        "logits": (max((actual - expected).abs().max() for actual, expected in pairs) / largest).item(),
     }
 
 
@@ -145,8 +145,8 @@ def make(case, config, seed, tokenizer_size, extra_in_file, out):
     folder = out / case.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name, (width, height, picture_seed, mode) in case.pictures.items():
-        pictures.save(pictures.draw(width, height, picture_seed, mode), folder / "images" / name)
+    for name, (width, height, image_seed, mode) in case.source_images.items():
+        test_images.save(test_images.draw(width, height, image_seed, mode), folder / "images" / name)
     (folder / "conversations.json").write_text(json.dumps(case.samples, indent=2, ensure_ascii=False) + "\n")
     model = nanovlm_checkpoints.write(config, seed, tokenizer_size, extra_in_file, folder / "checkpoint")
     tokenizer = nanovlm_checkpoints.load_tokenizer(folder / "checkpoint", config)

@@ -39,7 +39,7 @@ from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
 import thin
 import training
-from make_lora_reference import ALPHA, RANK, LoraCase, laid_out_as, randomise, samples_of, saved_name, trained
+from make_lora_reference import ALPHA, RANK, LoraCase, lay_out, randomise, make_samples, saved_name, trained
 
 CASES = [
     ("nf4", LoraCase("nf4_all_linear", "every Linear but the output projection", "mixed_batch", "all-linear")),
@@ -88,7 +88,7 @@ def matrices():
     }
 
 
-def nf4_of(weight):
+def quantize_nf4(weight):
     packed, state = functional.quantize_4bit(weight, blocksize=64, compress_statistics=True, quant_type="nf4")
     return {
         "weight": packed,
@@ -99,7 +99,7 @@ def nf4_of(weight):
     }
 
 
-def int8_of(weight):
+def quantize_int8(weight):
     parameter = bitsandbytes.nn.Int8Params(weight, requires_grad=False).to("cpu")
     values = functional.int8_vectorwise_dequant(parameter.data, parameter.SCB).to(weight.dtype)
     zeros = parameter.SCB == 0
@@ -112,8 +112,8 @@ def make_matrices(out):
     tensors = {"nf4": functional.get_4bit_type("nf4", device="cpu"), "dynamic_map": functional.create_dynamic_map()}
     for name, weight in matrices().items():
         tensors[f"{name}.source"] = weight
-        tensors |= {f"{name}.nf4.{part}": value for part, value in nf4_of(weight.clone()).items()}
-        tensors |= {f"{name}.int8.{part}": value for part, value in int8_of(weight.clone()).items()}
+        tensors |= {f"{name}.nf4.{part}": value for part, value in quantize_nf4(weight.clone()).items()}
+        tensors |= {f"{name}.int8.{part}": value for part, value in quantize_int8(weight.clone()).items()}
     save_file({name: value.detach().clone().contiguous() for name, value in tensors.items()}, out / "matrices.safetensors")
 
 
@@ -136,7 +136,7 @@ def int8_base(checkpoint):
     model = training.load(checkpoint, torch.float32)
     for name in names:
         weight = model.get_submodule(name).weight
-        weight.data = int8_of(weight.data)["values"]
+        weight.data = quantize_int8(weight.data)["values"]
     return model, names
 
 
@@ -180,7 +180,7 @@ def make_case(quantization, case, out):
     folder = out / case.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    samples = samples_of(case.base, base)
+    samples = make_samples(case.base, base)
     plain, quantized = (nf4_base if quantization == "nf4" else int8_base)(base / "checkpoint")
     model = adapted(plain, case)
     save_adapter(model, case, folder / "adapter")
@@ -216,7 +216,7 @@ def main():
         make_matrices(arguments.out)
     for quantization, case in CASES:
         if arguments.only in (None, case.name):
-            with laid_out_as(case.base):
+            with lay_out(case.base):
                 make_case(quantization, case, arguments.out)
     del library
 

@@ -45,18 +45,18 @@ def size(frames, height, width, least, most, capped):
     video = torch.empty(1, frames, 3, height, width, dtype=torch.uint8, device="meta")
     with mock.patch.object(BaseVideoProcessor, "resize", lambda self, image, size, resample: (size.height, size.width)):
         try:
-            found = processor.resize(video, SizeDict(shortest_edge=least, longest_edge=most), None, 32, 2, capped is not None)
+            resized = processor.resize(video, SizeDict(shortest_edge=least, longest_edge=most), None, 32, 2, capped is not None)
         except ValueError:
-            found = (None, None)
-    return [frames, height, width, least, most, capped, *found]
+            resized = (None, None)
+    return [frames, height, width, least, most, capped, *resized]
 
 
-def frames(count, fps, wanted, least, most):
+def frames(count, fps, num_frames, least, most):
     processor = Qwen3VLVideoProcessor(min_frames=least, max_frames=most)
-    indices = processor.sample_frames(VideoMetadata(total_num_frames=count, fps=fps), fps=wanted)
+    indices = processor.sample_frames(VideoMetadata(total_num_frames=count, fps=fps), fps=num_frames)
     stamps = Qwen3VLProcessor._calculate_timestamps(None, np.array(indices), fps, 2)
     return {
-        "video": [count, fps, wanted, least, most], "indices": indices.tolist(), "stamps": [f"<{time:.1f} seconds>" for time in stamps],
+        "video": [count, fps, num_frames, least, most], "indices": indices.tolist(), "stamps": [f"<{time:.1f} seconds>" for time in stamps],
     }
 
 

@@ -66,21 +66,21 @@ def positions(texts, spans, tokens_per_second):
     model = SimpleNamespace(config=config)
     model.get_vision_position_ids = lambda *args, **more: Qwen2_5_VLModel.get_vision_position_ids(model, *args, **more)
     patches = lambda grid: [grid[0], 2 * grid[1], 2 * grid[2]]  # noqa: E731
-    found, _ = Qwen2_5_VLModel.get_rope_index(
+    position_ids, _ = Qwen2_5_VLModel.get_rope_index(
         model, torch.zeros(1, len(types), dtype=torch.long), torch.tensor([types]),
         image_grid_thw=torch.tensor([patches(grid) for grid, seconds in spans if seconds is None]),
         video_grid_thw=torch.tensor([patches(grid) for grid, seconds in spans if seconds is not None]),
         second_per_grid_ts=torch.tensor([seconds for _, seconds in spans if seconds is not None]),
     )
     return {
-        "text": texts, "spans": spans, "tokens_per_second": tokens_per_second, "position_ids": found[:, 0].flatten().tolist(),
+        "text": texts, "spans": spans, "tokens_per_second": tokens_per_second, "position_ids": position_ids[:, 0].flatten().tolist(),
     }
 
 
-def frames(count, fps, wanted, least, most):
+def frames(count, fps, num_frames, least, most):
     processor = Qwen2VLVideoProcessor(min_frames=least, max_frames=most)
-    indices = processor.sample_frames(VideoMetadata(total_num_frames=count, fps=fps), fps=wanted)
-    return {"video": [count, fps, wanted, least, most], "indices": indices.tolist()}
+    indices = processor.sample_frames(VideoMetadata(total_num_frames=count, fps=fps), fps=num_frames)
+    return {"video": [count, fps, num_frames, least, most], "indices": indices.tolist()}
 
 
 def main():

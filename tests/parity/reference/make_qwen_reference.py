@@ -17,7 +17,7 @@ from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen2_vl import modeling_qwen2_vl
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 
-import pictures
+import test_images
 import qwen_checkpoints
 import qwen_format
 import thin
@@ -65,7 +65,7 @@ THREE = sample(
     "And these, <image> and <image>?", "No, there is none; the outline is smooth.",
 )
 WORDS = sample("words", [], "Is there a fracture? Grüße, 東京", "No, there is none. Ça va")
-PICTURES = {
+IMAGES = {
     "cat.png": (70, 53, 1, "RGB"), "wide.jpg": (90, 31, 2, "RGB"), "tall.png": (30, 81, 3, "L"), "small.png": (11, 9, 4, "RGB"),
 }
 
@@ -89,7 +89,7 @@ CASES = [
         name="qwen2_5_vl_windows",
         about="names and files of the published checkpoints, untied: images of different sizes, most of whose windows are cut off",
         shape=Shape(model_type="qwen2_5_vl", layout="hub", seed=41, text=TEXT, vision=VISION_2_5),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[ONE, THREE, TWO],
         generate="three",
     ),
@@ -101,7 +101,7 @@ CASES = [
             vision=VISION_2_5 | {"tokens_per_second": 3, "fullatt_block_indexes": [0, 2]},
             video_processor={"min_pixels": 192, "max_pixels": 640, "min_frames": 4, "max_frames": 7},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[MOVING, BOTH],
         generate="moving",
     ),
@@ -111,7 +111,7 @@ CASES = [
         shape=Shape(
             model_type="qwen2_vl", layout="hub", seed=33, text=TEXT | {"num_key_value_heads": 2}, vision=VISION_2,
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[TWO, ONE],
         generate="one",
     ),
@@ -125,7 +125,7 @@ CASES = [
                                           "original_max_position_embeddings": 64}},
             vision=VISION_2_5,
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[WORDS, ONE, THREE, MOVING],
         generate="words",
     ),
@@ -135,7 +135,7 @@ CASES = [
         shape=Shape(
             model_type="qwen3_vl", layout="modules", seed=51, text=TEXT_3 | {"tie_word_embeddings": True}, vision=VISION_3,
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[WORDS, ONE, THREE, TWO],
         generate="three",
     ),
@@ -150,7 +150,7 @@ CASES = [
             vision=VISION_3 | {"depth": 3, "deepstack_visual_indexes": [1], "num_position_embeddings": 25},
             video_processor={"size": {"shortest_edge": 1024, "longest_edge": 3600}, "min_frames": 4, "max_frames": 7},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[MOVING, BOTH],
         generate="moving",
     ),
@@ -165,7 +165,7 @@ CASES = [
             video_processor={"size": {"shortest_edge": 256, "longest_edge": 9000}, "image_mean": [0.5, 0.5, 0.5],
                              "image_std": [0.5, 0.5, 0.5], "cap_pixels_per_frame": True, "max_video_tokens": 12},
         ),
-        pictures=PICTURES,
+        source_images=IMAGES,
         samples=[WORDS, ONE, THREE, MOVING],
         generate="moving",
     ),
@@ -187,21 +187,21 @@ def keep_float64():
 
 def write_video(folder, frames, width, height, seed):
     for index in range(frames):
-        picture = pictures.draw(width, height, seed).point(lambda value, shift=7 * index: (value + shift) % 256)
-        pictures.save(picture, folder / f"frame_{index:02d}.png")
+        image = test_images.draw(width, height, seed).point(lambda value, shift=7 * index: (value + shift) % 256)
+        test_images.save(image, folder / f"frame_{index:02d}.png")
 
 
-def videos_of(case):
+def find_videos(case):
     names = [record.get("video", []) for record in case.samples]
     return {name for name in names if isinstance(name, str)}
 
 
 def write_inputs(case, folder):
-    wanted = {name for record in case.samples for name in qwen_format.image_paths(record, "")}
-    for name, (width, height, seed, mode) in case.pictures.items():
-        if Path(name) in wanted:
-            pictures.save(pictures.draw(width, height, seed, mode), folder / "images" / name)
-    for name in videos_of(case):
+    image_names = {name for record in case.samples for name in qwen_format.image_paths(record, "")}
+    for name, (width, height, seed, mode) in case.source_images.items():
+        if Path(name) in image_names:
+            test_images.save(test_images.draw(width, height, seed, mode), folder / "images" / name)
+    for name in find_videos(case):
         write_video(folder / "images" / name, *VIDEOS[name])
     text = json.dumps(case.samples, indent=2, ensure_ascii=False)
     (folder / "conversations.json").write_text(text + "\n")

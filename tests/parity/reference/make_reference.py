@@ -29,7 +29,7 @@ from transformers import AutoProcessor
 import checkpoints
 import deviations
 import llava
-import pictures
+import test_images
 import thin
 import training
 from cases import CASES
@@ -40,8 +40,8 @@ SMALLEST_LEAD = 1e-3
 
 def write_inputs(case, folder):
     checkpoints.write(case.shape, folder / "checkpoint")
-    for name, (width, height, seed, mode) in case.pictures.items():
-        pictures.save(pictures.draw(width, height, seed, mode), folder / "images" / name)
+    for name, (width, height, seed, mode) in case.source_images.items():
+        test_images.save(test_images.draw(width, height, seed, mode), folder / "images" / name)
     text = json.dumps(case.samples, indent=2, ensure_ascii=False)
     (folder / "conversations.json").write_text(text + "\n")
 
@@ -145,13 +145,13 @@ def main():
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    found = {case.name: make(case, arguments.out) for case in CASES if arguments.only in (None, case.name)}
+    deviation_by_case = {case.name: make(case, arguments.out) for case in CASES if arguments.only in (None, case.name)}
     if arguments.only:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(deviation_by_case, indent=2))
         return
     (arguments.out / "vision_positions.json").write_text(json.dumps(vision_positions()) + "\n")
-    (arguments.out / "deviations.json").write_text(json.dumps(found, indent=1) + "\n")
-    (arguments.out / "README.md").write_text(deviations.report(found))
+    (arguments.out / "deviations.json").write_text(json.dumps(deviation_by_case, indent=1) + "\n")
+    (arguments.out / "README.md").write_text(deviations.report(deviation_by_case))
 
 
 if __name__ == "__main__":

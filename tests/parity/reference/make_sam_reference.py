@@ -38,7 +38,7 @@ ENCODERS = {
         global_attn_indexes=[1], mlp_ratio=2.0, qkv_bias=False, use_abs_pos=False, use_rel_pos=False,
     ),
 }
-PICTURES = {"windows": 2, "no_positions": 1}
+IMAGES = {"windows": 2, "no_positions": 1}
 DECODER = dict(hidden_size=32, mlp_dim=48, num_hidden_layers=2, num_attention_heads=2, attention_downsample_rate=2, num_multimask_outputs=3)
 SIDE, PROMPTS = 5, 3
 
@@ -68,12 +68,12 @@ def stored(tensors):
     return {name: tensor.detach().float().contiguous() for name, tensor in tensors.items()}
 
 
-def parameters_of(module, names):
+def find_parameters(module, names):
     """Values and gradients."""
     parameters = {name: parameter for name, parameter in module.named_parameters() if name in names}
-    found = {"parameter." + name: parameter for name, parameter in parameters.items()}
-    found |= {"gradient." + name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
-    return found
+    result = {"parameter." + name: parameter for name, parameter in parameters.items()}
+    result |= {"gradient." + name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+    return result
 
 
 def encoder(name):
@@ -81,13 +81,13 @@ def encoder(name):
     config._attn_implementation = "eager"
     module = SamVisionEncoder(config).double()
     fill(module)
-    pixels = random(PICTURES[name], 3, config.image_size, config.image_size).requires_grad_()
+    pixels = random(IMAGES[name], 3, config.image_size, config.image_size).requires_grad_()
     features = module(pixels).last_hidden_state.permute(0, 2, 3, 1).flatten(0, 2)
     direction = random(*features.shape)
     (features * direction).sum().backward()
     return {
         "pixels": pixels, "features": features, "direction": direction, "gradient.pixels": pixels.grad,
-        **parameters_of(module, [name for name, _ in module.named_parameters()]),
+        **find_parameters(module, [name for name, _ in module.named_parameters()]),
     }
 
 
@@ -103,33 +103,33 @@ def decoder():
         ),
     ).double()
     fill(model)
-    pictures = 2
-    features = random(pictures * SIDE * SIDE, hidden).requires_grad_()
-    prompts = random(pictures * PROMPTS, hidden).requires_grad_()
+    images = 2
+    features = random(images * SIDE * SIDE, hidden).requires_grad_()
+    prompts = random(images * PROMPTS, hidden).requires_grad_()
     positions = model.get_image_wide_positional_embeddings()
     _, dense = model.prompt_encoder(None, None, None, None)
     masks, _ = model.mask_decoder(
-        image_embeddings=features.view(pictures, SIDE, SIDE, hidden).permute(0, 3, 1, 2),
-        image_positional_embeddings=positions.expand(pictures, -1, -1, -1),
-        sparse_prompt_embeddings=prompts.view(pictures, PROMPTS, 1, hidden),
+        image_embeddings=features.view(images, SIDE, SIDE, hidden).permute(0, 3, 1, 2),
+        image_positional_embeddings=positions.expand(images, -1, -1, -1),
+        sparse_prompt_embeddings=prompts.view(images, PROMPTS, 1, hidden),
         dense_prompt_embeddings=dense,
         multimask_output=False,
     )
-    logits = masks.reshape(pictures * PROMPTS, 4 * SIDE, 4 * SIDE)
+    logits = masks.reshape(images * PROMPTS, 4 * SIDE, 4 * SIDE)
     direction = random(*logits.shape)
     (logits * direction).sum().backward()
     run = [
         name for name, parameter in model.named_parameters()
         if parameter.grad is not None and "hypernetworks_mlps" not in name or "hypernetworks_mlps.0." in name
     ]
-    found = {
+    result = {
         "features": features, "prompts": prompts, "logits": logits, "direction": direction,
-        "gradient.features": features.grad, "gradient.prompts": prompts.grad, **parameters_of(model, run),
+        "gradient.features": features.grad, "gradient.prompts": prompts.grad, **find_parameters(model, run),
     }
     positional = "shared_image_embedding.positional_embedding"
-    found["parameter." + positional] = model.get_parameter(positional)
-    found.pop("gradient." + positional, None)
-    return stored(found) | {"picture_of_mask": torch.arange(pictures).repeat_interleave(PROMPTS)}
+    result["parameter." + positional] = model.get_parameter(positional)
+    result.pop("gradient." + positional, None)
+    return stored(result) | {"picture_of_mask": torch.arange(images).repeat_interleave(PROMPTS)}
 
 
 def main():

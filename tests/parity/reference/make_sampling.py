@@ -31,16 +31,16 @@ SEQUENCES, VOCABULARY = 3, 30
 
 
 def processors(settings):
-    chosen = LogitsProcessorList()
+    selection = LogitsProcessorList()
     if settings["repetition_penalty"] != 1:
-        chosen.append(RepetitionPenaltyLogitsProcessor(settings["repetition_penalty"]))
+        selection.append(RepetitionPenaltyLogitsProcessor(settings["repetition_penalty"]))
     if settings["temperature"] != 1:
-        chosen.append(TemperatureLogitsWarper(settings["temperature"]))
+        selection.append(TemperatureLogitsWarper(settings["temperature"]))
     if settings["top_k"] != 0:
-        chosen.append(TopKLogitsWarper(settings["top_k"]))
+        selection.append(TopKLogitsWarper(settings["top_k"]))
     if settings["top_p"] < 1:
-        chosen.append(TopPLogitsWarper(settings["top_p"]))
-    return chosen
+        selection.append(TopPLogitsWarper(settings["top_p"]))
+    return selection
 
 
 def main():

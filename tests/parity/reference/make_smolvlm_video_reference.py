@@ -48,10 +48,10 @@ VIDEOS = [
 NUMBERS = [*range(1, 131), 199, 200, 201, 210, 345, 500, 512, 768, 900, 999]
 
 
-def frames(total, fps, wanted, most):
+def frames(total, fps, expected, most):
     metadata = VideoMetadata(total_num_frames=total, fps=fps, duration=total / fps)
-    indices = SmolVLMVideoProcessor().sample_frames(metadata, num_frames=most, fps=wanted)
-    return {"video": [total, fps, wanted, most], "indices": indices.tolist()}
+    indices = SmolVLMVideoProcessor().sample_frames(metadata, num_frames=most, fps=expected)
+    return {"video": [total, fps, expected, most], "indices": indices.tolist()}
 
 
 def write_layouts():
@@ -122,8 +122,8 @@ def make(case, out):
     samples = [encode(processor, case.shape, record, folder / "images") for record in case.samples]
     single = training.run(checkpoint, samples, torch.float32)
     double = training.run(checkpoint, samples, torch.float64)
-    asked = next(record for record in case.samples if record["id"] == case.generate)
-    prompt = encode(processor, case.shape, asked, folder / "images", turns=1)
+    question = next(record for record in case.samples if record["id"] == case.generate)
+    prompt = encode(processor, case.shape, question, folder / "images", turns=1)
     new_ids, lead = training.generate(checkpoint, training.forward_inputs(prompt, torch.float32), NEW_TOKENS)
     assert len(new_ids) == NEW_TOKENS and lead > SMALLEST_LEAD, f"choose another seed: {len(new_ids)} tokens, a lead of {lead}"
     tensors = expected_tensors(samples, single) | {"loss_float64": double.loss}

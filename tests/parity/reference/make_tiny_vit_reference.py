@@ -85,8 +85,8 @@ def original_name(name):
         return None
     name = re.sub(r"^neck\.(\d)\.norm\.", r"neck.\1.", name)
     name = re.sub(r"^body\.", "", name)
-    name = re.sub(r"^patch_embed\.conv([12])\.", lambda found: f"patch_embed.seq.{2 * int(found[1]) - 2}.", name)
-    name = re.sub(r"^stages\.(\d+)\.downsample\.", lambda found: f"layers.{int(found[1]) - 1}.downsample.", name)
+    name = re.sub(r"^patch_embed\.conv([12])\.", lambda match: f"patch_embed.seq.{2 * int(match[1]) - 2}.", name)
+    name = re.sub(r"^stages\.(\d+)\.downsample\.", lambda match: f"layers.{int(match[1]) - 1}.downsample.", name)
     name = re.sub(r"^stages\.", "layers.", name)
     return name.replace(".conv.weight", ".c.weight")
 
@@ -105,7 +105,7 @@ def random_values(name, value, generator):
     return values.half().double()
 
 
-def make_case(config, pictures, every):
+def make_case(config, images, every):
     generator = torch.Generator().manual_seed(7)
     encoder = Encoder(config).double().eval()
     named = {original_name(name): value for name, value in encoder.state_dict(keep_vars=True).items()}
@@ -114,7 +114,7 @@ def make_case(config, pictures, every):
         for name, value in named.items():
             value.copy_(random_values(name, value, generator))
     side = config["image_size"]
-    pixels = torch.randn(pictures, 3, side, side, generator=generator, dtype=torch.float64).half().double().requires_grad_()
+    pixels = torch.randn(images, 3, side, side, generator=generator, dtype=torch.float64).half().double().requires_grad_()
     features = encoder(pixels)
     direction = torch.randn(features.shape, generator=generator, dtype=torch.float64).float()
     (features * direction).sum().backward()
@@ -131,8 +131,8 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     DATA.mkdir(exist_ok=True)
-    for name, (config, pictures, every) in CASES.items():
-        tensors = {key: value.clone().contiguous() for key, value in make_case(config, pictures, every).items()}
+    for name, (config, images, every) in CASES.items():
+        tensors = {key: value.clone().contiguous() for key, value in make_case(config, images, every).items()}
         path = DATA / f"{name}.safetensors"
         save_file(tensors, path, {"config": json.dumps(config), "every": str(every)})
         print(name, list(tensors["features"].shape), path.stat().st_size, "bytes")

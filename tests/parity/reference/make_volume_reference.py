@@ -26,7 +26,7 @@ REAL = ("anatomical.nii", "functional.nii", "example_nifti2.nii.gz", "someones_e
 KEPT = 400
 
 
-def drawn(size: tuple[int, int, int], seed: int) -> np.ndarray:
+def draw_array(size: tuple[int, int, int], seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     x, y, z = np.mgrid[[slice(0, n) for n in size]] / np.array(size)[:, None, None, None]
     body = ((x - 0.45) ** 2 + (y - 0.55) ** 2 + (z - 0.5) ** 2) < 0.16
@@ -39,7 +39,7 @@ def rotation(x: float, y: float, z: float) -> np.ndarray:
             @ np.array([[cz, -sz, 0], [sz, cz, 0], [0, 0, 1]]))
 
 
-def affine_of(matrix: np.ndarray) -> np.ndarray:
+def make_affine(matrix: np.ndarray) -> np.ndarray:
     result = np.eye(4)
     result[:3, :3] = matrix
     result[:3, 3] = (-90, 30, -60)
@@ -54,8 +54,8 @@ def save(name: str, values: np.ndarray, matrix: np.ndarray, *, sform: int = 1, q
     image.header.set_data_shape(values.shape)
     zooms = np.sqrt((matrix * matrix).sum(0))
     image.header.set_zooms(tuple(zooms) + (2.0,) * (values.ndim - 3))
-    image.set_sform(affine_of(matrix) if sform else None, sform)
-    image.set_qform(affine_of(matrix) if qform else None, qform)
+    image.set_sform(make_affine(matrix) if sform else None, sform)
+    image.set_qform(make_affine(matrix) if qform else None, qform)
     if slope is not None:
         image.header.set_slope_inter(slope, inter)
         image.dataobj  # kept as stored: the values are those of the file
@@ -75,15 +75,15 @@ def draw() -> list[str]:
     swapped = np.array([[0, 0, 1.5], [-0.9, 0, 0], [0, 1.1, 0]])
     oblique = rotation(0.3, -0.2, 0.15) @ np.diag([-0.9, 1.1, 2.0])
     steep = rotation(0.9, 0.2, -0.6) @ np.diag([1.2, 0.8, 1.7])
-    save("sform_swapped.nii.gz", drawn((23, 31, 18), 1), swapped)
-    save("qform_oblique.nii.gz", (drawn((30, 22, 15), 2)).astype(np.int16), oblique, sform=0, qform=1)
-    save("steep_negative.nii.gz", (drawn((21, 19, 27), 3) / 8).astype(np.int8), steep @ np.diag([1, -1, 1]))
-    save("neither.nii.gz", np.abs(drawn((20, 24, 16), 4)).astype(np.uint8), lps, sform=0, qform=0)
-    save("scaled.nii", drawn((17, 20, 12), 5).astype(np.int16), lps, slope=0.37, inter=-1024)
-    save("big_endian.nii.gz", drawn((18, 21, 13), 6).astype(np.uint16), swapped, big=True)
-    save("big_endian_2.nii.gz", drawn((16, 12, 20), 7).astype(np.float64), oblique, big=True, kind=nib.Nifti2Image)
-    save("series.nii.gz", np.stack([drawn((14, 12, 9), 8 + i) for i in range(5)], -1).astype(np.int16), oblique)
-    save("int64.nii.gz", drawn((12, 12, 12), 20).astype(np.int64), lps)
+    save("sform_swapped.nii.gz", draw_array((23, 31, 18), 1), swapped)
+    save("qform_oblique.nii.gz", (draw_array((30, 22, 15), 2)).astype(np.int16), oblique, sform=0, qform=1)
+    save("steep_negative.nii.gz", (draw_array((21, 19, 27), 3) / 8).astype(np.int8), steep @ np.diag([1, -1, 1]))
+    save("neither.nii.gz", np.abs(draw_array((20, 24, 16), 4)).astype(np.uint8), lps, sform=0, qform=0)
+    save("scaled.nii", draw_array((17, 20, 12), 5).astype(np.int16), lps, slope=0.37, inter=-1024)
+    save("big_endian.nii.gz", draw_array((18, 21, 13), 6).astype(np.uint16), swapped, big=True)
+    save("big_endian_2.nii.gz", draw_array((16, 12, 20), 7).astype(np.float64), oblique, big=True, kind=nib.Nifti2Image)
+    save("series.nii.gz", np.stack([draw_array((14, 12, 9), 8 + i) for i in range(5)], -1).astype(np.int16), oblique)
+    save("int64.nii.gz", draw_array((12, 12, 12), 20).astype(np.int64), lps)
     return sorted(p.name for p in OUT.iterdir() if p.name.endswith((".nii", ".nii.gz")) and p.name not in REAL)
 
 
@@ -111,11 +111,11 @@ def run(path: Path, settings: dict) -> np.ndarray:
     data = image[..., None] if image.ndim == 3 else image
     frames = data.shape[3]
     if settings["series"] == "frames":
-        chosen = np.round(np.linspace(0, frames - 1, min(frames, settings["max_frames"]))).astype(int)
+        frame_indices = np.round(np.linspace(0, frames - 1, min(frames, settings["max_frames"]))).astype(int)
     else:
-        chosen = range(frames)
+        frame_indices = range(frames)
     turned = []
-    for frame in chosen:
+    for frame in frame_indices:
         volume = monai.data.MetaTensor(data[..., frame].as_tensor().clone()[None], affine=image.affine)
         turned.append(place(settings)(mt.Orientation("RAS", labels=(("L", "R"), ("P", "A"), ("I", "S")))(volume)))
     if settings["series"] == "mean":
@@ -140,9 +140,9 @@ def case(file: str, number: int, binary: list) -> dict:
         settings["series"] = ("mean", "frames")[number % 2]
     values = run(OUT / file, settings)
     stride = max(1, values.size // KEPT) | 1
-    kept = values.ravel()[::stride]
+    stored_values = values.ravel()[::stride]
     first = sum(len(b) for b in binary)
-    binary.append(kept)
+    binary.append(stored_values)
     spacing = np.sqrt((image.affine[:3, :3] ** 2).sum(0))
     info = {"size": list(image.shape[:3]), "spacing": spacing.tolist(), "orientation": "".join(nib.aff2axcodes(image.affine)),
             "frames": frames}
@@ -161,7 +161,7 @@ def orientations() -> list:
             matrix = np.round(matrix, 1)
         if abs(np.linalg.det(matrix / np.sqrt((matrix * matrix).sum(0)))) < 1e-3:
             continue
-        result.append([matrix.ravel().tolist(), "".join(nib.aff2axcodes(affine_of(matrix)))])
+        result.append([matrix.ravel().tolist(), "".join(nib.aff2axcodes(make_affine(matrix)))])
     return result
 
 

@@ -66,24 +66,24 @@ def case(name):
         classification=sizes["class_token"], qkv_bias=sizes["qkv_bias"],
     ).double()
     fill(module)
-    kept = []
-    module.norm.register_forward_hook(lambda _module, _inputs, output: kept.append(output))
+    captured = []
+    module.norm.register_forward_hook(lambda _module, _inputs, output: captured.append(output))
     volumes = random(ROWS, sizes["num_channels"], *sizes["image_size"]).float().double().requires_grad_()
     module(volumes)
-    features = kept[0]
+    features = captured[0]
     if sizes["class_token"]:
         features = features[:, 1:]
     features = features.flatten(0, 1)
     direction = random(*features.shape).float().double()
     (features * direction).sum().backward()
-    found = {"volumes": volumes, "features": features, "direction": direction, "gradient.volumes": volumes.grad}
+    tensors = {"volumes": volumes, "features": features, "direction": direction, "gradient.volumes": volumes.grad}
     for parameter_name, parameter in module.named_parameters():
         if "cross_attn" in parameter_name or "classification_head" in parameter_name:
             continue
-        found["parameter." + parameter_name] = parameter
+        tensors["parameter." + parameter_name] = parameter
         if parameter.grad is not None:
-            found["gradient." + parameter_name] = parameter.grad
-    return {key: tensor.detach().float().contiguous() for key, tensor in found.items()}
+            tensors["gradient." + parameter_name] = parameter.grad
+    return {key: tensor.detach().float().contiguous() for key, tensor in tensors.items()}
 
 
 def main():

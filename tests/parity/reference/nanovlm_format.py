@@ -34,7 +34,7 @@ def resize(image, size, interpolation):
     return functional.resize(narrowed, list(size), interpolation)
 
 
-def tiles_of(image, config):
+def make_tiles(image, config):
     """float32 [tiles, 3, side, side] as nanoVLM has them, the same rounded to bytes, and the grid (rows, columns)."""
     tile = config["vit_img_size"]
     if "max_img_size" not in config:
@@ -99,7 +99,7 @@ def encode(tokenizer, config, sample, image_root, turns=None):
     """With `turns`: only so many. Without tokens for images, the ids of the features before the text are 0."""
     texts = [turn["value"] for turn in sample["conversations"]][:turns]
     names = image_paths(sample, image_root)[: sum(text.count(IMAGE_MARK) for text in texts)]
-    tiles = [tiles_of(Image.open(name).convert("RGB"), config) for name in names]
+    tiles = [make_tiles(Image.open(name).convert("RGB"), config) for name in names]
     grids = [grid for _, _, grid in tiles]
     # nanoVLM's data have no marks: it puts all images before the first turn. So do the samples here.
     texts = [text.replace(IMAGE_MARK + "\n", "") for text in texts]
@@ -109,10 +109,10 @@ def encode(tokenizer, config, sample, image_root, turns=None):
         texts[0] = "".join(mark + image_text(grid, config) for mark, grid in zip(marks, grids)) + texts[0]
         text, spans = render(chatml(texts))
         messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
-        wanted = tokenizer.apply_chat_template(
+        expected = tokenizer.apply_chat_template(
             messages, chat_template=CHAT_TEMPLATE, tokenize=False, add_generation_prompt=len(texts) % 2 == 1
         )
-        assert text == wanted, "the chat template differs from the format"
+        assert text == expected, "the chat template differs from the format"
     else:
         text, spans = render(question_answer(texts))
         side = config["vit_img_size"] // config["vit_patch_size"] // config["mp_pixel_shuffle_factor"]

@@ -103,10 +103,10 @@ def make_processor(shape, folder):
         "temporal_patch_size": shape.vision["temporal_patch_size"],
         "merge_size": shape.vision["spatial_merge_size"],
     }
-    pictures = pixel_settings(shape)
-    videos = pictures if shape.video_processor is None else shape.video_processor
+    images = pixel_settings(shape)
+    videos = images if shape.video_processor is None else shape.video_processor
     return PROCESSORS[shape.model_type](
-        image_processor=Qwen2VLImageProcessor(**patch, **pictures),
+        image_processor=Qwen2VLImageProcessor(**patch, **images),
         tokenizer=tokenizer,
         video_processor=VIDEO_PROCESSORS[shape.model_type](**patch, **videos),
     )

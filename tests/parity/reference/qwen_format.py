@@ -99,13 +99,13 @@ def expanded(text, inputs, merge, metadata=None):
 
 def moved(spans, text, longer, opening="<|im_start|>assistant\n"):
     """Where the answers are once the marks are expanded: they hold none, so they are found one after the other."""
-    found, place = [], 0
+    result, place = [], 0
     for begin, end in spans:
         answer = text[begin:end]
         begin = longer.index(opening + answer, place) + len(opening)
         place = begin + len(answer)
-        found.append((begin, place))
-    return found
+        result.append((begin, place))
+    return result
 
 
 def patches_in_order(sample_text, inputs, shape):
@@ -165,8 +165,8 @@ def positions(model, ids, inputs):
     names = ("mm_token_type_ids", "image_grid_thw", "video_grid_thw") + (
         ("second_per_grid_ts",) if "second_per_grid_ts" in inputs and model.config.model_type == "qwen2_5_vl" else ()
     )
-    found, _ = model.model.get_rope_index(ids[None], **{name: inputs[name] for name in names if name in inputs})
-    return found[:, 0]
+    result, _ = model.model.get_rope_index(ids[None], **{name: inputs[name] for name in names if name in inputs})
+    return result[:, 0]
 
 
 def without_video_wrapper(text, spans):
@@ -189,7 +189,7 @@ def encode(processor, model, sample, root, vision, turns=None, layout="released"
     own = processor.tokenizer(full, return_offsets_mapping=True)
     assert own["input_ids"] == ids.tolist(), "the processor differs from the format"
     pixels, grids = patches_in_order(text, inputs, vision)
-    kept = {name: value for name, value in inputs.items() if torch.is_tensor(value)}
+    tensors = {name: value for name, value in inputs.items() if torch.is_tensor(value)}
     return QwenEncoded(
         input_ids=ids,
         label_mask=mask_of_spans(own["offset_mapping"], moved(spans, text, full)),
@@ -197,6 +197,6 @@ def encode(processor, model, sample, root, vision, turns=None, layout="released"
         pixel_attention_mask=None,
         grids=grids,
         text=text,
-        model_inputs=kept,
-        position_ids=positions(model, ids, kept),
+        model_inputs=tensors,
+        position_ids=positions(model, ids, tensors),
     )

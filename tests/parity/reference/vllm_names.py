@@ -55,7 +55,7 @@ class Architecture:
     modules: list[str]
     language: str = "language_model"
 
-    def place_of(self, name):
+    def find_position(self, name):
         """What vLLM calls it, or None where nothing takes it. A prefix applies to what the ones before it have made."""
         for prefix, new in self.prefixes.items():
             if name.startswith(prefix):
@@ -123,7 +123,7 @@ ARCHITECTURES = {
 
 def problems_of_checkpoint(config, names):
     architecture = ARCHITECTURES[config["architectures"][0]]
-    lost = sorted(name for name in names if architecture.place_of(name) is None)
+    lost = sorted(name for name in names if architecture.find_position(name) is None)
     return [f"vLLM has no place for {len(lost)} tensors, such as {lost[0]}"] if lost else []
 
 
@@ -137,7 +137,7 @@ def use_of_adapter(config, names):
     architecture = ARCHITECTURES[config["architectures"][0]]
     always, with_option, never = 0, 0, 0
     for module in modules_of_adapter(names):
-        place = architecture.place_of(module + ".weight")
+        place = architecture.find_position(module + ".weight")
         if place is None:
             never += 1
         elif place.startswith((architecture.language + ".", "lm_head.")):
@@ -155,7 +155,7 @@ def problems_of_adapter(config, adapter_config, names):
         if not re.fullmatch(r"base_model\.model\..+\.lora_[AB]\.weight", name):
             problems.append(f"vLLM reads no tensor {name} of an adapter")
     for module in sorted(modules_of_adapter(names)):
-        if re.search(r"(language|text)_model\.", module) and architecture.place_of(module + ".weight") is None:
+        if re.search(r"(language|text)_model\.", module) and architecture.find_position(module + ".weight") is None:
             problems.append(f"vLLM has no module for {module}")
     for key in ("use_dora", "lora_bias", "modules_to_save"):
         if adapter_config.get(key):

@@ -11,19 +11,19 @@ def draw(width, height, seed, mode="RGB"):
     for _ in range(3):
         fx, fy, phase = rng.uniform(0.02, 0.2), rng.uniform(0.02, 0.2), rng.uniform(0, 2 * np.pi)
         channels.append(127 + 80 * np.sin(fx * x + fy * y + phase) + rng.normal(0, 6, (height, width)))
-    picture = Image.fromarray(np.clip(np.stack(channels, axis=-1), 0, 255).astype(np.uint8))
+    image = Image.fromarray(np.clip(np.stack(channels, axis=-1), 0, 255).astype(np.uint8))
 
-    painter = ImageDraw.Draw(picture)
+    painter = ImageDraw.Draw(image)
     for shape in (painter.rectangle, painter.ellipse):
         left, top = rng.uniform(0, 0.6) * width, rng.uniform(0, 0.6) * height
         box = [left, top, left + rng.uniform(0.15, 0.4) * width, top + rng.uniform(0.15, 0.4) * height]
         shape(box, fill=tuple(int(v) for v in rng.integers(0, 256, 3)))
-    return picture.convert(mode)
+    return image.convert(mode)
 
 
-def save(picture, path):
+def save(image, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".jpg":
-        picture.save(path, quality=90)
+        image.save(path, quality=90)
     else:
-        picture.save(path)
+        image.save(path)

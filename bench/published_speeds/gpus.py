@@ -7,7 +7,7 @@ GIGA = 1e9
 
 
 @dataclass(frozen=True)
-class Card:
+class Gpu:
     bf16: float  # operations a second
     fp32: float
     bandwidth: float  # bytes a second
@@ -19,17 +19,17 @@ class Card:
         return "half rate" if self.bf16 <= 2 * self.fp32 else "full rate"
 
 
-def card(bf16, fp32, bandwidth, **others):
-    return Card(bf16 * TERA, fp32 * TERA, bandwidth * GIGA, **others)
+def gpu(bf16, fp32, bandwidth, **others):
+    return Gpu(bf16 * TERA, fp32 * TERA, bandwidth * GIGA, **others)
 
 
-CARDS = {
-    "a100-40": card(312, 19.5, 1555),
-    "a100-80": card(312, 19.5, 2039),
-    "h100": card(989.4, 66.9, 3352, has_hopper_products=True),
-    "l40s": card(362, 91.6, 864),
-    "rtx-pro-6000": card(503.8, 125, 1792),
-    "rtx4090": card(165.2, 82.6, 1008),
-    "rtx5090": card(209.5, 104.8, 1792),
-    "rtx5060ti-16": card(47.4, 23.7, 448),
+GPUS = {
+    "a100-40": gpu(312, 19.5, 1555),
+    "a100-80": gpu(312, 19.5, 2039),
+    "h100": gpu(989.4, 66.9, 3352, has_hopper_products=True),
+    "l40s": gpu(362, 91.6, 864),
+    "rtx-pro-6000": gpu(503.8, 125, 1792),
+    "rtx4090": gpu(165.2, 82.6, 1008),
+    "rtx5090": gpu(209.5, 104.8, 1792),
+    "rtx5060ti-16": gpu(47.4, 23.7, 448),
 }
