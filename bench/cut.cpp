@@ -32,12 +32,12 @@ namespace vlmtrain {
 
 namespace {
 
-using planner::CostTable;
-using planner::SetSizes;
+using planner::MemoryCostTable;
+using planner::MicroBatchSizes;
 using Samples = std::vector<data::SampleShape>;
 
 constexpr int64_t kGlobalBatch = 16;
-constexpr int64_t kDataSet = 2000;
+constexpr int64_t kDataSetSize = 2000;
 constexpr int64_t kFixedMicroBatch = 4;
 /// Steps of which times are predicted, which takes long.
 constexpr size_t kTimedSteps = 50;
@@ -45,250 +45,257 @@ constexpr size_t kTimedSteps = 50;
 struct Mixture {
   std::string name;
   std::string model;
-  std::string card;
+  std::string target;
   int64_t lora_rank = 0;
   /// Pictures of a sample.
   int64_t (*images)(Random& random) = nullptr;
 };
 
-int64_t one_or_thirty(Random& random) {
+int64_t sample_one_or_thirty(Random& random) {
   return random.with_chance(0.1) ? 30 : 1;
 }
 
-int64_t one_to_four(Random& random) {
+int64_t sample_one_to_four(Random& random) {
   return random.between(1, 4);
 }
 
-constexpr const char* kOneOrThirty = "10 % of 30 pictures, else 1";
-constexpr const char* kOneToFour = "1 to 4 pictures";
+constexpr const char* kOneOrThirtyName = "10 % of 30 pictures, else 1";
+constexpr const char* kOneToFourName = "1 to 4 pictures";
 
-const Mixture kMixtures[] = {{kOneOrThirty, "llava-1.5-7b", "h100", 16, one_or_thirty},
-                             {kOneToFour, "llava-1.5-7b", "a100-40", 16, one_to_four},
-                             {kOneOrThirty, "nanovlm-222m", "rtx4090", 0, one_or_thirty},
-                             {kOneToFour, "smolvlm-256m", "rtx4090", 0, one_to_four},
-                             {kOneToFour, "qwen2-vl-2b", "h100", 16, one_to_four}};
+const Mixture kMixtures[] = {{kOneOrThirtyName, "llava-1.5-7b", "h100", 16, sample_one_or_thirty},
+                             {kOneToFourName, "llava-1.5-7b", "a100-40", 16, sample_one_to_four},
+                             {kOneOrThirtyName, "nanovlm-222m", "rtx4090", 0, sample_one_or_thirty},
+                             {kOneToFourName, "smolvlm-256m", "rtx4090", 0, sample_one_to_four},
+                             {kOneToFourName, "qwen2-vl-2b", "h100", 16, sample_one_to_four}};
 
-data::Outlines data_set(const Mixture& mixture, const std::filesystem::path& folder, Random& random) {
-  data::Outlines samples;
-  for (int64_t i = 0; i < kDataSet; ++i) {
-    models::HypotheticalSample sample{.images = mixture.images(random),
-                                      .image_width = random.one_of(std::to_array<int64_t>({512, 768, 1024})),
-                                      .image_height = random.one_of(std::to_array<int64_t>({512, 768})),
-                                      .text_tokens = random.between(64, 768)};
+data::SampleIndex make_data_set(const Mixture& mixture, const std::filesystem::path& folder, Random& random) {
+  data::SampleIndex samples;
+  for (int64_t i = 0; i < kDataSetSize; ++i) {
+    models::SyntheticSample sample{.images = mixture.images(random),
+                                   .image_width = random.pick(std::to_array<int64_t>({512, 768, 1024})),
+                                   .image_height = random.pick(std::to_array<int64_t>({512, 768})),
+                                   .text_tokens = random.between(64, 768)};
     sample.label_tokens = random.between(16, sample.text_tokens / 2);
     samples.ids.push_back(fmt::format("s{}", i));
-    samples.shapes.push_back(models::shape_of(folder, sample));
+    samples.shapes.push_back(models::compute_sample_shape(folder, sample));
   }
   return samples;
 }
 
 /// The fewest micro-batches that hold all samples, found by trying them all.
-class Optimum {
+class OptimalSplit {
  public:
-  Optimum(const Samples& samples, const CostTable& table) : table_(table) {
-    for (const auto& shape : samples) items_.push_back(planner::sizes_of(shape));
-    std::ranges::sort(items_, std::ranges::greater{}, [&](const SetSizes& sizes) { return table.bytes(sizes); });
+  OptimalSplit(const Samples& samples, const MemoryCostTable& table) : table_(table) {
+    for (const auto& shape : samples) items_.push_back(planner::compute_sizes(shape));
+    std::ranges::sort(items_, std::ranges::greater{}, [&](const MicroBatchSizes& sizes) { return table.bytes(sizes); });
   }
 
   /// `most`: a number that is known to do.
-  int64_t passes(int64_t most) {
-    for (int64_t fewer = most - 1; fewer > 0; --fewer) {
-      bins_.assign(static_cast<size_t>(fewer), {});
-      if (!place(0)) return fewer + 1;
+  int64_t count_passes(int64_t upper_bound) {
+    for (int64_t num_bins = upper_bound - 1; num_bins > 0; --num_bins) {
+      bins_.assign(static_cast<size_t>(num_bins), {});
+      if (!assign(0)) return num_bins + 1;
     }
     return 1;
   }
 
  private:
-  bool place(size_t next) {
+  bool assign(size_t next) {
     if (next == items_.size()) return true;
-    if (!may_hold_the_rest(next)) return false;
+    if (!can_hold_rest(next)) return false;
     for (size_t bin = 0; bin < bins_.size(); ++bin) {
       if (std::find(bins_.begin(), bins_.begin() + static_cast<std::ptrdiff_t>(bin), bins_[bin]) !=
           bins_.begin() + static_cast<std::ptrdiff_t>(bin)) {
         continue;
       }
-      const SetSizes before = bins_[bin];
-      const SetSizes together = before.with(items_[next]);
-      if (before.samples > 0 && !table_.fits(together)) continue;
-      bins_[bin] = together;
-      if (place(next + 1)) return true;
+      const MicroBatchSizes before = bins_[bin];
+      const MicroBatchSizes combined = before.merge(items_[next]);
+      if (before.samples > 0 && !table_.fits(combined)) continue;
+      bins_[bin] = combined;
+      if (assign(next + 1)) return true;
       bins_[bin] = before;
     }
     return false;
   }
 
   /// What only adds up does not exceed what is left.
-  bool may_hold_the_rest(size_t next) const {
-    CostTable additive = table_;
+  bool can_hold_rest(size_t next) const {
+    MemoryCostTable additive = table_;
     additive.base_bytes = 0;
-    for (const auto term : {CostTable::kPaddedTokens, CostTable::kLossRows, CostTable::kPassRows}) {
+    for (const auto term : {MemoryCostTable::kPaddedTokens, MemoryCostTable::kLossRows, MemoryCostTable::kPassRows}) {
       additive.bytes_per_1024[term] = 0;
     }
-    int64_t room = 0;
+    int64_t free_bytes = 0;
     for (const auto& bin : bins_) {
-      room += std::max<int64_t>(0, table_.limit_bytes - table_.base_bytes - additive.bytes(bin) + 1);
+      free_bytes += std::max<int64_t>(0, table_.limit_bytes - table_.base_bytes - additive.bytes(bin) + 1);
     }
-    SetSizes rest;
+    MicroBatchSizes rest;
     for (size_t i = next; i < items_.size(); ++i) {
       // One that fits nowhere but alone takes an empty one, whatever room there is.
-      if (table_.fits(items_[i])) rest = rest.with(items_[i]);
+      if (table_.fits(items_[i])) rest = rest.merge(items_[i]);
     }
-    return rest.samples == 0 || additive.bytes(rest) <= room;
+    return rest.samples == 0 || additive.bytes(rest) <= free_bytes;
   }
 
-  const CostTable& table_;
-  std::vector<SetSizes> items_;
-  std::vector<SetSizes> bins_;
+  const MemoryCostTable& table_;
+  std::vector<MicroBatchSizes> items_;
+  std::vector<MicroBatchSizes> bins_;
 };
 
-double samples_per_second(planner::RehearsalProcess& process, const planner::Choices& choices,
-                          const std::vector<Samples>& steps, const std::vector<engine::Cut>& cuts) {
-  planner::RehearsalRequest request{.choices = choices, .steps = {}, .with_step_seconds = true};
+double measure_samples_per_second(planner::DryRunProcess& process, const planner::StepConfig& step_config,
+                                  const std::vector<Samples>& steps,
+                                  const std::vector<engine::MicroBatchSplit>& splits) {
+  planner::DryRunRequest request{.step_config = step_config, .steps = {}, .with_step_seconds = true};
   for (size_t i = 0; i < std::min(kTimedSteps, steps.size()); ++i) {
-    request.steps.push_back(planner::groups_of(steps[i]));
-    request.cuts.push_back(cuts[i]);
+    request.steps.push_back(planner::group_samples(steps[i]));
+    request.splits.push_back(splits[i]);
   }
-  const auto outcome = process.rehearse(request);
+  const auto outcome = process.dry_run(request);
   VLMTRAIN_CHECK(outcome.step_seconds.size() == request.steps.size(), "a step failed");
   const double seconds = std::accumulate(outcome.step_seconds.begin(), outcome.step_seconds.end(), 0.0);
   return static_cast<double>(kGlobalBatch * std::ssize(request.steps)) / seconds;
 }
 
-struct Foreseen {
-  std::vector<engine::Cut> cuts;
+struct SplitForecast {
+  std::vector<engine::MicroBatchSplit> splits;
   std::vector<int64_t> reserved_bytes;
-  int64_t cut = 0;
-  int64_t released = 0;
-  int64_t before_release = 0;  ///< steps before the cache was first emptied
+  int64_t num_split = 0;
+  int64_t num_released = 0;
+  int64_t steps_before_release = 0;  ///< steps before the cache was first emptied
 };
 
-Foreseen foresee(const planner::Plan& plan, const planner::Choices& choices, const std::vector<Samples>& steps,
-                 const std::vector<engine::Cut>& cuts) {
-  planner::Twin twin(plan.job, choices, planner::rehearsal_card(plan.card));
-  Foreseen all;
+SplitForecast forecast_splits(const planner::Plan& plan, const planner::StepConfig& step_config,
+                              const std::vector<Samples>& steps, const std::vector<engine::MicroBatchSplit>& splits) {
+  planner::LookAhead look_ahead(plan.job, step_config, planner::make_virtual_gpu(plan.target));
+  SplitForecast forecast;
   for (size_t i = 0; i < steps.size(); ++i) {
-    engine::StepLayout layout = planner::layout_of(choices, steps[i]);
-    layout.cut = cuts[i];
-    twin.announce({.step = static_cast<int64_t>(i),
-                   .samples = planner::groups_of(steps[i]),
-                   .layout = layout,
-                   .limit_bytes = plan.limit.limit_bytes});
-    const auto answer = twin.foresight(static_cast<int64_t>(i), std::chrono::seconds(600));
-    VLMTRAIN_CHECK(answer && answer->fits, "step {} is not foreseen to fit", i);
-    all.cut += answer->layout != layout;
-    all.released += answer->release_first;
-    all.before_release += all.released == 0;
-    all.cuts.push_back(answer->layout.cut);
-    all.reserved_bytes.push_back(answer->peaks.reserved_bytes);
+    engine::StepLayout layout = planner::make_step_layout(step_config, steps[i]);
+    layout.split = splits[i];
+    look_ahead.submit({.step = static_cast<int64_t>(i),
+                       .samples = planner::group_samples(steps[i]),
+                       .layout = layout,
+                       .limit_bytes = plan.limit.limit_bytes});
+    const auto result = look_ahead.get_forecast(static_cast<int64_t>(i), std::chrono::seconds(600));
+    VLMTRAIN_CHECK(result && result->fits, "step {} is not foreseen to fit", i);
+    forecast.num_split += result->layout != layout;
+    forecast.num_released += result->empty_cache_first;
+    forecast.steps_before_release += forecast.num_released == 0;
+    forecast.splits.push_back(result->layout.split);
+    forecast.reserved_bytes.push_back(result->peaks.reserved_bytes);
   }
-  return all;
+  return forecast;
 }
 
-int64_t passes_of(const std::vector<engine::Cut>& cuts) {
-  int64_t passes = 0;
-  for (const auto& cut : cuts) passes += cut.micro_batches();
-  return passes;
+int64_t count_passes(const std::vector<engine::MicroBatchSplit>& splits) {
+  int64_t num_passes = 0;
+  for (const auto& split : splits) num_passes += split.micro_batches();
+  return num_passes;
 }
 
 /// Steps that do not fit into one pass less by the table, and on the card do, as a table that allows more cuts them.
-int64_t steps_that_fit_in_fewer(planner::RehearsalProcess& process, const planner::Plan& plan,
-                                const std::vector<Samples>& steps, const std::vector<engine::Cut>& cuts) {
-  int64_t found = 0;
+int64_t count_improvable_steps(planner::DryRunProcess& process, const planner::Plan& plan,
+                               const std::vector<Samples>& steps, const std::vector<engine::MicroBatchSplit>& splits) {
+  int64_t num_improvable = 0;
   for (size_t i = 0; i < std::min(kTimedSteps, steps.size()); ++i) {
-    CostTable wider = plan.cut->table;
+    MemoryCostTable wider = plan.split->table;
     for (int percent = 1; percent <= 12; ++percent) {
-      wider.limit_bytes += plan.cut->table.limit_bytes / 100;
-      engine::Cut cut = planner::cut_by_memory(steps[i], wider);
-      if (cut.micro_batches() >= cuts[i].micro_batches()) continue;
-      const auto samples = planner::groups_of(steps[i]);
-      const auto outcome =
-          process.rehearse({.choices = plan.chosen.choices, .steps = {samples, samples}, .cuts = {cut, cut}});
-      found += outcome.peaks().reserved_bytes <= plan.limit.limit_bytes;
+      wider.limit_bytes += plan.split->table.limit_bytes / 100;
+      engine::MicroBatchSplit split = planner::split_by_memory(steps[i], wider);
+      if (split.micro_batches() >= splits[i].micro_batches()) continue;
+      const auto samples = planner::group_samples(steps[i]);
+      const auto outcome = process.dry_run(
+          {.step_config = plan.best.step_config, .steps = {samples, samples}, .splits = {split, split}});
+      num_improvable += outcome.peaks().reserved_bytes <= plan.limit.limit_bytes;
       break;
     }
   }
-  return found;
+  return num_improvable;
 }
 
-void examine(const Mixture& mixture, int64_t count, uint64_t seed) {
+void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
   const app::TemporaryFolder folder;
   models::write_preset_config(mixture.model, folder.path());
   Random random(seed, 0);
-  const auto samples = data_set(mixture, folder.path(), random);
+  const auto samples = make_data_set(mixture, folder.path(), random);
   planner::PlanRequest request;
   request.model = mixture.model;
   request.job.model = folder.path();
   if (mixture.lora_rank > 0) request.job.lora = nn::LoraSettings{.rank = mixture.lora_rank};
-  request.card = planner::card_by_name(mixture.card);
-  request.workload = {.candidates = planner::worst_batches(samples, kGlobalBatch), .global_batch_size = kGlobalBatch};
-  const auto draw = [&] {
+  request.target = planner::find_target_gpu(mixture.target);
+  request.workload = {.candidates = planner::find_worst_batches(samples, kGlobalBatch),
+                      .global_batch_size = kGlobalBatch};
+  const auto sample_step = [&] {
     Samples step;
     for (int64_t sample = 0; sample < kGlobalBatch; ++sample)
-      step.push_back(samples.shapes.at(random.between(0, kDataSet - 1)));
+      step.push_back(samples.shapes.at(random.between(0, kDataSetSize - 1)));
     return step;
   };
   const planner::Plan equal = planner::make_plan(request);
-  for (int64_t i = 0; i < planner::steps_to_draw(kGlobalBatch); ++i) request.workload.drawn.push_back({draw()});
+  for (int64_t i = 0; i < planner::num_steps_to_sample(kGlobalBatch); ++i)
+    request.workload.sampled_steps.push_back({sample_step()});
   const planner::Plan plan = planner::make_plan(request);
-  fmt::print(stderr, "{} on {}: {:.1f} s, with the cut {:.1f} s; {} of {} blocks\n", mixture.model, mixture.card,
+  fmt::print(stderr, "{} on {}: {:.1f} s, with the cut {:.1f} s; {} of {} blocks\n", mixture.model, mixture.target,
              equal.effort.seconds, plan.effort.seconds,
-             plan.chosen.choices.recompute.vision + plan.chosen.choices.recompute.language,
+             plan.best.step_config.recompute.vision + plan.best.step_config.recompute.language,
              plan.detail.vision_blocks + plan.detail.language_blocks);
-  if (!plan.fits || !plan.cut) {
-    fmt::print("| {} | {} | {} | no cut by memory |\n", mixture.name, mixture.model, mixture.card);
+  if (!plan.fits || !plan.split) {
+    fmt::print("| {} | {} | {} | no cut by memory |\n", mixture.name, mixture.model, mixture.target);
     return;
   }
-  fmt::print(stderr, "{}\n{}\n", plan.cut->to_json().dump(), plan.cut->table.to_json().dump());
+  fmt::print(stderr, "{}\n{}\n", plan.split->to_json().dump(), plan.split->table.to_json().dump());
 
   std::vector<Samples> steps;
-  std::vector<engine::Cut> cuts;
-  std::vector<engine::Cut> equal_cuts;
-  std::vector<engine::Cut> fixed_cuts;
+  std::vector<engine::MicroBatchSplit> splits;
+  std::vector<engine::MicroBatchSplit> equal_cuts;
+  std::vector<engine::MicroBatchSplit> fixed_cuts;
   int64_t optimum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    Samples step = draw();
-    cuts.push_back(planner::cut_by_memory(step, plan.cut->table));
-    equal_cuts.push_back(engine::equal_cut(kGlobalBatch, equal.chosen.choices.micro_batch_size));
-    fixed_cuts.push_back(engine::equal_cut(kGlobalBatch, kFixedMicroBatch));
-    optimum += Optimum(step, plan.cut->table).passes(cuts.back().micro_batches());
+  for (int64_t i = 0; i < num_steps; ++i) {
+    Samples step = sample_step();
+    splits.push_back(planner::split_by_memory(step, plan.split->table));
+    equal_cuts.push_back(engine::split_evenly(kGlobalBatch, equal.best.step_config.micro_batch_size));
+    fixed_cuts.push_back(engine::split_evenly(kGlobalBatch, kFixedMicroBatch));
+    optimum += OptimalSplit(step, plan.split->table).count_passes(splits.back().micro_batches());
     steps.push_back(std::move(step));
   }
 
-  planner::RehearsalProcess unlimited(plan.job, planner::rehearsal_card(plan.card));
-  const double by_memory = samples_per_second(unlimited, plan.chosen.choices, steps, cuts);
-  const double by_number = samples_per_second(unlimited, equal.chosen.choices, steps, equal_cuts);
-  const int64_t fewer = steps_that_fit_in_fewer(unlimited, plan, steps, cuts);
+  planner::DryRunProcess unlimited(plan.job, planner::make_virtual_gpu(plan.target));
+  const double memory_split_speed = measure_samples_per_second(unlimited, plan.best.step_config, steps, splits);
+  const double equal_split_speed = measure_samples_per_second(unlimited, equal.best.step_config, steps, equal_cuts);
+  const int64_t num_improvable = count_improvable_steps(unlimited, plan, steps, splits);
   const std::vector<Samples> first(steps.begin(),
                                    steps.begin() + static_cast<std::ptrdiff_t>(std::min(kTimedSteps, steps.size())));
   planner::PlanRequest single = request;
-  single.fixed.micro_batch_size = 1;
+  single.constraints.micro_batch_size = 1;
   const planner::Plan split = planner::make_plan(single);
-  const Foreseen foreseen_split = foresee(split, split.chosen.choices, first, fixed_cuts);
-  const double by_splits = samples_per_second(unlimited, split.chosen.choices, first, foreseen_split.cuts);
+  const SplitForecast split_forecast = forecast_splits(split, split.best.step_config, first, fixed_cuts);
+  const double fixed_split_speed =
+      measure_samples_per_second(unlimited, split.best.step_config, first, split_forecast.splits);
 
-  const Foreseen foreseen = foresee(plan, plan.chosen.choices, steps, cuts);
-  planner::RehearsalProcess card(plan.job, {.gpu = std::string(plan.card.gpu->name),
-                                            .memory_bytes = plan.limit.card_bytes,
+  const SplitForecast forecast = forecast_splits(plan, plan.best.step_config, steps, splits);
+  planner::DryRunProcess process(plan.job, {.gpu = std::string(plan.target.gpu->name),
+                                            .memory_bytes = plan.limit.gpu_bytes,
                                             .used_bytes = plan.limit.context_bytes});
-  planner::RehearsalRequest run{.choices = plan.chosen.choices, .steps = {}, .cuts = foreseen.cuts};
-  for (const auto& step : steps) run.steps.push_back(planner::groups_of(step));
-  const auto outcome = card.rehearse(run);
+  planner::DryRunRequest dry_run_request{.step_config = plan.best.step_config, .steps = {}, .splits = forecast.splits};
+  for (const auto& step : steps) dry_run_request.steps.push_back(planner::group_samples(step));
+  const auto outcome = process.dry_run(dry_run_request);
   // From where the twin had a run empty its cache these steps, which do not, are other ones.
-  int64_t exact = 0;
-  for (size_t i = 0; i < static_cast<size_t>(foreseen.before_release); ++i) {
-    exact += outcome.steps[i].reserved_bytes == foreseen.reserved_bytes[i];
+  int64_t num_exact = 0;
+  for (size_t i = 0; i < static_cast<size_t>(forecast.steps_before_release); ++i) {
+    num_exact += outcome.steps[i].reserved_bytes == forecast.reserved_bytes[i];
   }
-  const auto share = [&](int64_t passes) { return static_cast<double>(passes) / static_cast<double>(count); };
+  const auto per_step = [&](int64_t num_passes) {
+    return static_cast<double>(num_passes) / static_cast<double>(num_steps);
+  };
   fmt::print(
       "| {} | {}{} | {} | {} × {} | {:.2f} | {:.3f} | {} of {} | {:.2f} | {:.2f} ({:.2f}×) | {:.2f} ({:.2f}×) | {} | "
       "{} "
       "+ {} | {} of {} | {:.1f} % |\n",
-      mixture.name, mixture.model, mixture.lora_rank > 0 ? ", LoRA" : ", full", mixture.card,
-      equal.chosen.choices.micro_batch_size, equal.accumulation_steps(), share(passes_of(cuts)),
-      static_cast<double>(passes_of(cuts)) / static_cast<double>(optimum), fewer, first.size(), by_memory, by_number,
-      by_memory / by_number, by_splits, by_memory / by_splits, outcome.out_of_memory ? "yes" : "no", foreseen.cut,
-      foreseen.released, exact, foreseen.before_release,
+      mixture.name, mixture.model, mixture.lora_rank > 0 ? ", LoRA" : ", full", mixture.target,
+      equal.best.step_config.micro_batch_size, equal.accumulation_steps(), per_step(count_passes(splits)),
+      static_cast<double>(count_passes(splits)) / static_cast<double>(optimum), num_improvable, first.size(),
+      memory_split_speed, equal_split_speed, memory_split_speed / equal_split_speed, fixed_split_speed,
+      memory_split_speed / fixed_split_speed, outcome.out_of_memory ? "yes" : "no", forecast.num_split,
+      forecast.num_released, num_exact, forecast.steps_before_release,
       100 * static_cast<double>(outcome.peaks().reserved_bytes) / static_cast<double>(plan.limit.limit_bytes));
   std::fflush(stdout);
 }
@@ -297,21 +304,21 @@ void examine(const Mixture& mixture, int64_t count, uint64_t seed) {
 
 }  // namespace vlmtrain
 
-int main(int count, char** arguments) {
-  if (count > 1 && std::string_view(arguments[1]) == "rehearse") {  // as vlmtrain itself: the rehearsal process
-    vlmtrain::planner::serve_rehearsals();
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // as vlmtrain itself: the rehearsal process
+    vlmtrain::planner::serve_dry_runs();
     return 0;
   }
-  const int64_t steps = count > 1 ? std::atoll(arguments[1]) : 500;
-  const auto seed = static_cast<uint64_t>(count > 2 ? std::atoll(arguments[2]) : 1);
-  const int64_t only = count > 3 ? std::atoll(arguments[3]) : -1;
+  const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 500;
+  const auto seed = static_cast<uint64_t>(argc > 2 ? std::atoll(argv[2]) : 1);
+  const int64_t only = argc > 3 ? std::atoll(argv[3]) : -1;
   fmt::print(
       "| samples | model | card | equal cut | passes a step | of the optimum | in fewer | samples/s | equal cut | "
       "split "
       "fours | ran out | cut + emptied by the twin | exact, before that | most reserved, of the limit |\n"
       "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (int64_t i = 0; i < std::ssize(vlmtrain::kMixtures); ++i) {
-    if (only < 0 || i == only) vlmtrain::examine(vlmtrain::kMixtures[i], steps, seed);
+    if (only < 0 || i == only) vlmtrain::run_mixture(vlmtrain::kMixtures[i], steps, seed);
   }
   return 0;
 }

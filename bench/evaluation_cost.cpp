@@ -31,36 +31,37 @@ namespace {
 
 using namespace vlmtrain;
 
-double least_seconds(const std::function<void()>& work) {
-  double least = 1e300;
+double measure_min_seconds(const std::function<void()>& work) {
+  double min_seconds = 1e300;
   for (int i = 0; i < 3; ++i) {
     const auto start = std::chrono::steady_clock::now();
     work();
-    least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    min_seconds =
+        std::min(min_seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  return least;
+  return min_seconds;
 }
 
 void measure(const char* checkpoint, const char* data, const char* images, size_t batch_size) {
-  const auto read = io::open_records(data, {.image_root = images});
-  const io::Records& records = *read;
+  const auto opened_records = io::open_records(data, {.image_root = images});
+  const io::Records& records = *opened_records;
   const auto processor = models::load_processor(checkpoint, {});
   const auto model = models::load_model(checkpoint, at::kCPU, at::kFloat);
   std::vector<data::Sample> samples;
   for (int64_t i = 0; i < records.size(); ++i) samples.push_back(data::make_sample(*processor, records.at(i), i));
   const engine::CrossEntropy objective;
-  const double forward = least_seconds([&] {
+  const double forward = measure_min_seconds([&] {
     const at::NoGradGuard no_gradients;
     for (std::span rest(samples); !rest.empty(); rest = rest.subspan(std::min(batch_size, rest.size()))) {
       const auto batch = data::collate(rest.first(std::min(batch_size, rest.size())));
-      objective.begin(*model, /*normalizers=*/{1.0}, /*layout=*/{})->of(batch).item<double>();
+      objective.begin_step(*model, /*normalizers=*/{1.0}, /*layout=*/{})->forward(batch).item<double>();
     }
   });
   evaluation::EvaluationSettings settings{.batch_size = static_cast<int64_t>(batch_size), .max_new_tokens = 8};
   settings.answers = false;
-  const double loss = least_seconds([&] { evaluation::evaluate(*model, *processor, records, settings, {}); });
+  const double loss = measure_min_seconds([&] { evaluation::evaluate(*model, *processor, records, settings, {}); });
   settings.answers = true;
-  const double answers = least_seconds([&] { evaluation::evaluate(*model, *processor, records, settings, {}); });
+  const double answers = measure_min_seconds([&] { evaluation::evaluate(*model, *processor, records, settings, {}); });
   fmt::print("{}\n", nlohmann::ordered_json{{"samples", samples.size()},
                                             {"batch_size", batch_size},
                                             {"forward_seconds", forward},

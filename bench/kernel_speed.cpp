@@ -50,35 +50,35 @@ constexpr int64_t kRows = 5632, kManyRows = 8 * kRows, kHidden = 3584, kIntermed
 constexpr int64_t kTowerIntermediate = 3420;  // of Qwen2.5-VL's tower: rows that are no whole packs of 16 bytes
 constexpr int64_t kBf16 = 2, kFp32 = 4;
 
-class Race {
+class KernelBenchmark {
  public:
-  explicit Race(at::Device device) : device_(device), marker_(at::zeros({}, at::TensorOptions(device))) {
-    const at::Tensor from = draw({kRows, kIntermediate}), to = at::empty_like(from);
-    copy_speed_ = speed_of(2 * from.nbytes(), [&] { to.copy_(from); });
+  explicit KernelBenchmark(at::Device device) : device_(device), marker_(at::zeros({}, at::TensorOptions(device))) {
+    const at::Tensor input = sample({kRows, kIntermediate}), output = at::empty_like(input);
+    copy_bytes_per_second_ = measure_bytes_per_second(2 * input.nbytes(), [&] { output.copy_(input); });
     fmt::print("| kernel | MB | µs | GB/s | of a copy's |\n|---|---|---|---|---|\n");
-    print("copy", 2 * from.nbytes(), copy_speed_);
+    print("copy", 2 * input.nbytes(), copy_bytes_per_second_);
   }
 
   at::TensorOptions options(at::ScalarType dtype) const { return at::TensorOptions(device_).dtype(dtype); }
-  at::Tensor draw(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) const {
+  at::Tensor sample(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) const {
     return at::randn(sizes, options(dtype));
   }
 
   void run(const std::string& name, int64_t bytes, const std::function<void()>& launch) const {
-    const auto count = static_cast<size_t>(bytes);
-    print(name, count, speed_of(count, launch));
+    const auto tensor_bytes = static_cast<size_t>(bytes);
+    print(name, tensor_bytes, measure_bytes_per_second(tensor_bytes, launch));
   }
 
  private:
-  void print(const std::string& name, size_t bytes, double speed) const {
+  void print(const std::string& name, size_t bytes, double bytes_per_second) const {
     const auto count = static_cast<double>(bytes);
-    fmt::print("| {} | {:.0f} | {:.1f} | {:.0f} | {:.2f} |\n", name, count / 1e6, count / speed * 1e6, speed / 1e9,
-               speed / copy_speed_);
+    fmt::print("| {} | {:.0f} | {:.1f} | {:.0f} | {:.2f} |\n", name, count / 1e6, count / bytes_per_second * 1e6,
+               bytes_per_second / 1e9, bytes_per_second / copy_bytes_per_second_);
     std::fflush(stdout);
   }
 
   /// Bytes a second, the median of rounds.
-  double speed_of(size_t bytes, const std::function<void()>& launch) const {
+  double measure_bytes_per_second(size_t bytes, const std::function<void()>& launch) const {
     constexpr int kLaunches = 20, kRounds = 7;
     const auto round = [&] {
       const auto start = std::chrono::steady_clock::now();
@@ -95,78 +95,85 @@ class Race {
 
   at::Device device_;
   at::Tensor marker_;
-  double copy_speed_ = 1;
+  double copy_bytes_per_second_ = 1;
 };
 
-void gates(const Race& race, const std::string& name, int64_t rows, int64_t features) {
-  const at::Tensor x = race.draw({rows, 2 * features}), gradient = race.draw({rows, features});
-  const int64_t one = rows * features * kBf16;
+void benchmark_gated_activation(const KernelBenchmark& benchmark, const std::string& name, int64_t rows,
+                                int64_t features) {
+  const at::Tensor x = benchmark.sample({rows, 2 * features}), gradient = benchmark.sample({rows, features});
+  const int64_t tensor_bytes = rows * features * kBf16;
   const auto silu = kernels::GateActivation::kSilu;
-  race.run(name, 3 * one, [&] { kernels::gate(x, silu); });
-  race.run(name + ", backwards", 5 * one, [&] { kernels::gate_backward(gradient, x, silu); });
+  benchmark.run(name, 3 * tensor_bytes, [&] { kernels::gated_activation(x, silu); });
+  benchmark.run(name + ", backwards", 5 * tensor_bytes, [&] { kernels::gated_activation_backward(gradient, x, silu); });
 }
 
-void gates_and_activations(const Race& race) {
-  gates(race, "gate", kRows, kIntermediate);
-  gates(race, "gate, 3420 features", kManyRows, kTowerIntermediate);
-  const at::Tensor gradient = race.draw({kRows, kIntermediate});
-  const int64_t one = kRows * kIntermediate * kBf16;
+void benchmark_activations(const KernelBenchmark& benchmark) {
+  benchmark_gated_activation(benchmark, "gated_activation", kRows, kIntermediate);
+  benchmark_gated_activation(benchmark, "gated_activation, 3420 features", kManyRows, kTowerIntermediate);
+  const at::Tensor gradient = benchmark.sample({kRows, kIntermediate});
+  const int64_t tensor_bytes = kRows * kIntermediate * kBf16;
   const auto gelu = kernels::ActivationFunction::kGelu;
-  race.run("activation, GELU", 2 * one, [&] { kernels::activate(gradient, gelu); });
-  race.run("activation, GELU, backwards", 3 * one, [&] { kernels::activation_backward(gradient, gradient, gelu); });
+  benchmark.run("activation, GELU", 2 * tensor_bytes, [&] { kernels::activate(gradient, gelu); });
+  benchmark.run("activation, GELU, backwards", 3 * tensor_bytes,
+                [&] { kernels::activation_backward(gradient, gradient, gelu); });
 }
 
-void heads(const Race& race) {
+void benchmark_rope(const KernelBenchmark& benchmark) {
   constexpr int64_t kQueries = 28, kKeys = 4, kFeatures = 128;
   constexpr int64_t kHeads = kQueries + 2 * kKeys;
-  const auto parts = [](const at::Tensor& all) {
-    return kernels::Heads{all.narrow(1, 0, kQueries), all.narrow(1, kQueries, kKeys),
-                          all.narrow(1, kQueries + kKeys, kKeys)};
+  const auto split_heads = [](const at::Tensor& heads) {
+    return kernels::Heads{heads.narrow(1, 0, kQueries), heads.narrow(1, kQueries, kKeys),
+                          heads.narrow(1, kQueries + kKeys, kKeys)};
   };
-  const at::Tensor x = race.draw({kManyRows, kHeads, kFeatures}), to = at::empty_like(x), gradient = at::empty_like(x);
-  const at::Tensor cos = race.draw({kManyRows, 1, kFeatures / 2}, at::kFloat), sin = at::empty_like(cos).copy_(cos);
+  const at::Tensor x = benchmark.sample({kManyRows, kHeads, kFeatures}), output = at::empty_like(x),
+                   gradient = at::empty_like(x);
+  const at::Tensor cos = benchmark.sample({kManyRows, 1, kFeatures / 2}, at::kFloat),
+                   sin = at::empty_like(cos).copy_(cos);
   const int64_t head = kManyRows * kFeatures * kBf16, angles = kManyRows * kFeatures * kFp32;
-  race.run("rotate", 2 * kHeads * head + angles, [&] { kernels::rotate(parts(to), parts(x), cos, sin, 1); });
-  const kernels::HeadNorm norm{race.draw({kFeatures}), race.draw({kFeatures}), kernels::Gain::kWeight, 1e-6};
-  at::Tensor reciprocal;
-  race.run("norm_rotate", 2 * (kQueries + kKeys) * head + angles,
-           [&] { reciprocal = kernels::norm_rotate(parts(to), parts(x), norm, cos, sin); });
-  race.run("norm_rotate, backwards", (2 * kHeads + kQueries + kKeys) * head + angles, [&] {
-    kernels::norm_rotate_backward(parts(to), parts(gradient), parts(x), reciprocal, norm, cos, sin,
-                                  /*weights_wanted=*/true);
+  benchmark.run("rope", 2 * kHeads * head + angles,
+                [&] { kernels::rope(split_heads(output), split_heads(x), cos, sin, 1); });
+  const kernels::HeadNorm norm{benchmark.sample({kFeatures}), benchmark.sample({kFeatures}), kernels::Gain::kWeight,
+                               1e-6};
+  at::Tensor rstd;
+  benchmark.run("qk_norm_rope", 2 * (kQueries + kKeys) * head + angles,
+                [&] { rstd = kernels::qk_norm_rope(split_heads(output), split_heads(x), norm, cos, sin); });
+  benchmark.run("qk_norm_rope, backwards", (2 * kHeads + kQueries + kKeys) * head + angles, [&] {
+    kernels::qk_norm_rope_backward(split_heads(output), split_heads(gradient), split_heads(x), rstd, norm, cos, sin,
+                                   /*compute_weight_gradients=*/true);
   });
 }
 
-void norms(const Race& race) {
-  const at::Tensor x = race.draw({kManyRows, kHidden}), other = race.draw({kManyRows, kHidden});
-  const int64_t one = kManyRows * kHidden * kBf16;
+void benchmark_norms(const KernelBenchmark& benchmark) {
+  const at::Tensor x = benchmark.sample({kManyRows, kHidden}), residual = benchmark.sample({kManyRows, kHidden});
+  const int64_t tensor_bytes = kManyRows * kHidden * kBf16;
   for (const bool is_centered : {false, true}) {
     const std::string name = is_centered ? "LayerNorm" : "RMSNorm";
-    const kernels::Norm by{.weight = race.draw({kHidden}),
-                           .bias = is_centered ? race.draw({kHidden}) : at::Tensor(),
-                           .is_centered = is_centered,
-                           .eps = 1e-6};
-    const auto statistics = kernels::norm(x, by).statistics;
-    race.run(name, 2 * one, [&] { kernels::norm(x, by); });
-    race.run(name + " and residual", 3 * one, [&] { kernels::norm(x, by, other); });
-    race.run(name + ", backwards, and the stream's", 4 * one,
-             [&] { kernels::norm_backward(other, x, statistics, by, other); });
+    const kernels::Norm params{.weight = benchmark.sample({kHidden}),
+                               .bias = is_centered ? benchmark.sample({kHidden}) : at::Tensor(),
+                               .is_centered = is_centered,
+                               .eps = 1e-6};
+    const auto statistics = kernels::norm(x, params).statistics;
+    benchmark.run(name, 2 * tensor_bytes, [&] { kernels::norm(x, params); });
+    benchmark.run(name + " and residual", 3 * tensor_bytes, [&] { kernels::norm(x, params, residual); });
+    benchmark.run(name + ", backwards, and the stream's", 4 * tensor_bytes,
+                  [&] { kernels::norm_backward(residual, x, statistics, params, residual); });
   }
 }
 
-void cross_entropy(const Race& race) {
+void benchmark_cross_entropy(const KernelBenchmark& benchmark) {
   constexpr int64_t kLabels = 2048;
-  const at::Tensor logits = race.draw({kLabels, kVocabulary});
-  const at::Tensor labels = at::randint(kVocabulary, {kLabels}, race.options(at::kLong));
-  const int64_t one = kLabels * kVocabulary * kBf16;
-  race.run("cross_entropy", one, [&] { kernels::cross_entropy(logits, labels, 1, {}, /*gradient_wanted=*/false); });
-  race.run("cross_entropy and gradient", 2 * one,
-           [&] { kernels::cross_entropy(logits, labels, 1, {}, /*gradient_wanted=*/true); });
+  const at::Tensor logits = benchmark.sample({kLabels, kVocabulary});
+  const at::Tensor labels = at::randint(kVocabulary, {kLabels}, benchmark.options(at::kLong));
+  const int64_t tensor_bytes = kLabels * kVocabulary * kBf16;
+  benchmark.run("cross_entropy", tensor_bytes,
+                [&] { kernels::cross_entropy(logits, labels, 1, {}, /*compute_gradient=*/false); });
+  benchmark.run("cross_entropy and gradient", 2 * tensor_bytes,
+                [&] { kernels::cross_entropy(logits, labels, 1, {}, /*compute_gradient=*/true); });
 }
 
-void adamw(const Race& race) {
+void benchmark_adamw(const KernelBenchmark& benchmark) {
   constexpr int64_t kCount = 100'000'000, kBlocks = (kCount + kernels::kMomentBlock - 1) / kernels::kMomentBlock;
-  const at::TensorOptions fp32 = race.options(at::kFloat);
+  const at::TensorOptions fp32 = benchmark.options(at::kFloat);
   const at::Tensor codes = at::arange(kernels::kMomentCodes, fp32).div_(kernels::kMomentCodes - 1).repeat({2, 1});
   const kernels::AdamWStep step{.learning_rate = 1e-5,
                                 .beta1 = 0.9,
@@ -183,23 +190,24 @@ void adamw(const Race& race) {
   };
   for (const auto& [name, dtype, bytes] :
        {States{"adamw, fp32", at::kFloat, 4}, {"adamw, bf16", at::kBFloat16, 2}, {"adamw, 8 bits", at::kByte, 1}}) {
-    kernels::MovedTensor moved{.master = race.draw({kCount}, at::kFloat),
-                               .gradient = race.draw({kCount}, at::kFloat),
-                               .weight = race.draw({kCount}),
-                               .steps = at::ones({}, fp32)};
+    kernels::AdamWParameter parameter{.master = benchmark.sample({kCount}, at::kFloat),
+                                      .gradient = benchmark.sample({kCount}, at::kFloat),
+                                      .weight = benchmark.sample({kCount}),
+                                      .steps = at::ones({}, fp32)};
     for (size_t i = 0; i < 2; ++i) {
-      moved.moments[i] = dtype == at::kFloat ? at::zeros({kCount}, fp32)
-                                             : at::zeros({kBlocks, kernels::kMomentBlock}, fp32.dtype(dtype));
-      if (dtype == at::kByte) moved.absmax[i] = at::zeros({kBlocks}, fp32);
+      parameter.moments[i] = dtype == at::kFloat ? at::zeros({kCount}, fp32)
+                                                 : at::zeros({kBlocks, kernels::kMomentBlock}, fp32.dtype(dtype));
+      if (dtype == at::kByte) parameter.absmax[i] = at::zeros({kBlocks}, fp32);
     }
-    race.run(name, kCount * (3 * kFp32 + kBf16 + 4 * bytes), [&] { kernels::adamw(std::span(&moved, 1), step); });
+    benchmark.run(name, kCount * (3 * kFp32 + kBf16 + 4 * bytes),
+                  [&] { kernels::adamw(std::span(&parameter, 1), step); });
   }
 }
 
-void weights(const Race& race) {
-  const at::Tensor made = at::empty({kIntermediate * kHidden}, race.options(at::kBFloat16));
-  const at::TensorOptions bytes = race.options(at::kByte), fp32 = race.options(at::kFloat);
-  const int64_t count = made.numel(), super_blocks = count / kernels::kNf4SuperBlock;
+void benchmark_dequantization(const KernelBenchmark& benchmark) {
+  const at::Tensor result = at::empty({kIntermediate * kHidden}, benchmark.options(at::kBFloat16));
+  const at::TensorOptions bytes = benchmark.options(at::kByte), fp32 = benchmark.options(at::kFloat);
+  const int64_t count = result.numel(), super_blocks = count / kernels::kNf4SuperBlock;
   const kernels::Nf4Blocks blocks{.packed = at::randint(256, {count / 2}, bytes),
                                   .absmax = at::randint(256, {super_blocks * kernels::kNf4NestedBlock}, bytes),
                                   .nested_absmax = at::rand({super_blocks}, fp32),
@@ -207,35 +215,36 @@ void weights(const Race& race) {
                                   .absmax_codes = at::rand({256}, fp32),
                                   .values = at::randn({16}),
                                   .first_super_blocks = {0}};
-  race.run("nf4", count / 2 + kBf16 * count, [&] { kernels::nf4_dequantize(made, blocks); });
+  benchmark.run("nf4", count / 2 + kBf16 * count, [&] { kernels::nf4_dequantize(result, blocks); });
   const at::Tensor values = at::randint(-127, 128, {kIntermediate, kHidden}, bytes.dtype(at::kChar));
-  const at::Tensor absmax = at::rand({kIntermediate}, fp32), matrix = made.view({kIntermediate, kHidden});
-  race.run("int8", count + kBf16 * count, [&] { kernels::int8_dequantize(matrix, values, absmax, 1.0 / 127); });
+  const at::Tensor absmax = at::rand({kIntermediate}, fp32), matrix = result.view({kIntermediate, kHidden});
+  benchmark.run("int8", count + kBf16 * count, [&] { kernels::int8_dequantize(matrix, values, absmax, 1.0 / 127); });
 }
 
-void pictures_and_dropout(const Race& race) {
-  const image::BytePixels pixels{at::randint(256, {256, 3, 336, 336}, race.options(at::kByte)),
+void benchmark_patchify_and_dropout(const KernelBenchmark& benchmark) {
+  const image::BytePixels pixels{at::randint(256, {256, 3, 336, 336}, benchmark.options(at::kByte)),
                                  {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}, 1.0 / 255}};
-  race.run("patches", pixels.bytes.numel() * (1 + kBf16), [&] {
-    kernels::patches(pixels, image::ImageSize{14, 14}, at::kBFloat16);
+  benchmark.run("patchify", pixels.bytes.numel() * (1 + kBf16), [&] {
+    kernels::patchify(pixels, image::ImageSize{14, 14}, at::kBFloat16);
   });
-  const at::Tensor x = race.draw({kManyRows, kHidden}), made = at::empty_like(x);
+  const at::Tensor x = benchmark.sample({kManyRows, kHidden}), result = at::empty_like(x);
   const std::array streams{kernels::DropoutStream{.key = 1, .first_row = 0}};
-  const kernels::DropoutDraw draw{.probability = 0.05, .streams = streams};
-  const auto one = static_cast<int64_t>(x.nbytes());
-  race.run("dropout", 2 * one, [&] { kernels::dropout(made, x, draw); });
-  race.run("dropout, backwards", 3 * one, [&] { kernels::dropout_backward(made, x, draw); });
+  const kernels::DropoutParams params{.probability = 0.05, .streams = streams};
+  const auto tensor_bytes = static_cast<int64_t>(x.nbytes());
+  benchmark.run("dropout", 2 * tensor_bytes, [&] { kernels::dropout(result, x, params); });
+  benchmark.run("dropout, backwards", 3 * tensor_bytes, [&] { kernels::dropout_backward(result, x, params); });
 }
 
-int measure(const std::string& name) {
+int run_benchmarks(const std::string& name) {
   const at::Device device = memory::open_device(name);
-  const auto opened = kernels::open_kernels(device);
-  if (!opened.problem.empty()) throw std::runtime_error(opened.problem);
-  for (const std::string& wrong : opened.wrong) fmt::print("wrong: {}\n", wrong);
+  const auto status = kernels::open_kernels(device);
+  if (!status.problem.empty()) throw std::runtime_error(status.problem);
+  for (const std::string& failure : status.failed) fmt::print("wrong: {}\n", failure);
   const at::NoGradGuard no_gradients;
-  const Race race(device);
-  for (const auto part : {gates_and_activations, heads, norms, cross_entropy, adamw, weights, pictures_and_dropout}) {
-    part(race);
+  const KernelBenchmark benchmark(device);
+  for (const auto group : {benchmark_activations, benchmark_rope, benchmark_norms, benchmark_cross_entropy,
+                           benchmark_adamw, benchmark_dequantization, benchmark_patchify_and_dropout}) {
+    group(benchmark);
     memory::release_unused(device);
   }
   return 0;
@@ -245,9 +254,9 @@ int measure(const std::string& name) {
 
 int main(int argc, char** argv) {
   try {
-    return measure(argc > 1 ? argv[1] : "cuda:0");
+    return run_benchmarks(argc > 1 ? argv[1] : "cuda:0");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "kernel_speed: {}\n", first_line(error.what()));
+    fmt::print(stderr, "kernel_speed: {}\n", get_first_line(error.what()));
     return 1;
   }
 }

@@ -28,9 +28,9 @@ class Writer {
   void write(const CUpti_ActivityKernel10& kernel) {
     const std::lock_guard lock(mutex_);
     if (file_ == nullptr) return;
-    const auto [place, is_new] = numbers_.try_emplace(kernel.name, numbers_.size());
-    if (is_new) static_cast<void>(std::fprintf(file_, "N %zu %s\n", place->second, kernel.name));
-    static_cast<void>(std::fprintf(file_, "K %zu %llu %llu %d %d %d %d %d %d\n", place->second,
+    const auto [it, is_new] = name_ids_.try_emplace(kernel.name, name_ids_.size());
+    if (is_new) static_cast<void>(std::fprintf(file_, "N %zu %s\n", it->second, kernel.name));
+    static_cast<void>(std::fprintf(file_, "K %zu %llu %llu %d %d %d %d %d %d\n", it->second,
                                    static_cast<unsigned long long>(kernel.start),
                                    static_cast<unsigned long long>(kernel.end), kernel.gridX, kernel.gridY,
                                    kernel.gridZ, kernel.blockX, kernel.blockY, kernel.blockZ));
@@ -43,7 +43,7 @@ class Writer {
  private:
   std::FILE* file_;
   std::mutex mutex_;
-  std::map<std::string, size_t> numbers_;
+  std::map<std::string, size_t> name_ids_;
 };
 
 Writer& writer() {
@@ -51,15 +51,15 @@ Writer& writer() {
   return instance;
 }
 
-void give_buffer(uint8_t** buffer, size_t* size, size_t* most_records) {
+void allocate_buffer(uint8_t** buffer, size_t* size, size_t* max_records) {
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(kAlignment, kBufferBytes));
   *size = kBufferBytes;
-  *most_records = 0;
+  *max_records = 0;
 }
 
-void take_buffer(CUcontext /*context*/, uint32_t /*stream*/, uint8_t* buffer, size_t /*size*/, size_t valid) {
+void process_buffer(CUcontext /*context*/, uint32_t /*stream*/, uint8_t* buffer, size_t /*size*/, size_t valid_bytes) {
   CUpti_Activity* record = nullptr;
-  while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
+  while (cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
     if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)
       writer().write(*reinterpret_cast<const CUpti_ActivityKernel10*>(record));
   }
@@ -73,7 +73,7 @@ void take_buffer(CUcontext /*context*/, uint32_t /*stream*/, uint8_t* buffer, si
 extern "C" [[gnu::visibility("default")]] int InitializeInjection() {
   if (std::getenv("VLMTRAIN_KERNEL_TIMES") == nullptr) return 0;
   constexpr uint32_t kMilliseconds = 500;
-  if (cuptiActivityRegisterCallbacks(give_buffer, take_buffer) != CUPTI_SUCCESS ||
+  if (cuptiActivityRegisterCallbacks(allocate_buffer, process_buffer) != CUPTI_SUCCESS ||
       cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) != CUPTI_SUCCESS) {
     static_cast<void>(std::fputs("kernel_times: CUPTI does not start\n", stderr));
     return 0;

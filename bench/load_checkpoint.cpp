@@ -48,13 +48,13 @@ void load(const char* checkpoint, at::ScalarType dtype) {
 
 }  // namespace
 
-int main(int count, char** arguments) {
-  if (count < 2 || count > 3) {
+int main(int argc, char** argv) {
+  if (argc < 2 || argc > 3) {
     fmt::print(stderr, "load_checkpoint CHECKPOINT [fp32 | bf16]\n");
     return 2;
   }
   try {
-    load(arguments[1], count == 3 && std::string_view(arguments[2]) == "bf16" ? at::kBFloat16 : at::kFloat);
+    load(argv[1], argc == 3 && std::string_view(argv[2]) == "bf16" ? at::kBFloat16 : at::kFloat);
   } catch (const UserError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return static_cast<int>(error.code());

@@ -33,17 +33,17 @@ double resident_mb(const std::string& key) {
 }
 
 /// What a processor makes, with pixels in fp32.
-class Normalized final : public data::SampleProcessor {
+class NormalizingProcessor final : public data::SampleProcessor {
  public:
-  explicit Normalized(const data::SampleProcessor& processor) : processor_(processor) {}
+  explicit NormalizingProcessor(const data::SampleProcessor& processor) : processor_(processor) {}
 
   data::Sample process(const io::Record& record, int64_t index) const override {
     data::Sample sample = processor_.process(record, index);
     if (sample.pixel_values.defined()) sample.pixel_values = sample.pixel_values.to(at::kFloat).sub_(116).div_(68);
     return sample;
   }
-  data::Sample outline(const io::Record& record, int64_t index) const override {
-    return processor_.outline(record, index);
+  data::Sample process_headers(const io::Record& record, int64_t index) const override {
+    return processor_.process_headers(record, index);
   }
 
  private:
@@ -52,41 +52,41 @@ class Normalized final : public data::SampleProcessor {
 
 }  // namespace
 
-int main(int count, char** arguments) {
-  if (count != 8) {
+int main(int argc, char** argv) {
+  if (argc != 8) {
     fmt::print(stderr, "load_samples bytes|floats CHECKPOINT DATA IMAGE_ROOT WORKERS BATCH BATCHES\n");
     return 2;
   }
   at::set_num_threads(1);
-  const auto processor = models::load_processor(arguments[2], {});
-  const Normalized normalized(*processor);
-  const bool as_floats = std::string(arguments[1]) == "floats";
-  const auto records = io::open_records(arguments[3], {.image_root = arguments[4]});
-  const data::DrawOrder order(records->size(), /*seed=*/0);
-  data::Ledger ledger(arguments[3], records->size());
-  const int64_t batches = std::stol(arguments[7]);
-  const double before_mb = resident_mb("VmRSS");
+  const auto processor = models::load_processor(argv[2], {});
+  const NormalizingProcessor normalizing_processor(*processor);
+  const bool use_floats = std::string(argv[1]) == "floats";
+  const auto records = io::open_records(argv[3], {.image_root = argv[4]});
+  const data::SampleOrder order(records->size(), /*seed=*/0);
+  data::Ledger ledger(argv[3], records->size());
+  const int64_t batches = std::stol(argv[7]);
+  const double initial_mb = resident_mb("VmRSS");
 
   const auto start = std::chrono::steady_clock::now();
-  data::Loader loader(*records, as_floats ? normalized : static_cast<const data::SampleProcessor&>(*processor), order,
-                      {.global_batch_size = std::stol(arguments[6]), .num_workers = std::stol(arguments[5])}, {},
-                      ledger);
+  data::Loader loader(*records,
+                      use_floats ? normalizing_processor : static_cast<const data::SampleProcessor&>(*processor), order,
+                      {.global_batch_size = std::stol(argv[6]), .num_workers = std::stol(argv[5])}, {}, ledger);
   int64_t images = 0;
   int64_t tokens = 0;
   double checksum = 0;
   std::vector<double> resident;
   for (int64_t i = 0; i < batches; ++i) {
     const auto batch = loader.next();
-    const auto joined = data::collate(batch.samples);
-    images += joined.images;
-    tokens += joined.tokens();
-    checksum += joined.pixel_values.flatten()[0].item<double>();
+    const auto collated = data::collate(batch.samples);
+    images += collated.num_media;
+    tokens += collated.tokens();
+    checksum += collated.pixel_values.flatten()[0].item<double>();
     if (i % std::max<int64_t>(1, batches / 10) == 0) resident.push_back(resident_mb("VmRSS"));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print(
       "{{\"images\": {}, \"tokens\": {}, \"seconds\": {}, \"checksum\": {}, \"before_mb\": {}, \"resident_mb\": [{}], "
       "\"most_mb\": {}}}\n",
-      images, tokens, seconds, checksum, before_mb, fmt::join(resident, ", "), resident_mb("VmHWM"));
+      images, tokens, seconds, checksum, initial_mb, fmt::join(resident, ", "), resident_mb("VmHWM"));
   return 0;
 }

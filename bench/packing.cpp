@@ -34,83 +34,84 @@ using data::SampleSize;
 constexpr uint64_t kSeed = 1;
 
 /// Text of exp(N(5.5, 0.8)) tokens and none to four pictures of 64 tokens in one to four tiles.
-std::vector<SampleSize> log_normal_sizes(int64_t count) {
+std::vector<SampleSize> sample_log_normal_sizes(int64_t count) {
   RandomStream random(kSeed);
-  const auto uniform = [&] { return (static_cast<double>(random.below(1'000'000)) + 0.5) / 1e6; };
+  const auto uniform = [&] { return (static_cast<double>(random.uniform(1'000'000)) + 0.5) / 1e6; };
   std::vector<SampleSize> sizes(static_cast<size_t>(count));
   for (auto& size : sizes) {
     const double normal = std::sqrt(-2 * std::log(uniform())) * std::cos(2 * M_PI * uniform());
-    size.images = static_cast<int64_t>(random.below(5));
-    size.tiles = size.images * static_cast<int64_t>(1 + random.below(4));
-    size.tokens = std::clamp<int64_t>(std::llround(std::exp(5.5 + 0.8 * normal)) + 64 * size.images, 8, 4096);
+    size.num_media = static_cast<int64_t>(random.uniform(5));
+    size.tiles = size.num_media * static_cast<int64_t>(1 + random.uniform(4));
+    size.tokens = std::clamp<int64_t>(std::llround(std::exp(5.5 + 0.8 * normal)) + 64 * size.num_media, 8, 4096);
   }
   return sizes;
 }
 
-std::vector<SampleSize> sizes_of_records(char** arguments) {
+std::vector<SampleSize> read_record_sizes(char** arguments) {
   const app::PresetFolder preset(arguments[2], arguments[3]);
   const auto processor = models::load_processor(preset.path(), models::ProcessorSettings{});
   const auto records = io::open_records(arguments[0], io::RecordSettings{.image_root = arguments[1]});
-  const auto outlines = data::outline_samples(*records, *processor,
-                                              {.workers = std::max<int64_t>(1, std::thread::hardware_concurrency())});
+  const auto sample_index =
+      data::index_samples(*records, *processor, {.workers = std::max<int64_t>(1, std::thread::hardware_concurrency())});
   std::vector<SampleSize> sizes;
-  for (int64_t index = 0; index < outlines.shapes.size(); ++index) {
-    if (const auto shape = outlines.shapes[index])
-      sizes.push_back({.tokens = shape->tokens, .images = shape->images, .tiles = shape->pixel_rows});
+  for (int64_t index = 0; index < sample_index.shapes.size(); ++index) {
+    if (const auto shape = sample_index.shapes[index])
+      sizes.push_back({.tokens = shape->tokens, .num_media = shape->num_media, .tiles = shape->pixel_rows});
   }
   return sizes;
 }
 
 /// Rows of as many samples as a pack has on average, in the order in which they are drawn, each as long as its longest.
-double fill_when_padded(const std::vector<SampleSize>& sizes, int64_t rows_of_batch) {
-  const auto order = permutation(std::ssize(sizes), kSeed);
+double compute_padded_fill(const std::vector<SampleSize>& sizes, int64_t batch_size) {
+  const auto order = random_permutation(std::ssize(sizes), kSeed);
   double used = 0;
-  double taken = 0;
-  for (size_t first = 0; first < order.size(); first += static_cast<size_t>(rows_of_batch)) {
-    const size_t end = std::min(order.size(), first + static_cast<size_t>(rows_of_batch));
+  double capacity = 0;
+  for (size_t first = 0; first < order.size(); first += static_cast<size_t>(batch_size)) {
+    const size_t end = std::min(order.size(), first + static_cast<size_t>(batch_size));
     int64_t longest = 0;
     for (size_t i = first; i < end; ++i) {
       const int64_t tokens = sizes[static_cast<size_t>(order[i])].tokens;
       used += static_cast<double>(tokens);
       longest = std::max(longest, tokens);
     }
-    taken += static_cast<double>(longest) * static_cast<double>(end - first);
+    capacity += static_cast<double>(longest) * static_cast<double>(end - first);
   }
-  return used / taken;
+  return used / capacity;
 }
 
 void print_row(const std::string& name, const std::vector<SampleSize>& sizes, PackLimits limits) {
-  const auto order = permutation(std::ssize(sizes), kSeed);
+  const auto order = random_permutation(std::ssize(sizes), kSeed);
   const auto start = std::chrono::steady_clock::now();
   const auto packs = data::pack(order, sizes, limits, kSeed);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  PackLimits whole = limits;
-  whole.window = std::ssize(sizes);
-  const auto best = data::census_of(data::pack(order, sizes, whole, kSeed), sizes, whole).fill;
-  const auto fill = data::census_of(packs, sizes, limits).fill;
-  const int64_t samples_of_pack = std::max<int64_t>(1, std::ssize(sizes) / fill.packs);
+  PackLimits unlimited = limits;
+  unlimited.window = std::ssize(sizes);
+  const auto best = data::compute_pack_statistics(data::pack(order, sizes, unlimited, kSeed), sizes, unlimited).fill;
+  const auto fill = data::compute_pack_statistics(packs, sizes, limits).fill;
+  const int64_t samples_per_pack = std::max<int64_t>(1, std::ssize(sizes) / fill.packs);
   fmt::print("| {} | {} | {} / {} | {} | {:.1f} % | {:.1f} % | {:.3f} | {:.0f} % | {} | {:.1f} % | {:.2f} |\n", name,
-             sizes.size(), limits.tokens, limits.images, fill.packs, 100 * fill.tokens, 100 * fill.images,
+             sizes.size(), limits.tokens, limits.num_media, fill.packs, 100 * fill.tokens, 100 * fill.num_media,
              static_cast<double>(best.packs) / static_cast<double>(fill.packs),
-             100.0 * static_cast<double>(fill.bound_by_media) / static_cast<double>(fill.packs), fill.most_tiles,
-             100 * fill_when_padded(sizes, samples_of_pack), seconds);
+             100.0 * static_cast<double>(fill.limited_by_media) / static_cast<double>(fill.packs), fill.max_tiles,
+             100 * compute_padded_fill(sizes, samples_per_pack), seconds);
 }
 
 }  // namespace
 
-int main(int count, char** arguments) {
+int main(int argc, char** argv) {
   try {
     fmt::print(
         "| samples | number | limits: tokens / images | packs | tokens taken | images taken | of best fit decreasing "
         "over the epoch | packs bound by images | most tiles of a pack | padded to the longest | seconds |\n"
         "|---|---|---|---|---|---|---|---|---|---|---|\n");
-    const std::vector<PackLimits> both{{.tokens = 4096, .images = 18}, {.tokens = 4096, .images = 64}};
-    if (count == 5) {
-      const auto sizes = sizes_of_records(arguments + 1);
-      for (const PackLimits& limits : both) print_row(arguments[3], sizes, limits);
+    const std::vector<PackLimits> limit_options{{.tokens = 4096, .num_media = 18}, {.tokens = 4096, .num_media = 64}};
+    if (argc == 5) {
+      const auto sizes = read_record_sizes(argv + 1);
+      for (const PackLimits& limits : limit_options) print_row(argv[3], sizes, limits);
     }
-    for (const PackLimits& limits : both) print_row("log-normal, 0 to 4 images", log_normal_sizes(10'000), limits);
-    print_row("log-normal, 0 to 4 images", log_normal_sizes(1'000'000), both.front());
+    for (const PackLimits& limits : limit_options)
+      print_row("log-normal, 0 to 4 images", sample_log_normal_sizes(10'000), limits);
+    print_row("log-normal, 0 to 4 images", sample_log_normal_sizes(1'000'000), limit_options.front());
   } catch (const UserError& error) {
     fmt::print(stderr, "packing: {}\n", error.what());
     return static_cast<int>(error.code());

@@ -30,7 +30,7 @@ ATEN = torch.library.Library("aten", "IMPL")
 class StepCost(ctypes.Structure):
     """As bench/step_cost.cpp has it."""
 
-    _fields_ = [("launches", ctypes.c_int64), ("launches_on_card", ctypes.c_int64), ("bytes_moved", ctypes.c_double)]
+    _fields_ = [("launches", ctypes.c_int64), ("launches_on_gpu", ctypes.c_int64), ("bytes_moved", ctypes.c_double)]
 
 
 class StepCounter:

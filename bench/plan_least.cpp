@@ -38,9 +38,9 @@ namespace {
 
 constexpr int kRandomChoices = 8;
 /// Share of the least that another choice may need less.
-constexpr double kNoticed = 0.005;
+constexpr double kTolerance = 0.005;
 
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 /// A preset, and the one whose tokenizer its data sets are measured with; empty: it has no data sets here.
 struct Model {
@@ -75,7 +75,7 @@ void write_models(const std::filesystem::path& folder) {
 
 // -- Data sets: pictures that have a header and no pixels, since no more is read of them.
 
-uint32_t crc_of(const std::string& bytes) {
+uint32_t compute_crc(const std::string& bytes) {
   uint32_t crc = 0xffffffffU;
   for (const char byte : bytes) {
     crc ^= static_cast<unsigned char>(byte);
@@ -84,39 +84,40 @@ uint32_t crc_of(const std::string& bytes) {
   return ~crc;
 }
 
-std::string big_endian(uint32_t number) {
+std::string to_big_endian(uint32_t number) {
   std::string bytes;
   for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> shift & 0xff);
   return bytes;
 }
 
-std::string png_chunk(const std::string& type, const std::string& content) {
-  return big_endian(static_cast<uint32_t>(content.size())) + type + content + big_endian(crc_of(type + content));
+std::string make_png_chunk(const std::string& type, const std::string& content) {
+  return to_big_endian(static_cast<uint32_t>(content.size())) + type + content +
+         to_big_endian(compute_crc(type + content));
 }
 
 void write_png(const std::filesystem::path& file, int64_t width, int64_t height) {
-  const std::string header = big_endian(static_cast<uint32_t>(width)) + big_endian(static_cast<uint32_t>(height)) +
-                             std::string("\x08\x02\0\0\0", 5);
-  io::write_file(
-      file, "\x89PNG\r\n\x1a\n" + png_chunk("IHDR", header) + png_chunk("IDAT", "\x78\x9c") + png_chunk("IEND", ""));
+  const std::string header = to_big_endian(static_cast<uint32_t>(width)) +
+                             to_big_endian(static_cast<uint32_t>(height)) + std::string("\x08\x02\0\0\0", 5);
+  io::write_file(file, "\x89PNG\r\n\x1a\n" + make_png_chunk("IHDR", header) + make_png_chunk("IDAT", "\x78\x9c") +
+                           make_png_chunk("IEND", ""));
 }
 
-constexpr std::array<std::pair<int64_t, int64_t>, 10> kPictures{{{64, 64},
-                                                                 {320, 240},
-                                                                 {512, 512},
-                                                                 {640, 480},
-                                                                 {1024, 768},
-                                                                 {1200, 1600},
-                                                                 {2000, 1000},
-                                                                 {2400, 2400},
-                                                                 {4000, 3000},
-                                                                 {900, 90}}};
+constexpr std::array<std::pair<int64_t, int64_t>, 10> kImageSizes{{{64, 64},
+                                                                   {320, 240},
+                                                                   {512, 512},
+                                                                   {640, 480},
+                                                                   {1024, 768},
+                                                                   {1200, 1600},
+                                                                   {2000, 1000},
+                                                                   {2400, 2400},
+                                                                   {4000, 3000},
+                                                                   {900, 90}}};
 constexpr std::array<int64_t, 3> kVideoFrames{6, 16, 48};
 
 void write_media(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  for (size_t i = 0; i < kPictures.size(); ++i) {
-    write_png(folder / fmt::format("{}.png", i), kPictures[i].first, kPictures[i].second);
+  for (size_t i = 0; i < kImageSizes.size(); ++i) {
+    write_png(folder / fmt::format("{}.png", i), kImageSizes[i].first, kImageSizes[i].second);
   }
   for (const int64_t frames : kVideoFrames) {
     const auto video = folder / fmt::format("video{}", frames);
@@ -125,55 +126,55 @@ void write_media(const std::filesystem::path& folder) {
   }
 }
 
-nlohmann::json random_record(Random& random, int64_t number, int64_t most_pictures, bool has_videos) {
+nlohmann::json make_random_record(Random& random, int64_t number, int64_t max_images, bool has_videos) {
   nlohmann::json record{{"id", fmt::format("sample-{}", number)}};
   std::string question;
-  const auto words = [&](int64_t count) {
+  const auto make_words = [&](int64_t count) {
     std::string text;
     for (int64_t i = 0; i < count; ++i) text += " word";
     return text;
   };
   if (has_videos && random.with_chance(0.5)) {
-    record["video"] = fmt::format("video{}", random.one_of(kVideoFrames));
+    record["video"] = fmt::format("video{}", random.pick(kVideoFrames));
     question = "<video>\n";
   } else {
-    auto pictures = nlohmann::json::array();
-    for (int64_t count = random.between(0, most_pictures); count > 0; --count) {
-      pictures.push_back(fmt::format("{}.png", random.between(0, std::ssize(kPictures) - 1)));
+    auto images = nlohmann::json::array();
+    for (int64_t count = random.between(0, max_images); count > 0; --count) {
+      images.push_back(fmt::format("{}.png", random.between(0, std::ssize(kImageSizes) - 1)));
       question += "<image>\n";
     }
-    if (!pictures.empty()) record["image"] = pictures;
+    if (!images.empty()) record["image"] = images;
   }
-  question += "What" + words(random.between(1, 200)) + "?";
+  question += "What" + make_words(random.between(1, 200)) + "?";
   record["conversations"] = {{{"from", "human"}, {"value", question}},
-                             {{"from", "gpt"}, {"value", "It is" + words(random.between(1, 300)) + "."}}};
+                             {{"from", "gpt"}, {"value", "It is" + make_words(random.between(1, 300)) + "."}}};
   return record;
 }
 
-void write_data_set(Random& random, const std::filesystem::path& file, bool takes_videos) {
-  const int64_t most_pictures = random.between(1, 5);
-  const bool has_videos = takes_videos && random.with_chance(0.4);
+void write_data_set(Random& random, const std::filesystem::path& file, bool supports_videos) {
+  const int64_t max_images = random.between(1, 5);
+  const bool has_videos = supports_videos && random.with_chance(0.4);
   auto records = nlohmann::json::array();
   for (int64_t count = random.between(3, 40); count > 0; --count) {
-    records.push_back(random_record(random, count, most_pictures, has_videos));
+    records.push_back(make_random_record(random, count, max_images, has_videos));
   }
   io::write_file(file, records.dump());
 }
 
 // -- Jobs as they are typed.
 
-Words random_job(Random& random, const std::filesystem::path& folder, int64_t number) {
+Arguments make_random_job(Random& random, const std::filesystem::path& folder, int64_t number) {
   const Model& model = kModels[static_cast<size_t>(random.between(0, std::ssize(kModels) - 1))];
   const auto path = folder / model.name;
-  Words words{"--model", path.string()};
-  const auto add = [&](std::initializer_list<std::string> more) { words.insert(words.end(), more); };
+  Arguments arguments{"--model", path.string()};
+  const auto add = [&](std::initializer_list<std::string> values) { arguments.insert(arguments.end(), values); };
   constexpr const char* kSizes[] = {"2", "3", "4", "6", "8", "10", "12", "16", "24", "32"};
-  constexpr const char* kCards[] = {"rtx4090", "a100-40", "l4", "a6000", "rtx3060"};
+  constexpr const char* kGpuNames[] = {"rtx4090", "a100-40", "l4", "a6000", "rtx3060"};
   if (random.with_chance(0.8)) {
-    add({"--gpu-gb", random.one_of(kSizes)});
+    add({"--gpu-gb", random.pick(kSizes)});
   } else {
-    const std::string card = random.one_of(kCards);
-    add({"--gpu", memory::find_gpu(card) != nullptr ? card : "rtx4090"});
+    const std::string gpu = random.pick(kGpuNames);
+    add({"--gpu", memory::find_gpu(gpu) != nullptr ? gpu : "rtx4090"});
   }
   const bool lora = random.with_chance(0.6);
   if (random.with_chance(0.5)) {
@@ -185,17 +186,17 @@ Words random_job(Random& random, const std::filesystem::path& folder, int64_t nu
   if (random.with_chance(0.15)) add({"--precision", random.with_chance(0.5) ? "fp16" : "fp32"});
   if (random.with_chance(0.2)) add({"--optimizer-states", random.with_chance(0.5) ? "8bit" : "bf16"});
   if (random.with_chance(0.2)) add({"model.freeze_vision_tower=true"});
-  if (random.with_chance(0.3)) add({"--mode", random.one_of(std::to_array({"conservative", "aggressive"}))});
+  if (random.with_chance(0.3)) add({"--mode", random.pick(std::to_array({"conservative", "aggressive"}))});
   if (random.with_chance(0.1)) add({"--limit-gb", fmt::format("{}", random.between(2, 20))});
-  const int64_t global = random.one_of(kGlobalBatches);
+  const int64_t global = random.pick(kGlobalBatches);
   add({"--global-batch", std::to_string(global)});
-  if (random.with_chance(0.15)) add({"--micro-batch", std::to_string(random.one_of(planner::divisors(global)))});
-  if (random.with_chance(0.15)) add({"--recompute", random.one_of(std::to_array({"none", "all", "5", "3+7"}))});
+  if (random.with_chance(0.15)) add({"--micro-batch", std::to_string(random.pick(planner::find_divisors(global)))});
+  if (random.with_chance(0.15)) add({"--recompute", random.pick(std::to_array({"none", "all", "5", "3+7"}))});
   if (random.with_chance(0.1)) add({"memory.vision_tiles_per_pass=4"});
   if (random.with_chance(0.1)) add({"memory.loss_chunk_rows=512"});
   if (std::string_view(model.tokenizer).empty() || random.with_chance(0.4)) {
     add({"--images", std::to_string(random.between(0, 6)), "--image-size",
-         fmt::format("{}x{}", random.one_of(kSides), random.one_of(kSides)), "--text-tokens",
+         fmt::format("{}x{}", random.pick(kSides), random.pick(kSides)), "--text-tokens",
          std::to_string(random.between(66, 3000)), "data.max_length=1000000"});
   } else {
     const auto file = folder / "media" / fmt::format("{}.json", number);
@@ -203,54 +204,54 @@ Words random_job(Random& random, const std::filesystem::path& folder, int64_t nu
     add({"data.train=" + file.string()});
     if (random.with_chance(0.2)) add({fmt::format("data.image_max_pixels={}", random.between(300, 1500) * 1000)});
   }
-  return words;
+  return arguments;
 }
 
-app::PlanArguments parsed(Words words) {
-  app::PlanArguments arguments;
+app::PlanArguments parse_arguments(Arguments arguments) {
+  app::PlanArguments parsed_arguments;
   CLI::App command;
-  app::declare_plan_arguments(command, arguments);
-  std::reverse(words.begin(), words.end());  // as CLI11 wants them
-  command.parse(words);
-  return arguments;
+  app::declare_plan_arguments(command, parsed_arguments);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  command.parse(arguments);
+  return parsed_arguments;
 }
 
 // -- What is held against a plan that does not fit.
 
 /// What a person could type for what is not fixed.
-std::vector<planner::Choices> typed_choices(Random& random, const planner::PlanRequest& request,
-                                            const planner::Plan& plan) {
+std::vector<planner::StepConfig> make_alternatives(Random& random, const planner::PlanRequest& request,
+                                                   const planner::Plan& plan) {
   const models::RecomputeBlocks all{.vision = plan.detail.vision_blocks, .language = plan.detail.language_blocks};
-  const planner::FixedChoices& fixed = request.fixed;
-  std::vector<planner::Choices> list;
-  const auto add = [&](planner::Choices choices) {
-    if (fixed.micro_batch_size) choices.micro_batch_size = *fixed.micro_batch_size;
-    if (!fixed.recompute.is_auto()) choices.recompute = fixed.recompute.blocks_of(all);
-    if (fixed.vision_tiles_per_pass) choices.vision_tiles_per_pass = *fixed.vision_tiles_per_pass;
-    if (fixed.loss_chunk_rows) choices.loss_chunk_rows = *fixed.loss_chunk_rows;
-    choices.expandable_segments = fixed.expandable_segments;
-    const bool known = std::find(list.begin(), list.end(), choices) != list.end();
-    if (!known && choices != plan.chosen.choices) list.push_back(choices);
+  const planner::StepConstraints& fixed = request.constraints;
+  std::vector<planner::StepConfig> list;
+  const auto add = [&](planner::StepConfig step_config) {
+    if (fixed.micro_batch_size) step_config.micro_batch_size = *fixed.micro_batch_size;
+    if (!fixed.recompute.is_auto()) step_config.recompute = fixed.recompute.resolve_blocks(all);
+    if (fixed.vision_tiles_per_pass) step_config.vision_tiles_per_pass = *fixed.vision_tiles_per_pass;
+    if (fixed.loss_chunk_rows) step_config.loss_chunk_rows = *fixed.loss_chunk_rows;
+    step_config.expandable_segments = fixed.expandable_segments;
+    const bool is_known = std::find(list.begin(), list.end(), step_config) != list.end();
+    if (!is_known && step_config != plan.best.step_config) list.push_back(step_config);
   };
-  const auto around = [&](auto planner::Choices::*choice, const auto&... values) {
-    const auto with = [&](const auto& value) {
-      planner::Choices choices = plan.chosen.choices;
-      choices.*choice = value;
-      add(choices);
+  const auto add_variants = [&](auto planner::StepConfig::*choice, const auto&... values) {
+    const auto add_with_value = [&](const auto& value) {
+      planner::StepConfig step_config = plan.best.step_config;
+      step_config.*choice = value;
+      add(step_config);
     };
-    (with(values), ...);
+    (add_with_value(values), ...);
   };
   const int64_t tiles = std::max<int64_t>(2, plan.worst.shapes.front().pixel_rows);
-  around(&planner::Choices::recompute, models::RecomputeBlocks{}, models::RecomputeBlocks{all.vision, 0},
-         models::RecomputeBlocks{0, all.language}, models::RecomputeBlocks{all.vision, all.language - 1},
-         models::RecomputeBlocks{all.vision - 1, all.language});
-  around(&planner::Choices::vision_tiles_per_pass, int64_t{0}, int64_t{1}, int64_t{2}, tiles / 2, tiles - 1);
-  around(&planner::Choices::loss_chunk_rows, int64_t{1}, int64_t{2}, int64_t{16}, int64_t{128}, int64_t{1024},
-         int64_t{8192});
-  if (request.workload.samples_per_rank() > 1) around(&planner::Choices::micro_batch_size, int64_t{2});
+  add_variants(&planner::StepConfig::recompute, models::RecomputeBlocks{}, models::RecomputeBlocks{all.vision, 0},
+               models::RecomputeBlocks{0, all.language}, models::RecomputeBlocks{all.vision, all.language - 1},
+               models::RecomputeBlocks{all.vision - 1, all.language});
+  add_variants(&planner::StepConfig::vision_tiles_per_pass, int64_t{0}, int64_t{1}, int64_t{2}, tiles / 2, tiles - 1);
+  add_variants(&planner::StepConfig::loss_chunk_rows, int64_t{1}, int64_t{2}, int64_t{16}, int64_t{128}, int64_t{1024},
+               int64_t{8192});
+  if (request.workload.samples_per_rank() > 1) add_variants(&planner::StepConfig::micro_batch_size, int64_t{2});
   for (int i = 0; i < kRandomChoices; ++i) {
     add({.micro_batch_size =
-             random.with_chance(0.7) ? 1 : random.one_of(planner::divisors(request.workload.samples_per_rank())),
+             random.with_chance(0.7) ? 1 : random.pick(planner::find_divisors(request.workload.samples_per_rank())),
          .recompute = {random.between(0, all.vision), random.between(0, all.language)},
          .vision_tiles_per_pass = random.with_chance(0.5) ? random.between(1, tiles) : 0,
          .loss_chunk_rows = int64_t{1} << random.between(0, 12)});
@@ -259,86 +260,88 @@ std::vector<planner::Choices> typed_choices(Random& random, const planner::PlanR
 }
 
 struct Summary {
-  int64_t planned = 0, refused = 0, data_sets = 0, choices = 0, less = 0, remedies = 0, failed_remedies = 0,
-          without_remedy = 0, errors = 0, failures = 0;
+  int64_t planned = 0, num_unfit = 0, data_sets = 0, num_alternatives = 0, num_lower = 0, num_suggestions = 0,
+          num_failed_suggestions = 0, num_without_suggestions = 0, errors = 0, failures = 0;
   double refused_seconds = 0, fitting_seconds = 0, worst_seconds = 0;
-  int64_t little_less = 0;
+  int64_t num_slightly_lower = 0;
   double largest_share = 0;
 };
 
-void hold_against_choices(Random& random, const planner::PlanRequest& request, const planner::Plan& plan,
-                          nlohmann::ordered_json& line, Summary& summary) {
-  planner::RehearsedOptions rehearsed(request.job, request.card, request.workload, plan.limit.limit_bytes);
-  auto less = nlohmann::ordered_json::array();
-  for (const auto& choices : typed_choices(random, request, plan)) {
-    const auto bytes = rehearsed.reserved_bytes(request.job, choices, request.workload.candidates);
-    ++summary.choices;
-    if (!bytes || *bytes >= plan.chosen.peaks.reserved_bytes) continue;
-    const int64_t difference = plan.chosen.peaks.reserved_bytes - *bytes;
-    const double share = static_cast<double>(difference) / static_cast<double>(plan.chosen.peaks.reserved_bytes);
-    ++(share > kNoticed ? summary.less : summary.little_less);
-    summary.largest_share = std::max(summary.largest_share, share);
-    less.push_back({{"micro_batch_size", choices.micro_batch_size},
-                    {"recompute", {choices.recompute.vision, choices.recompute.language}},
-                    {"vision_tiles_per_pass", choices.vision_tiles_per_pass},
-                    {"loss_chunk_rows", choices.loss_chunk_rows},
-                    {"less_bytes", difference}});
+void compare_with_alternatives(Random& random, const planner::PlanRequest& request, const planner::Plan& plan,
+                               nlohmann::ordered_json& report, Summary& summary) {
+  planner::PlanEvaluator evaluator(request.job, request.target, request.workload, plan.limit.limit_bytes);
+  auto lower = nlohmann::ordered_json::array();
+  for (const auto& step_config : make_alternatives(random, request, plan)) {
+    const auto bytes = evaluator.reserved_bytes(request.job, step_config, request.workload.candidates);
+    ++summary.num_alternatives;
+    if (!bytes || *bytes >= plan.best.peaks.reserved_bytes) continue;
+    const int64_t difference = plan.best.peaks.reserved_bytes - *bytes;
+    const double relative_difference =
+        static_cast<double>(difference) / static_cast<double>(plan.best.peaks.reserved_bytes);
+    ++(relative_difference > kTolerance ? summary.num_lower : summary.num_slightly_lower);
+    summary.largest_share = std::max(summary.largest_share, relative_difference);
+    lower.push_back({{"micro_batch_size", step_config.micro_batch_size},
+                     {"recompute", {step_config.recompute.vision, step_config.recompute.language}},
+                     {"vision_tiles_per_pass", step_config.vision_tiles_per_pass},
+                     {"loss_chunk_rows", step_config.loss_chunk_rows},
+                     {"less_bytes", difference}});
   }
-  line["less"] = less;
+  report["less"] = lower;
 }
 
-void follow_remedies(const Words& words, const planner::Plan& plan, nlohmann::ordered_json& line, Summary& summary) {
+void check_suggestions(const Arguments& arguments, const planner::Plan& plan, nlohmann::ordered_json& report,
+                       Summary& summary) {
   auto failed = nlohmann::ordered_json::array();
-  Words remedies;
+  Arguments suggestions;
   for (const auto& suggestion : plan.suggestions) {
     if (suggestion.arguments.empty()) continue;
-    Words changed = words;
-    changed.insert(changed.end(), suggestion.arguments.begin(), suggestion.arguments.end());
-    remedies.push_back(suggestion.text());
-    ++summary.remedies;
+    Arguments extended = arguments;
+    extended.insert(extended.end(), suggestion.arguments.begin(), suggestion.arguments.end());
+    suggestions.push_back(suggestion.text());
+    ++summary.num_suggestions;
     std::string outcome = "does not fit";
     try {
-      app::with_plan_request(parsed(changed), [&](const planner::PlanRequest& request) {
-        planner::PlanRequest bare = request;
-        bare.sample_limits.clear();  // its own remedies are not asked for
-        if (planner::make_plan(bare).fits) outcome.clear();
+      app::make_plan_request(parse_arguments(extended), [&](const planner::PlanRequest& request) {
+        planner::PlanRequest without_suggestions = request;
+        without_suggestions.sample_limits.clear();  // its own remedies are not asked for
+        if (planner::make_plan(without_suggestions).fits) outcome.clear();
       });
     } catch (const UserError& error) {
       outcome = error.what();
     }
     if (outcome.empty()) continue;
-    ++summary.failed_remedies;
+    ++summary.num_failed_suggestions;
     failed.push_back({{"remedy", suggestion.text()}, {"outcome", outcome}});
   }
-  summary.without_remedy += remedies.empty();
-  line["remedies"] = remedies;
-  line["failed_remedies"] = failed;
+  summary.num_without_suggestions += suggestions.empty();
+  report["remedies"] = suggestions;
+  report["failed_remedies"] = failed;
 }
 
-nlohmann::ordered_json examine(Random& random, const Words& words, Summary& summary) {
-  nlohmann::ordered_json line{{"command", fmt::format("{}", fmt::join(words, " "))}};
+nlohmann::ordered_json check_plan(Random& random, const Arguments& arguments, Summary& summary) {
+  nlohmann::ordered_json report{{"command", fmt::format("{}", fmt::join(arguments, " "))}};
   ++summary.planned;
-  const app::PlanArguments arguments = parsed(words);
-  app::with_plan_request(arguments, [&](const planner::PlanRequest& request) {
+  const app::PlanArguments parsed_arguments = parse_arguments(arguments);
+  app::make_plan_request(parsed_arguments, [&](const planner::PlanRequest& request) {
     const planner::Plan plan = planner::make_plan(request);
-    const bool from_data = !plan.worst.first_id.empty();
+    const bool from_data = !plan.worst.first_sample_id.empty();
     summary.data_sets += from_data;
     summary.worst_seconds = std::max(summary.worst_seconds, plan.effort.seconds);
     (plan.fits ? summary.fitting_seconds : summary.refused_seconds) += plan.effort.seconds;
-    line["fits"] = plan.fits;
-    line["plan_seconds"] = plan.effort.seconds;
-    line["rehearsals"] = plan.effort.rehearsals;
-    line["reserved_bytes"] = plan.chosen.peaks.reserved_bytes;
-    line["limit_bytes"] = plan.limit.limit_bytes;
-    line["chosen"] = {plan.chosen.choices.micro_batch_size, plan.chosen.choices.recompute.vision,
-                      plan.chosen.choices.recompute.language, plan.chosen.choices.vision_tiles_per_pass,
-                      plan.chosen.choices.loss_chunk_rows};
+    report["fits"] = plan.fits;
+    report["plan_seconds"] = plan.effort.seconds;
+    report["rehearsals"] = plan.effort.num_dry_runs;
+    report["reserved_bytes"] = plan.best.peaks.reserved_bytes;
+    report["limit_bytes"] = plan.limit.limit_bytes;
+    report["chosen"] = {plan.best.step_config.micro_batch_size, plan.best.step_config.recompute.vision,
+                        plan.best.step_config.recompute.language, plan.best.step_config.vision_tiles_per_pass,
+                        plan.best.step_config.loss_chunk_rows};
     if (plan.fits) return;
-    ++summary.refused;
-    hold_against_choices(random, request, plan, line, summary);
-    follow_remedies(words, plan, line, summary);
+    ++summary.num_unfit;
+    compare_with_alternatives(random, request, plan, report, summary);
+    check_suggestions(arguments, plan, report, summary);
   });
-  return line;
+  return report;
 }
 
 int run(int64_t jobs, uint64_t seed, int64_t first) {
@@ -348,18 +351,18 @@ int run(int64_t jobs, uint64_t seed, int64_t first) {
   Summary summary;
   for (int64_t i = first; i < first + jobs; ++i) {
     Random random(seed, i);
-    const Words words = random_job(random, folder.path(), i);
-    nlohmann::ordered_json line;
+    const Arguments arguments = make_random_job(random, folder.path(), i);
+    nlohmann::ordered_json report;
     try {
-      line = examine(random, words, summary);
+      report = check_plan(random, arguments, summary);
     } catch (const UserError& error) {
-      line = {{"command", fmt::format("{}", fmt::join(words, " "))}, {"error", error.what()}};
+      report = {{"command", fmt::format("{}", fmt::join(arguments, " "))}, {"error", error.what()}};
       ++summary.errors;
     } catch (const InternalError& error) {
-      line = {{"command", fmt::format("{}", fmt::join(words, " "))}, {"internal_error", error.what()}};
+      report = {{"command", fmt::format("{}", fmt::join(arguments, " "))}, {"internal_error", error.what()}};
       ++summary.failures;
     }
-    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", report.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     std::fflush(stdout);
   }
   fmt::print(
@@ -367,25 +370,25 @@ int run(int64_t jobs, uint64_t seed, int64_t first) {
       "{} jobs, {} of data sets; {} were refused by an error, {} failed, {} plans do not fit. Of {} other choices {} "
       "need less by more than {:.1f} %, {} by less, {:.2f} % at most; of {} remedies {} do not make it fit; {} plans "
       "have none to type. {:.2f} s a plan that fits, {:.2f} s one that does not, {:.2f} s at most\n",
-      summary.planned, summary.data_sets, summary.errors, summary.failures, summary.refused, summary.choices,
-      summary.less, 100 * kNoticed, summary.little_less, 100 * summary.largest_share, summary.remedies,
-      summary.failed_remedies, summary.without_remedy,
-      summary.fitting_seconds / static_cast<double>(std::max<int64_t>(1, summary.planned - summary.refused)),
-      summary.refused_seconds / static_cast<double>(std::max<int64_t>(1, summary.refused)), summary.worst_seconds);
-  return summary.less + summary.failed_remedies + summary.failures == 0 ? 0 : 1;
+      summary.planned, summary.data_sets, summary.errors, summary.failures, summary.num_unfit, summary.num_alternatives,
+      summary.num_lower, 100 * kTolerance, summary.num_slightly_lower, 100 * summary.largest_share,
+      summary.num_suggestions, summary.num_failed_suggestions, summary.num_without_suggestions,
+      summary.fitting_seconds / static_cast<double>(std::max<int64_t>(1, summary.planned - summary.num_unfit)),
+      summary.refused_seconds / static_cast<double>(std::max<int64_t>(1, summary.num_unfit)), summary.worst_seconds);
+  return summary.num_lower + summary.num_failed_suggestions + summary.failures == 0 ? 0 : 1;
 }
 
 }  // namespace
 
 }  // namespace vlmtrain
 
-int main(int count, char** arguments) {
-  if (count > 1 && std::string_view(arguments[1]) == "rehearse") {  // as vlmtrain itself: the rehearsal process
-    vlmtrain::planner::serve_rehearsals();
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // as vlmtrain itself: the rehearsal process
+    vlmtrain::planner::serve_dry_runs();
     return 0;
   }
-  const int64_t jobs = count > 1 ? std::atoll(arguments[1]) : 300;
-  const uint64_t seed = count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1;
-  const int64_t first = count > 3 ? std::atoll(arguments[3]) : 0;
+  const int64_t jobs = argc > 1 ? std::atoll(argv[1]) : 300;
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  const int64_t first = argc > 3 ? std::atoll(argv[3]) : 0;
   return vlmtrain::run(jobs, seed, first);
 }

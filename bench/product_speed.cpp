@@ -23,7 +23,7 @@
 namespace {
 
 using vlmtrain::nn::matmul_transposed;
-using vlmtrain::nn::onednn_product;
+using vlmtrain::nn::onednn_matmul;
 
 constexpr int kRounds = 7;
 
@@ -38,20 +38,20 @@ constexpr Layer kLayers[] = {{"queries, keys, values", 320, 448},
                              {"down", 896, 320},
                              {"vocabulary", 320, 8192}};
 
-double seconds_of(const std::function<at::Tensor()>& product) {
+double measure_seconds(const std::function<at::Tensor()>& run_matmul) {
   const auto start = std::chrono::steady_clock::now();
-  static_cast<void>(product());
+  static_cast<void>(run_matmul());
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 /// vlmtrain's, oneDNN's, MKL's seconds, each the shortest of rounds in turn.
-std::array<double, 3> race(const at::Tensor& a, const at::Tensor& b) {
-  const std::array<std::function<at::Tensor()>, 3> ways{
-      [&] { return matmul_transposed(a, b); }, [&] { return onednn_product(a, b); }, [&] { return at::mm(a, b.t()); }};
+std::array<double, 3> measure_backends(const at::Tensor& a, const at::Tensor& b) {
+  const std::array<std::function<at::Tensor()>, 3> backends{
+      [&] { return matmul_transposed(a, b); }, [&] { return onednn_matmul(a, b); }, [&] { return at::mm(a, b.t()); }};
   std::array<double, 3> seconds{};
   seconds.fill(std::numeric_limits<double>::infinity());
   for (int round = 0; round < kRounds; ++round) {
-    for (size_t i = 0; i < ways.size(); ++i) seconds[i] = std::min(seconds[i], seconds_of(ways[i]));
+    for (size_t i = 0; i < backends.size(); ++i) seconds[i] = std::min(seconds[i], measure_seconds(backends[i]));
   }
   return seconds;
 }
@@ -63,27 +63,27 @@ int main(int argc, char** argv) {
   const at::NoGradGuard no_gradients;
   fmt::print("{} threads, {} rows\n\n| layer | product | vlmtrain | oneDNN | MKL |\n|---|---|---|---|---|\n",
              at::get_num_threads(), rows);
-  double operations = 0;
-  std::array<double, 3> all{};
+  double total_flops = 0;
+  std::array<double, 3> total_seconds{};
   for (const Layer& layer : kLayers) {
     const at::Tensor x = at::randn({rows, layer.in}), weight = at::randn({layer.out, layer.in});
     const at::Tensor gradient = at::randn({rows, layer.out});
     const struct {
       const char* name;
       at::Tensor a, b;
-    } products[] = {{"output", x, weight},
-                    {"gradient of the input", gradient, weight.t()},
-                    {"gradient of the weight", gradient.t(), x.t()}};
-    for (const auto& [name, a, b] : products) {
-      const auto seconds = race(a, b);
-      const double count = 2.0 * static_cast<double>(rows * layer.in * layer.out);
-      operations += count;
-      for (size_t i = 0; i < all.size(); ++i) all[i] += seconds[i];
-      fmt::print("| {} | {} | {:.0f} | {:.0f} | {:.0f} |\n", layer.name, name, count / seconds[0] / 1e9,
-                 count / seconds[1] / 1e9, count / seconds[2] / 1e9);
+    } matmuls[] = {{"output", x, weight},
+                   {"gradient of the input", gradient, weight.t()},
+                   {"gradient of the weight", gradient.t(), x.t()}};
+    for (const auto& [name, a, b] : matmuls) {
+      const auto seconds = measure_backends(a, b);
+      const double flops = 2.0 * static_cast<double>(rows * layer.in * layer.out);
+      total_flops += flops;
+      for (size_t i = 0; i < total_seconds.size(); ++i) total_seconds[i] += seconds[i];
+      fmt::print("| {} | {} | {:.0f} | {:.0f} | {:.0f} |\n", layer.name, name, flops / seconds[0] / 1e9,
+                 flops / seconds[1] / 1e9, flops / seconds[2] / 1e9);
     }
   }
-  fmt::print("| all | | {:.0f} | {:.0f} | {:.0f} |\n", operations / all[0] / 1e9, operations / all[1] / 1e9,
-             operations / all[2] / 1e9);
+  fmt::print("| all | | {:.0f} | {:.0f} | {:.0f} |\n", total_flops / total_seconds[0] / 1e9,
+             total_flops / total_seconds[1] / 1e9, total_flops / total_seconds[2] / 1e9);
   return 0;
 }

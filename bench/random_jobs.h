@@ -16,7 +16,7 @@ class Random {
   int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator_); }
   bool with_chance(double chance) { return std::bernoulli_distribution(chance)(generator_); }
   template <class List>
-  auto one_of(const List& list) {
+  auto pick(const List& list) {
     return *(std::begin(list) + between(0, std::ssize(list) - 1));
   }
 

@@ -29,7 +29,7 @@ double resident_mb(const std::string& key) {
   return 0;
 }
 
-image::VolumeSettings settings_of(const std::string& pipeline) {
+image::VolumeSettings make_settings(const std::string& pipeline) {
   image::VolumeSettings settings;
   if (pipeline == "spacing") settings.spacing = image::Axes<double>{1.5, 1.5, 1.5};
   if (pipeline == "percentile") settings.normalization = image::VolumeNormalization::kPercentile;
@@ -38,22 +38,22 @@ image::VolumeSettings settings_of(const std::string& pipeline) {
 
 }  // namespace
 
-int main(int count, char** arguments) {
-  if (count < 5) {
+int main(int argc, char** argv) {
+  if (argc < 5) {
     fmt::print(stderr, "read_volumes PIPELINE THREADS SECONDS SCAN…\n");
     return 2;
   }
   at::set_num_threads(1);
-  const image::VolumeSettings settings = settings_of(arguments[1]);
-  const std::vector<std::string> scans(arguments + 4, arguments + count);
-  const double seconds = std::stod(arguments[3]);
-  const double before_mb = resident_mb("VmRSS");
+  const image::VolumeSettings settings = make_settings(argv[1]);
+  const std::vector<std::string> scans(argv + 4, argv + argc);
+  const double seconds = std::stod(argv[3]);
+  const double initial_mb = resident_mb("VmRSS");
   std::atomic<int64_t> next = 0;
   std::atomic<double> checksum = 0;
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   std::vector<std::thread> threads;
-  for (int i = 0; i < std::stoi(arguments[2]); ++i) {
+  for (int i = 0; i < std::stoi(argv[2]); ++i) {
     threads.emplace_back([&] {
       while (elapsed() < seconds) {
         const at::Tensor volume = image::read_volume(scans[next++ % scans.size()], settings);
@@ -63,6 +63,6 @@ int main(int count, char** arguments) {
   }
   for (std::thread& thread : threads) thread.join();
   fmt::print("{{\"volumes\": {}, \"seconds\": {}, \"checksum\": {}, \"before_mb\": {}, \"most_mb\": {}}}\n",
-             next.load(), elapsed(), checksum.load(), before_mb, resident_mb("VmHWM"));
+             next.load(), elapsed(), checksum.load(), initial_mb, resident_mb("VmHWM"));
   return 0;
 }

@@ -16,59 +16,60 @@ namespace {
 namespace jinja = vlmtrain::text::jinja;
 using Json = nlohmann::ordered_json;
 
-jinja::Value marked(const Json& json, int& origins) {
+jinja::Value to_marked_value(const Json& json, int& origins) {
   if (json.is_string()) return jinja::Value::text(json.get<std::string>(), origins++);
   if (json.is_array()) {
     std::vector<jinja::Value> items;
-    for (const auto& item : json) items.push_back(marked(item, origins));
+    for (const auto& item : json) items.push_back(to_marked_value(item, origins));
     return jinja::Value::list(std::move(items));
   }
   if (json.is_object()) {
     std::vector<std::pair<std::string, jinja::Value>> entries;
-    for (const auto& [key, value] : json.items()) entries.emplace_back(key, marked(value, origins));
+    for (const auto& [key, value] : json.items()) entries.emplace_back(key, to_marked_value(value, origins));
     return jinja::Value::dict(std::move(entries));
   }
-  return jinja::Value::of_json(json);
+  return jinja::Value::from_json(json);
 }
 
 using Variables = std::vector<std::pair<std::string, jinja::Value>>;
 
-Variables variables_of(const Json& json) {
+Variables parse_variables(const Json& json) {
   int origins = 0;
   Variables variables;
   for (const auto& [name, value] : json.items()) {
-    variables.emplace_back(name, name == "messages" ? marked(value, origins) : jinja::Value::of_json(value));
+    variables.emplace_back(name, name == "messages" ? to_marked_value(value, origins) : jinja::Value::from_json(value));
   }
   return variables;
 }
 
 Json render(const Json& request) {
-  const auto parsed = jinja::Template::parse(request["template"].get<std::string>(), request.value("name", "template"));
+  const auto chat_template =
+      jinja::Template::parse(request["template"].get<std::string>(), request.value("name", "template"));
   const jinja::RenderSettings settings{request.value("now", "")};
   std::vector<Variables> conversations;
-  for (const auto& variables : request["variables"]) conversations.push_back(variables_of(variables));
+  for (const auto& variables : request["variables"]) conversations.push_back(parse_variables(variables));
   Json renders = Json::array();
   for (const Variables& variables : conversations) {
     try {
-      renders.push_back({{"text", parsed.render(variables, settings).text}});
+      renders.push_back({{"text", chat_template.render(variables, settings).text}});
     } catch (const jinja::TemplateError& error) {
       renders.push_back({{"error", error.what()}});
     }
   }
   const int repeats = request.value("repeats", 0);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < repeats; ++i) {
     for (const Variables& variables : conversations) {
       try {
-        parsed.render(variables, settings);
+        chat_template.render(variables, settings);
       } catch (const jinja::TemplateError&) {
         continue;
       }
     }
   }
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const double count = static_cast<double>(repeats) * static_cast<double>(conversations.size());
-  return {{"renders", std::move(renders)}, {"seconds", count > 0 ? taken.count() / count : 0}};
+  return {{"renders", std::move(renders)}, {"seconds", count > 0 ? elapsed.count() / count : 0}};
 }
 
 }  // namespace

@@ -13,19 +13,19 @@ namespace vlmtrain {
 namespace {
 
 struct StepCost {
-  int64_t launches = 0;          ///< kernels and products of ATen's operations
-  int64_t launches_on_card = 0;  ///< those of all that the process did
-  double bytes_moved = 0;        ///< read and written by operations that are neither products nor attention
+  int64_t launches = 0;         ///< kernels and products of ATen's operations
+  int64_t launches_on_gpu = 0;  ///< those of all that the process did
+  double bytes_moved = 0;       ///< read and written by operations that are neither products nor attention
 };
 
-uint64_t launches_on_card() {
+uint64_t launches_on_gpu() {
   vgpu::Counters counters;
-  vgpu::attached()->read(&counters);
-  return counters.launches + counters.products;
+  vgpu::find_interface()->read_counters(&counters);
+  return counters.launches + counters.matmuls;
 }
 
 std::optional<planner::CostRecorder> recorder;
-uint64_t launches_before = 0;
+uint64_t initial_launches = 0;
 
 }  // namespace
 }  // namespace vlmtrain
@@ -33,9 +33,9 @@ uint64_t launches_before = 0;
 /// Starts to count. False where the process is not on the virtual GPU.
 extern "C" bool vlmtrain_step_cost_begin() {
   using namespace vlmtrain;
-  if (vgpu::attached() == nullptr) return false;
-  recorder.emplace(*memory::find_gpu(vgpu::attached()->card()), at::kBFloat16);
-  launches_before = launches_on_card();
+  if (vgpu::find_interface() == nullptr) return false;
+  recorder.emplace(*memory::find_gpu(vgpu::find_interface()->gpu_name()), at::kBFloat16);
+  initial_launches = launches_on_gpu();
   return true;
 }
 
@@ -43,8 +43,8 @@ extern "C" bool vlmtrain_step_cost_begin() {
 extern "C" void vlmtrain_step_cost_end(vlmtrain::StepCost* cost) {
   using namespace vlmtrain;
   const planner::Cost total = recorder->costs().total;
-  cost->launches = total.launches;
-  cost->launches_on_card = static_cast<int64_t>(launches_on_card() - launches_before);
+  cost->kernel_launches = total.kernel_launches;
+  cost->launches_on_gpu = static_cast<int64_t>(launches_on_gpu() - initial_launches);
   cost->bytes_moved = total.bytes_moved;
   recorder.reset();
 }

@@ -30,7 +30,7 @@ UNKNOWN_PRODUCTS = "products, not separated"
 # The parts that the virtual GPU's record separates.
 PRODUCTS = (BASE, LORA, NARROW_BASE, NARROW_LORA, UNKNOWN_PRODUCTS)
 # Custom kernels by a word of their names, mangled or not.
-CUSTOM = {"Norm": NORMS, "rotate": ROPE, "nf4": DEQUANTIZATION, "int8": DEQUANTIZATION, "ross_entropy": LOSS, "adamw": UPDATE}
+CUSTOM = {"Norm": NORMS, "rope": ROPE, "nf4": DEQUANTIZATION, "int8": DEQUANTIZATION, "ross_entropy": LOSS, "adamw": UPDATE}
 # Up to so many LoRA factors are stacked into one product: those of queries, keys and values.
 STACKED = 3
 ROW_ALIGNMENT = 8  # elements of 16 bits in 16 bytes, which the fast kernels read at once
@@ -183,7 +183,7 @@ def part_of_attention(name, grid, shapes):
 
 
 def part_of_custom(name, grid, patch_rows):
-    if "gate_" in name:
+    if "gated_activation_" in name:
         # Rows are patches in the tower. Without a record: packs of 8 bytes are only of widths that are no multiple of 16 bytes.
         is_tower = grid[0] in patch_rows if patch_rows and grid else re.search(r"(?:, |Li)4[E>]", name) is not None
         return TOWER_GATE if is_tower else TEXT_GATE

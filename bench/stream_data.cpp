@@ -33,15 +33,15 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 /// Blocks in random order, and the records of each.
-std::vector<int64_t> order_of(const io::Records& records) {
-  std::vector<int64_t> begins = records.blocks();
-  if (begins.empty()) return permutation(records.size(), 1);
-  begins.push_back(records.size());
+std::vector<int64_t> make_read_order(const io::Records& records) {
+  std::vector<int64_t> block_starts = records.block_starts();
+  if (block_starts.empty()) return random_permutation(records.size(), 1);
+  block_starts.push_back(records.size());
   std::vector<int64_t> order;
-  for (const int64_t block : permutation(std::ssize(begins) - 1, 1)) {
-    const auto begin = begins[static_cast<size_t>(block)];
-    for (const int64_t place : permutation(begins[static_cast<size_t>(block) + 1] - begin, 2))
-      order.push_back(begin + place);
+  for (const int64_t block : random_permutation(std::ssize(block_starts) - 1, 1)) {
+    const auto begin = block_starts[static_cast<size_t>(block)];
+    for (const int64_t record : random_permutation(block_starts[static_cast<size_t>(block) + 1] - begin, 2))
+      order.push_back(begin + record);
   }
   return order;
 }
@@ -52,11 +52,11 @@ int main(int, char** arguments) {
   const auto start = std::chrono::steady_clock::now();
   const auto records = io::open_records(arguments[1], {});
   const double open_seconds = seconds_since(start);
-  const double opened_mb = status_mb("VmRSS");
-  auto order = order_of(*records);
+  const double after_open_mb = status_mb("VmRSS");
+  auto order = make_read_order(*records);
   order.resize(std::min<size_t>(order.size(), std::stoul(arguments[2])));
 
-  const auto reading = std::chrono::steady_clock::now();
+  const auto read_start = std::chrono::steady_clock::now();
   std::vector<double> resident_mb;
   std::atomic<int64_t> bad = 0;
   for (size_t tenth = 0; tenth < 10; ++tenth) {
@@ -75,7 +75,7 @@ int main(int, char** arguments) {
       "{{\"records\": {}, \"bad\": {}, \"open_seconds\": {}, \"opened_mb\": {}, \"resident_mb\": [{}], \"most_mb\": "
       "{}, "
       "\"records_per_second\": {}}}\n",
-      records->size(), bad.load(), open_seconds, opened_mb, fmt::join(resident_mb, ", "), status_mb("VmHWM"),
-      static_cast<double>(order.size()) / seconds_since(reading));
+      records->size(), bad.load(), open_seconds, after_open_mb, fmt::join(resident_mb, ", "), status_mb("VmHWM"),
+      static_cast<double>(order.size()) / seconds_since(read_start));
   return bad == 0 ? 0 : 1;
 }

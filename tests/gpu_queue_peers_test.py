@@ -17,28 +17,28 @@ TABLE = """wrong: nothing
 | kernel | MB | µs | GB/s | of a copy's |
 |---|---|---|---|---|
 | copy | 427 | 104.0 | 4103 | 1.00 |
-| gate, 3420 features | 925 | 260.1 | 3556 | 0.87 |
-| norm_rotate, backwards | 1224 | 906.0 | 1351 | 0.33 |
+| gated_activation, 3420 features | 925 | 260.1 | 3556 | 0.87 |
+| qk_norm_rope, backwards | 1224 | 906.0 | 1351 | 0.33 |
 """
 
 
 class KernelSpeed(unittest.TestCase):
     def test_tables_are_read(self):
         rows = kernel_speed.read_table(TABLE)
-        self.assertEqual(list(rows), ["copy", "gate, 3420 features", "norm_rotate, backwards"])
-        self.assertEqual(rows["gate, 3420 features"], {"megabytes": 925, "gigabytes_per_second": 3556, "of_copy": 0.87})
+        self.assertEqual(list(rows), ["copy", "gated_activation, 3420 features", "qk_norm_rope, backwards"])
+        self.assertEqual(rows["gated_activation, 3420 features"], {"megabytes": 925, "gigabytes_per_second": 3556, "of_copy": 0.87})
 
     def test_kernels_that_are_missing_or_move_other_bytes_are_named(self):
         find_differences = kernel_speed.different_work(kernel_speed.read_table(TABLE))
-        self.assertNotIn("gate, 3420 features", find_differences)
-        self.assertIn("norm_rotate, backwards", find_differences)  # 1,223 MB on the first H200
+        self.assertNotIn("gated_activation, 3420 features", find_differences)
+        self.assertIn("qk_norm_rope, backwards", find_differences)  # 1,223 MB on the first H200
         self.assertIn("RMSNorm", find_differences)
 
     def test_changed_kernels_have_figures_of_the_first_h200(self):
         self.assertEqual([name for name in kernel_speed.CHANGED if name not in kernel_speed.FIRST_H200], [])
         compared = kernel_speed.compare(kernel_speed.read_table(TABLE))
-        self.assertTrue(compared["gate, 3420 features"]["changed"])
-        self.assertEqual(compared["norm_rotate, backwards"]["first_h200_of_copy"], 0.33)
+        self.assertTrue(compared["gated_activation, 3420 features"]["changed"])
+        self.assertEqual(compared["qk_norm_rope, backwards"]["first_h200_of_copy"], 0.33)
 
 
 class SameWork(unittest.TestCase):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# A kernel's entry in PTX up to the end of its body; of its mangled name a pack's count, as in `rotate_kernel<__half, 8>`.
+# A kernel's entry in PTX up to the end of its body; of its mangled name a pack's count, as in `rope_kernel<__half, 8>`.
 ENTRY = re.compile(r"\.entry (\w+)\(.*?\n}\n", re.DOTALL)
 COUNT = re.compile(r"(?:6__half|13__nv_bfloat16)Li(\d+)E")
 SINGLE = re.compile(r"st\.global(?:\.\w+)*\.[bus]16")

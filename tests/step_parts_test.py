@@ -22,7 +22,7 @@ CONFIG = {"hidden_size": 2048, "num_attention_heads": 16,
 SHAPES = step_parts.Shapes.of(CONFIG, RANK, IMAGES)
 
 FLASH = "_ZN13pytorch_flash16flash_fwd_kernelI23Flash_fwd_kernel_traitsILi{}ELi128ELi64ELi4ELb0ELb0EN7cutlass10bfloat16_tEEEEvv"
-GATE = "_ZN8vlmtrain7kernels12_GLOBAL__N_119gate_forward_kernelINS0_4SiluE13__nv_bfloat16Li{}EEEvPKT0_PS5_l"
+GATE = "_ZN8vlmtrain7kernels12_GLOBAL__N_131gated_activation_forward_kernelINS0_4SiluE13__nv_bfloat16Li{}EEEvPKT0_PS5_l"
 NORM = "_ZN8vlmtrain7kernels12_GLOBAL__N_114forward_kernelI13__nv_bfloat16Li8ELi4EEEvNS0_11NormForwardE"
 ADAMW = "_ZN8vlmtrain7kernels12_GLOBAL__N_112adamw_kernelINS1_11Fp32MomentsE13__nv_bfloat16EEvNS0_5AdamWE"
 FILL = "_ZN2at6native4fillEv"

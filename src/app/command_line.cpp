@@ -14,47 +14,48 @@ namespace vlmtrain::app {
 
 namespace {
 
-struct CommandEntry {
+struct CommandDeclaration {
   const char* name;
   const char* description;
-  void (*declare)(CLI::App& command, Arguments& all);
+  void (*declare)(CLI::App& command, Arguments& arguments);
 };
 
 /// Not for people: the planner starts it.
-void declare_rehearse(CLI::App& command, Arguments& /*all*/) {
+void declare_dry_run(CLI::App& command, Arguments& /*all*/) {
   command.group("");
 }
 
-constexpr CommandEntry kCommands[] = {
+constexpr CommandDeclaration kCommands[] = {
     {"train", "train as a configuration says (also without the word: vlmtrain --config FILE)",
-     [](CLI::App& command, Arguments& all) { declare(command, all.train); }},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.train); }},
     {"plan", "say what a run needs on a GPU; no GPU is needed, no weights are read",
-     [](CLI::App& command, Arguments& all) { declare(command, all.plan); }},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.plan); }},
     {"inspect", "say what the data of a run is, what of it cannot be used, and show what is trained on",
-     [](CLI::App& command, Arguments& all) { declare(command, all.inspect); }},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.inspect); }},
     {"doctor", "say what this machine has and lacks, and whether training would start",
-     [](CLI::App& command, Arguments& all) { declare(command, all.doctor); }},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.doctor); }},
     {"init", "write a checkpoint of a preset: random, or of parts that others trained",
-     [](CLI::App& command, Arguments& all) { declare(command, all.init); }},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.init); }},
     {"eval", "loss and accuracy of a checkpoint on a data set",
-     [](CLI::App& command, Arguments& all) { declare(command, all.eval); }},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.eval); }},
     {"generate", "answer a question about images",
-     [](CLI::App& command, Arguments& all) { declare(command, all.generate); }},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.generate); }},
     {"merge", "fold a LoRA adapter into its base's weights",
-     [](CLI::App& command, Arguments& all) { declare(command, all.merge); }},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.merge); }},
     {"options", "list every configuration key",
-     [](CLI::App& command, Arguments& all) { declare(command, all.options); }},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.options); }},
     {"report", "write the report of a run, report.html, from the files in its folder",
-     [](CLI::App& command, Arguments& all) { declare(command, all.report); }},
-    {"rehearse", "run steps on a virtual card, as lines on stdin say", declare_rehearse},
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.report); }},
+    {"rehearse", "run steps on a virtual card, as lines on stdin say", declare_dry_run},
 };
 
 /// `vlmtrain --config F` is `vlmtrain train --config F`.
-void put_default_command(std::vector<std::string>& words) {
-  constexpr std::string_view kOwnFlags[] = {"--help", "-h", "--version"};
-  if (words.empty() || !words.front().starts_with('-')) return;
-  if (std::find(std::begin(kOwnFlags), std::end(kOwnFlags), words.front()) != std::end(kOwnFlags)) return;
-  words.insert(words.begin(), "train");
+void insert_default_command(std::vector<std::string>& arguments) {
+  constexpr std::string_view kTopLevelFlags[] = {"--help", "-h", "--version"};
+  if (arguments.empty() || !arguments.front().starts_with('-')) return;
+  if (std::find(std::begin(kTopLevelFlags), std::end(kTopLevelFlags), arguments.front()) != std::end(kTopLevelFlags))
+    return;
+  arguments.insert(arguments.begin(), "train");
 }
 
 }  // namespace
@@ -67,25 +68,25 @@ CommandLine::CommandLine() : app_("Fine-tunes vision-language models and plans i
   }
 }
 
-std::optional<ExitCode> CommandLine::parse(std::vector<std::string> words) {
-  put_default_command(words);
-  std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 takes them
+std::optional<ExitCode> CommandLine::parse(std::vector<std::string> arguments) {
+  insert_default_command(arguments);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
   try {
     app_.parse(reversed);
-  } catch (const CLI::Success& asked_for) {  // --help or --version
+  } catch (const CLI::Success& success) {  // --help or --version
     std::ostringstream out;
-    app_.exit(asked_for, out, out);
+    app_.exit(success, out, out);
     std::fputs(out.str().c_str(), stdout);
-    return after_printing(ExitCode::kDone);
+    return flush_stdout(ExitCode::kSuccess);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "vlmtrain: error: %s\n", printable(wrong_words(app_, error, words)).c_str());
+    std::fprintf(stderr, "vlmtrain: error: %s\n", to_printable(describe_usage_error(app_, error, arguments)).c_str());
     return ExitCode::kUsage;
   }
   return std::nullopt;
 }
 
-ExitCode say(const UserError& error) {
-  std::fprintf(stderr, "vlmtrain: error: %s\n", printable_message(error.what()).c_str());
+ExitCode report_user_error(const UserError& error) {
+  std::fprintf(stderr, "vlmtrain: error: %s\n", to_printable_message(error.what()).c_str());
   return error.code();
 }
 

@@ -43,7 +43,7 @@ class CommandLine {
 
   /// Takes the words, without the program's name. Returns an exit code where nothing is left to do: help or version is
   /// printed, or stderr says what is wrong with the words.
-  std::optional<ExitCode> parse(std::vector<std::string> words);
+  std::optional<ExitCode> parse(std::vector<std::string> arguments);
 
   /// The command that is called, such as "train". REQUIRES: parse() returned nothing.
   const std::string& command() const { return app_.get_subcommands().front()->get_name(); }
@@ -55,6 +55,6 @@ class CommandLine {
 };
 
 /// Says on stderr what the user can mend, and returns the exit code for it.
-ExitCode say(const UserError& error);
+ExitCode report_user_error(const UserError& error);
 
 }  // namespace vlmtrain::app

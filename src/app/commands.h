@@ -25,6 +25,6 @@ ExitCode merge(const MergeArguments& arguments);
 ExitCode options(const OptionsArguments& arguments);
 ExitCode plan(const PlanArguments& arguments);
 ExitCode report(const ReportArguments& arguments);
-ExitCode rehearse();
+ExitCode dry_run();
 
 }  // namespace vlmtrain::app

@@ -12,12 +12,12 @@
 namespace vlmtrain::app {
 
 /// The samples that flags describe instead of a data set: all alike, or a mix of several kinds.
-class DescribedSamples {
+class SyntheticSamples {
  public:
   /// `arguments` and `config` must outlive it and what it gives. Throws UserError (kUsage) for numbers that no sample
   /// has.
-  DescribedSamples(const PlanArguments& arguments, const train::Config& config)
-      : arguments_(arguments), config_(config), kinds_(sample_kinds(arguments.samples, config)) {}
+  SyntheticSamples(const PlanArguments& arguments, const train::Config& config)
+      : arguments_(arguments), config_(config), variants_(make_sample_variants(arguments.samples, config)) {}
 
   /// What a run has to hold. Throws UserError (kUsage) for a sample that training would refuse (data.max_length,
   /// data.max_images_per_sample), with what would make it one that is taken. Where data.on_bad_sample=skip, kinds of a
@@ -32,7 +32,7 @@ class DescribedSamples {
  private:
   const PlanArguments& arguments_;
   const train::Config& config_;
-  std::vector<SampleKind> kinds_;
+  std::vector<SampleVariant> variants_;
 };
 
 }  // namespace vlmtrain::app

@@ -19,12 +19,12 @@ namespace vlmtrain::app {
 namespace {
 
 void check_device(const std::string& device) {
-  if (device == "auto" || device == "cpu" || memory::cuda_index(device) || virtual_card(device)) return;
+  if (device == "auto" || device == "cpu" || memory::parse_cuda_index(device) || parse_virtual_gpu(device)) return;
   throw usage_error("device {}: unknown; write auto, cpu, cuda, cuda:N or virtual:CARD", device);
 }
 
 /// The smallest preset's files, where a folder for them can be had.
-std::optional<PresetFolder> small_model() {
+std::optional<PresetFolder> make_small_model() {
   for (const char* const folder : {"", "/dev/shm", "."}) {
     if (*folder != '\0') setenv("TMPDIR", folder, /*overwrite=*/1);
     try {
@@ -37,108 +37,108 @@ std::optional<PresetFolder> small_model() {
 }
 
 /// What the configuration says to the other examinations.
-void take_from_config(const Section& config, Question& question) {
-  question.output_dir = config.facts.value("output_dir", "");
-  question.precision = engine::precision_by_name(config.facts.value("precision", "")).value_or(question.precision);
+void apply_config_facts(const Section& config, DoctorContext& context) {
+  context.output_dir = config.facts.value("output_dir", "");
+  context.precision = engine::parse_precision(config.facts.value("precision", "")).value_or(context.precision);
 }
 
-Section examine_step_if_possible(const Question& question, const Section& driver) {
-  if (!driver.must_be_mended()) return examine_step(question, driver.facts.value("device", "cpu"));
+Section examine_step_unless_no_device(const DoctorContext& context, const Section& driver) {
+  if (!driver.has_failure()) return examine_step(context, driver.facts.value("device", "cpu"));
   Section section{.name = "step"};
-  section.note("not tried, since there is no device to try it on");
+  section.warn("not tried, since there is no device to try it on");
   return section;
 }
 
-std::vector<Section> examine(Question question) {
-  std::vector<Section> sections{examine_processor(), examine_host_memory(), examine_libraries(question)};
-  const Section driver = examine_driver(question);
+std::vector<Section> examine(DoctorContext context) {
+  std::vector<Section> sections{examine_processor(), examine_host_memory(), examine_libraries(context)};
+  const Section driver = examine_driver(context);
   sections.push_back(driver);
   std::optional<Section> config;
-  if (!question.config.empty()) {
-    config = examine_config(question);
-    take_from_config(*config, question);
+  if (!context.config.empty()) {
+    config = examine_config(context);
+    apply_config_facts(*config, context);
   }
-  sections.push_back(examine_disk(question));
+  sections.push_back(examine_disk(context));
   if (config) sections.push_back(*config);
-  const auto model = small_model();
-  if (model) question.model = model->path();
-  sections.push_back(examine_planning(question));
-  sections.push_back(examine_step_if_possible(question, driver));
+  const auto model = make_small_model();
+  if (model) context.model = model->path();
+  sections.push_back(examine_planning(context));
+  sections.push_back(examine_step_unless_no_device(context, driver));
   return sections;
 }
 
 /// What all comes to.
-struct Verdict {
+struct Diagnosis {
   std::string device;
-  std::string first_to_mend;  ///< empty: nothing
+  std::string first_failure;  ///< empty: nothing
 
-  bool would_train() const { return first_to_mend.empty(); }
-  std::string words() const {
-    if (!would_train()) return "training would not start. The first thing to mend: " + first_to_mend;
+  bool would_train() const { return first_failure.empty(); }
+  std::string to_text() const {
+    if (!would_train()) return "training would not start. The first thing to mend: " + first_failure;
     return fmt::format("training would start on {}; nothing has to be mended", device == "cpu" ? "the CPU" : device);
   }
 };
 
-Verdict verdict_on(const std::vector<Section>& sections) {
-  Verdict verdict;
+Diagnosis make_diagnosis(const std::vector<Section>& sections) {
+  Diagnosis diagnosis;
   for (const auto& section : sections) {
-    if (section.name == "driver") verdict.device = section.facts.value("device", "cpu");
+    if (section.name == "driver") diagnosis.device = section.facts.value("device", "cpu");
     for (const auto& finding : section.findings) {
-      if (finding.severity != Severity::kMend || !verdict.first_to_mend.empty()) continue;
-      verdict.first_to_mend = fmt::format("{}: {}", section.name, finding.text);
+      if (finding.severity != Severity::kFail || !diagnosis.first_failure.empty()) continue;
+      diagnosis.first_failure = fmt::format("{}: {}", section.name, finding.text);
     }
   }
-  return verdict;
+  return diagnosis;
 }
 
-nlohmann::ordered_json json_of(const std::vector<Section>& sections, const Verdict& verdict, double seconds) {
-  nlohmann::ordered_json json{{"would_train", verdict.would_train()},
-                              {"device", verdict.device},
+nlohmann::ordered_json to_json(const std::vector<Section>& sections, const Diagnosis& diagnosis, double seconds) {
+  nlohmann::ordered_json json{{"would_train", diagnosis.would_train()},
+                              {"device", diagnosis.device},
                               {"first_to_mend", nullptr},
                               {"vlmtrain", VLMTRAIN_VERSION},
                               {"seconds", seconds},
                               {"findings", nlohmann::ordered_json::array()}};
-  if (!verdict.would_train()) json["first_to_mend"] = verdict.first_to_mend;
+  if (!diagnosis.would_train()) json["first_to_mend"] = diagnosis.first_failure;
   for (const auto& section : sections) {
     for (const auto& finding : section.findings) {
       json["findings"].push_back(
-          {{"severity", name_of(finding.severity)}, {"about", section.name}, {"text", finding.text}});
+          {{"severity", to_string(finding.severity)}, {"about", section.name}, {"text", finding.text}});
     }
     json[section.name] = section.facts;
   }
   return json;
 }
 
-void print(const std::vector<Section>& sections, const Verdict& verdict) {
+void print(const std::vector<Section>& sections, const Diagnosis& diagnosis) {
   for (const auto& section : sections) {
     for (const auto& finding : section.findings) {
-      fmt::print("{:<5} {:<10} {}\n", name_of(finding.severity), section.name, printable(finding.text));
+      fmt::print("{:<5} {:<10} {}\n", to_string(finding.severity), section.name, to_printable(finding.text));
     }
   }
-  fmt::print("{}\n", printable(verdict.words()));
+  fmt::print("{}\n", to_printable(diagnosis.to_text()));
 }
 
 }  // namespace
 
 ExitCode doctor(const DoctorArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
-  start_log(/*quiet=*/true);
+  init_logging(/*quiet=*/true);
   check_device(arguments.device);
-  restart_with_openmp_waiting();  // as in a run
-  Question question{.device = arguments.device,
-                    .config = arguments.config,
-                    .overrides = arguments.overrides,
-                    .output_dir = arguments.output_dir};
-  question.foreign_settings = memory::take_out_foreign_settings();
-  const auto sections = examine(std::move(question));
-  const Verdict verdict = verdict_on(sections);
+  restart_with_openmp_wait_policy();  // as in a run
+  DoctorContext context{.device = arguments.device,
+                        .config = arguments.config,
+                        .overrides = arguments.overrides,
+                        .output_dir = arguments.output_dir};
+  context.foreign_settings = memory::unset_libtorch_env_settings();
+  const auto sections = examine(std::move(context));
+  const Diagnosis diagnosis = make_diagnosis(sections);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (arguments.json) {
-    fmt::print("{}\n", io::json_text(json_of(sections, verdict, seconds)));
+    fmt::print("{}\n", io::to_json_string(to_json(sections, diagnosis, seconds)));
   } else {
-    print(sections, verdict);
+    print(sections, diagnosis);
   }
-  return verdict.would_train() ? ExitCode::kDone : ExitCode::kFailed;
+  return diagnosis.would_train() ? ExitCode::kSuccess : ExitCode::kFailed;
 }
 
 }  // namespace vlmtrain::app

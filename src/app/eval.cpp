@@ -37,11 +37,11 @@ namespace {
 
 void print_table(const evaluation::Evaluation& result) {
   fmt::print("{:<16} {:>8} {:>12}\n", "task", "samples", "exact match");
-  const auto row = [](const std::string& name, const evaluation::TaskScore& score) {
+  const auto print_row = [](const std::string& name, const evaluation::TaskScore& score) {
     fmt::print("{:<16} {:>8} {:>11.1f}%\n", name, score.samples, 100 * score.exact_match());
   };
-  for (const auto& [task, score] : result.by_task) row(task, score);
-  row("all", result.total);
+  for (const auto& [task, score] : result.by_task) print_row(task, score);
+  print_row("all", result.total);
   if (result.closed.samples > 0) {
     fmt::print("closed {:>17} {:>11.1f}% right\n", result.closed.samples, 100 * result.closed.accuracy());
   }
@@ -49,82 +49,82 @@ void print_table(const evaluation::Evaluation& result) {
     fmt::print("open {:>19} {:>11.1f}% of the words recalled\n", result.open.samples, 100 * result.open.recall());
   }
   fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
-  fmt::print("{}", mask_table(result.masks));
-  if (result.left_out > 0) fmt::print("{} samples left out for lack of memory\n", result.left_out);
-  if (result.skipped > 0) fmt::print("{} bad samples skipped\n", result.skipped);
+  fmt::print("{}", format_mask_table(result.masks));
+  if (result.num_dropped > 0) fmt::print("{} samples left out for lack of memory\n", result.num_dropped);
+  if (result.num_skipped > 0) fmt::print("{} bad samples skipped\n", result.num_skipped);
 }
 
-Auto<int64_t> batch_size_of(const std::string& text) {
+Auto<int64_t> parse_batch_size(const std::string& text) {
   if (text == "auto") return {};
-  constexpr int64_t kMost = 1'000'000;
-  const auto size = number_behind("", text);
-  if (size && *size >= 1 && *size <= kMost) return size;
-  throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMost);
+  constexpr int64_t kMaxBatchSize = 1'000'000;
+  const auto size = parse_suffix_int("", text);
+  if (size && *size >= 1 && *size <= kMaxBatchSize) return size;
+  throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMaxBatchSize);
 }
 
 /// --base, or where the folder that an adapter names as its base does not exist, model.path.
-std::string base_to_use(const EvalArguments& arguments, const train::Config& config,
-                        const std::filesystem::path& checkpoint) {
+std::string find_base(const EvalArguments& arguments, const train::Config& config,
+                      const std::filesystem::path& checkpoint) {
   if (!arguments.base.empty() || !models::is_adapter(checkpoint)) return arguments.base;
   const auto file = checkpoint / "adapter_config.json";
-  const auto named = io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
+  const auto base_name = io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
   std::error_code error;
-  const bool is_there = std::filesystem::exists(named, error);
-  if (is_there || !std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json", error)) return "";
+  const bool exists = std::filesystem::exists(base_name, error);
+  if (exists || !std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json", error)) return "";
   spdlog::warn(
       "{}: base_model_name_or_path {} does not exist; model.path {} is used as the base (--base names another)",
-      file.string(), named, config.model.path);
+      file.string(), base_name, config.model.path);
   return config.model.path;
 }
 
 }  // namespace
 
 ExitCode eval(const EvalArguments& arguments) {
-  start_log(/*quiet=*/false);
+  init_logging(/*quiet=*/false);
   // "closed":true,"expected":"… or false: before any long text of a line.
-  refuse_to_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
+  check_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
   // What starts the program once more comes before the configuration: one from a pipe can be read once.
   const at::Device device = open_device(arguments.device);
-  if (device.is_cpu()) restart_with_openmp_waiting();
+  if (device.is_cpu()) restart_with_openmp_wait_policy();
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
   if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");
   config.evaluation = {.samples = {},
                        .answers = true,
                        .max_new_tokens = arguments.max_new_tokens,
-                       .batch_size = batch_size_of(arguments.batch_size)};
-  const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
-  train::settle_chat_template_date(config.data, checkpoint);
-  for (const auto& setting : train::take_media_options_of_run(checkpoint, config.data)) {
+                       .batch_size = parse_batch_size(arguments.batch_size)};
+  const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
+  train::resolve_chat_template_date(config.data, checkpoint);
+  for (const auto& setting : train::apply_saved_media_settings(checkpoint, config.data)) {
     spdlog::info("{}, as the model was trained", setting);
   }
-  const auto [base, adapter] = models::base_and_adapter(checkpoint, base_to_use(arguments, config, checkpoint));
-  const auto processor = models::load_processor(base, train::processor_settings(config.data, adapter));
+  const auto [base, adapter] = models::resolve_base_and_adapter(checkpoint, find_base(arguments, config, checkpoint));
+  const auto processor = models::load_processor(base, train::make_processor_settings(config.data, adapter));
   std::optional<MaskOverlays> overlays;
   if (!arguments.mask_out.empty()) {
     check_draws_masks(*processor, arguments.checkpoint);
     overlays.emplace(arguments.mask_out);
   }
-  const auto planned = train::plan_evaluation(config, checkpoint, *processor, device, base);
-  const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision), base);
+  const auto plan = train::plan_evaluation(config, checkpoint, *processor, device, base);
+  const auto model = models::load_model(checkpoint, device, engine::to_dtype(config.training.precision), base);
 
-  std::string lines;
-  auto result = evaluation::evaluate(*model, *processor, *planned.records, planned.settings,
-                                     [&](const evaluation::Answer& answer) {
-                                       if (overlays) overlays->add(planned.records->at(answer.index), answer);
-                                       const bool is_closed = answer.type == evaluation::AnswerType::kClosed;
-                                       lines += io::json_text(nlohmann::ordered_json{{"id", answer.id},
-                                                                                     {"task", answer.task},
-                                                                                     {"closed", is_closed},
-                                                                                     {"expected", answer.expected},
-                                                                                     {"given", answer.given},
-                                                                                     {"question", answer.question}}) +
-                                                "\n";
-                                     });
-  result.skipped += planned.dropped;
-  if (!planned.notices_are_logged) data::log_notices(result.notices, config.data.eval, planned.records->size());
-  if (overlays) spdlog::info("{}: {} written", arguments.mask_out, counted(overlays->written(), "overlay"));
-  if (!arguments.answers.empty()) io::write_file(arguments.answers, lines);
+  std::string answer_lines;
+  auto result =
+      evaluation::evaluate(*model, *processor, *plan.records, plan.settings, [&](const evaluation::Answer& answer) {
+        if (overlays) overlays->add(plan.records->at(answer.index), answer);
+        const bool is_closed = answer.type == evaluation::AnswerType::kClosed;
+        answer_lines += io::to_json_string(nlohmann::ordered_json{{"id", answer.id},
+                                                                  {"task", answer.task},
+                                                                  {"closed", is_closed},
+                                                                  {"expected", answer.expected},
+                                                                  {"given", answer.prediction},
+                                                                  {"question", answer.question}}) +
+                        "\n";
+      });
+  result.num_skipped += plan.num_dropped;
+  if (!plan.notices_are_logged) data::log_notices(result.notices, config.data.eval, plan.records->size());
+  if (overlays) spdlog::info("{}: {} written", arguments.mask_out, pluralize(overlays->num_written(), "overlay"));
+  if (!arguments.answers.empty()) io::write_file(arguments.answers, answer_lines);
   if (arguments.json) {
     fmt::print("{}\n", result.to_json());
   } else {
@@ -135,7 +135,7 @@ ExitCode eval(const EvalArguments& arguments) {
         "the loss is no finite number: the weights are not, or what is read has values that overflow (of scans, "
         "data.volume.normalization decides)");
   }
-  return ExitCode::kDone;
+  return ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

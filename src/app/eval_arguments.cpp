@@ -20,7 +20,7 @@ void declare(CLI::App& command, EvalArguments& arguments) {
   command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--answers", arguments.answers, "write every answer to this JSON Lines file");
   command.add_option("--max-new-tokens", arguments.max_new_tokens, "most tokens of an answer")
-      ->check(CLI::Range(int64_t{1}, kMostNewTokens))
+      ->check(CLI::Range(int64_t{1}, kMaxNewTokens))
       ->capture_default_str();
   command
       .add_option("--batch-size", arguments.batch_size,

@@ -40,23 +40,24 @@ namespace vlmtrain::app {
 namespace {
 
 /// Where the checkpoint is of no run.
-constexpr int64_t kMostPromptTokens = 8192;
+constexpr int64_t kMaxPromptTokens = 8192;
 
-/// Puts `files` times `mark` before `text` unless the prompt has a mark for each itself.
-void place_marks(std::string_view mark, std::string_view kind, size_t files, std::string& text) {
-  size_t marks = 0;
-  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) ++marks;
-  if (marks == 0) {
-    for (size_t i = 0; i < files; ++i) text.insert(0, mark);
-  } else if (marks != files) {
-    throw usage_error("--prompt has {} marks {} for {} {}s; give one for each, or none", marks, mark, files, kind);
+/// Puts `num_files` times `mark` before `text` unless the prompt has a mark for each itself.
+void insert_marks(std::string_view mark, std::string_view media_name, size_t num_files, std::string& text) {
+  size_t num_marks = 0;
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) ++num_marks;
+  if (num_marks == 0) {
+    for (size_t i = 0; i < num_files; ++i) text.insert(0, mark);
+  } else if (num_marks != num_files) {
+    throw usage_error("--prompt has {} marks {} for {} {}s; give one for each, or none", num_marks, mark, num_files,
+                      media_name);
   }
 }
 
 /// Files of --volume, and those of --image that are named like one, with what --modality says of them.
-void name_volumes(const GenerateArguments& arguments, io::Record& record) {
+void add_volumes(const GenerateArguments& arguments, io::Record& record) {
   for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
-  const auto volumes = io::volumes_in(record);
+  const auto volumes = io::find_volumes(record);
   if (volumes.size() > arguments.volumes.size() && !arguments.volumes.empty()) {
     throw usage_error("--image: {} is a volume; give all volumes with --volume, in the order of their marks",
                       volumes.front()->path);
@@ -64,54 +65,55 @@ void name_volumes(const GenerateArguments& arguments, io::Record& record) {
   const auto& modalities = arguments.modalities;
   if (modalities.empty()) return;
   if (volumes.empty()) throw usage_error("--modality: names that of a volume; give the scan with --volume");
-  if (io::give_modalities(volumes, modalities)) return;
+  if (io::assign_modalities(volumes, modalities)) return;
   throw usage_error("--modality: is given {} times for {}; give one for all, or one for each", modalities.size(),
-                    counted(std::ssize(volumes), "volume"));
+                    pluralize(std::ssize(volumes), "volume"));
 }
 
 /// The question as a record: images and videos stand before the text unless the prompt places them itself.
-io::Record record_of(const GenerateArguments& arguments) {
+io::Record make_record(const GenerateArguments& arguments) {
   io::Record record;
   record.id = "prompt";
   record.images.assign(arguments.images.begin(), arguments.images.end());
-  name_volumes(arguments, record);
+  add_volumes(arguments, record);
   record.videos.assign(arguments.videos.begin(), arguments.videos.end());
   std::string text = arguments.prompt;
-  place_marks(io::kVideoMark, "video", arguments.videos.size(), text);
-  place_marks(io::kImageMark, arguments.volumes.empty() ? "image" : "volume", record.images.size(), text);
+  insert_marks(io::kVideoPlaceholder, "video", arguments.videos.size(), text);
+  insert_marks(io::kImagePlaceholder, arguments.volumes.empty() ? "image" : "volume", record.images.size(), text);
   if (!arguments.system.empty()) record.turns.push_back({io::Role::kSystem, arguments.system});
   record.turns.push_back({io::Role::kUser, std::move(text)});
   return record;
 }
 
 /// Where the record is that `name` names by its id, or by its place from 1; the first without a name.
-std::optional<int64_t> place_of(const std::string& name, const io::Records& records) {
+std::optional<int64_t> find_record_index(const std::string& name, const io::Records& records) {
   if (name.empty()) return 0;
-  for (int64_t place = 0; place < records.size(); ++place) {
-    if (records.text_at(place).id == name) return place;
+  for (int64_t index = 0; index < records.size(); ++index) {
+    if (records.at_without_bytes(index).id == name) return index;
   }
-  const auto place = number_behind("", name);
-  return place && *place >= 1 && *place <= records.size() ? std::optional{*place - 1} : std::nullopt;
+  const auto index = parse_suffix_int("", name);
+  return index && *index >= 1 && *index <= records.size() ? std::optional{*index - 1} : std::nullopt;
 }
 
 /// The record of --data that --record names.
-io::Record record_of_data(const GenerateArguments& arguments, const io::RecordSettings& settings) {
+io::Record load_record(const GenerateArguments& arguments, const io::RecordSettings& settings) {
   const auto records = train::read_records(arguments.data, settings);
-  const auto place = place_of(arguments.record, *records);
-  if (!place) {
+  const auto index = find_record_index(arguments.record, *records);
+  if (!index) {
     throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", arguments.record, arguments.data,
                       records->size());
   }
-  io::Record record = records->at(*place);
+  io::Record record = records->at(*index);
   if (!record.problem.empty()) throw data_error("{}: record {}: {}", arguments.data, record.id, record.problem);
   return record;
 }
 
 /// What is asked is typed, or stands in a data file.
-void check_question(const GenerateArguments& arguments) {
-  const bool typed = !arguments.prompt.empty() || !arguments.system.empty() || !arguments.images.empty() ||
-                     !arguments.videos.empty() || !arguments.volumes.empty() || !arguments.modalities.empty();
-  if (!arguments.data.empty() && typed) {
+void check_prompt_flags(const GenerateArguments& arguments) {
+  const bool has_prompt_flags = !arguments.prompt.empty() || !arguments.system.empty() || !arguments.images.empty() ||
+                                !arguments.videos.empty() || !arguments.volumes.empty() ||
+                                !arguments.modalities.empty();
+  if (!arguments.data.empty() && has_prompt_flags) {
     throw usage_error(
         "--data: the record has its own texts and pictures; leave out --prompt, --system, --image, "
         "--video, --volume and --modality, or --data");
@@ -127,7 +129,7 @@ void check_question(const GenerateArguments& arguments) {
 }
 
 void check_sampling(const engine::SamplingSettings& sampling) {
-  engine::check(sampling);
+  engine::validate(sampling);
   if (sampling.temperature == 0 && (sampling.top_k != 0 || sampling.top_p != 1)) {
     throw usage_error("--top-k and --top-p are for drawn answers: give --temperature above 0 too, such as 1");
   }
@@ -136,32 +138,33 @@ void check_sampling(const engine::SamplingSettings& sampling) {
 /// Before the model is loaded and a picture decoded.
 void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor,
                   int64_t max_length) {
-  const std::string where = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
-  constexpr const char* kRemedy = "shorten it, or give fewer or smaller images and videos";
+  const std::string source = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
+  constexpr const char* kAdvice = "shorten it, or give fewer or smaller images and videos";
   try {
     if (const auto shrunk = processor.outline_prompt(record, 0).shrunk) {
       spdlog::info("the prompt has {} tokens, so its images and videos are made smaller: {} tokens are left of them",
-                   shrunk->tokens, shrunk->tokens_left);
+                   shrunk->tokens, shrunk->tokens_after);
     }
-  } catch (const data::TooLong& error) {
+  } catch (const data::SampleTooLongError& error) {
     if (error.tokens() <= max_length) {
-      throw usage_error("{}: has {} tokens, and the model has positions for {}; {}", where, error.tokens(),
-                        processor.most_positions(), kRemedy);
+      throw usage_error("{}: has {} tokens, and the model has positions for {}; {}", source, error.tokens(),
+                        processor.max_positions(), kAdvice);
     }
     throw usage_error("{}: has, with its images and videos, {} tokens, more than data.max_length={}; {}, or raise it",
-                      where, error.tokens(), max_length, kRemedy);
+                      source, error.tokens(), max_length, kAdvice);
   }
 }
 
-models::ProcessorSettings settings_for(const GenerateArguments& arguments, const std::filesystem::path& checkpoint) {
+models::ProcessorSettings load_processor_settings(const GenerateArguments& arguments,
+                                                  const std::filesystem::path& checkpoint) {
   data::DataOptions options;
   options.chat_template = arguments.chat_template;
-  train::settle_chat_template_date(options, checkpoint);
-  options.max_length = kMostPromptTokens;
-  const auto media = train::read_media_settings(arguments.volume_settings, options);
-  options.volume = train::volume_options_of_run(checkpoint, media.others);
-  train::take_media_options_of_run(checkpoint, options, media.keys);
-  return train::processor_settings(options);
+  train::resolve_chat_template_date(options, checkpoint);
+  options.max_length = kMaxPromptTokens;
+  const auto media = train::parse_media_settings(arguments.volume_settings, options);
+  options.volume = train::load_volume_options(checkpoint, media.other_settings);
+  train::apply_saved_media_settings(checkpoint, options, media.keys);
+  return train::make_processor_settings(options);
 }
 
 /// Before the model is loaded.
@@ -177,66 +180,67 @@ void check_masks(const GenerateArguments& arguments, const models::Processor& pr
 }
 
 /// What the answer's masks are, as --json has it. Written to --mask-out where it is given; else drawn for --json only.
-nlohmann::ordered_json masks_of(const GenerateArguments& arguments, const models::VisionLanguageModel& model,
-                                const models::Processor& processor, const io::Record& record,
-                                const data::Sample& prompt, const std::vector<int64_t>& answer, at::Device device) {
+nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const models::VisionLanguageModel& model,
+                                       const models::Processor& processor, const io::Record& record,
+                                       const data::Sample& prompt, const std::vector<int64_t>& answer,
+                                       at::Device device) {
   auto json = nlohmann::ordered_json::array();
   const std::string& folder = arguments.mask_out;
-  const auto sample = processor.to_draw(record, prompt, answer);
+  const auto sample = processor.make_mask_prompt(record, prompt, answer);
   if (!sample) {
     if (!folder.empty()) spdlog::info("the answer has no token that stands for a mask: {} is left as it is", folder);
     return json;
   }
-  const std::string counted_masks = counted(sample->masks.count(), "mask");
+  const std::string mask_count = pluralize(sample->masks.count(), "mask");
   if (folder.empty() && !arguments.json) {
-    spdlog::info("the answer stands for {}; --mask-out DIR draws {}", counted_masks,
+    spdlog::info("the answer stands for {}; --mask-out DIR draws {}", mask_count,
                  sample->masks.count() == 1 ? "it" : "them");
     return json;
   }
   const AnswerMasks masks = draw_answer_masks(model, record, *sample, device);
-  const auto files = mask_files(folder, masks.drawn.size());
+  const auto files = make_mask_paths(folder, masks.predicted.size());
   if (!folder.empty()) {
-    write_masks(folder, files, masks.picture, masks.drawn, true_masks(processor, record));
-    spdlog::info("{}: {} and overlay.png written", folder, counted_masks);
+    write_masks(folder, files, masks.image, masks.predicted, load_true_masks(processor, record));
+    spdlog::info("{}: {} and overlay.png written", folder, mask_count);
   }
-  for (size_t i = 0; i < masks.drawn.size(); ++i) {
-    const at::Tensor& mask = masks.drawn[i];
-    const auto pixels = mask.sum().item<int64_t>();
+  for (size_t i = 0; i < masks.predicted.size(); ++i) {
+    const at::Tensor& mask = masks.predicted[i];
+    const auto num_pixels = mask.sum().item<int64_t>();
     auto& entry = json.emplace_back(nlohmann::ordered_json::object());
     if (!folder.empty()) entry["file"] = files[i];
-    entry["image"] = sample->masks.pictures[i];
-    entry["pixels"] = pixels;
-    entry["share"] = static_cast<double>(pixels) / static_cast<double>(mask.numel());
+    entry["image"] = sample->masks.image_indices[i];
+    entry["pixels"] = num_pixels;
+    entry["share"] = static_cast<double>(num_pixels) / static_cast<double>(mask.numel());
   }
   return json;
 }
 
 }  // namespace
 
-ExitCode generate(const GenerateArguments& given) {
-  GenerateArguments arguments = given;
-  const auto record_settings = train::take_record_settings(arguments.volume_settings);
-  start_log(/*quiet=*/false);
+ExitCode generate(const GenerateArguments& parsed_arguments) {
+  GenerateArguments arguments = parsed_arguments;
+  const auto record_settings = train::extract_record_settings(arguments.volume_settings);
+  init_logging(/*quiet=*/false);
   check_sampling(arguments.sampling);
-  check_question(arguments);
+  check_prompt_flags(arguments);
   const at::Device device = open_device(arguments.device);
-  const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
-  const auto [base, adapter] = models::base_and_adapter(checkpoint, arguments.base);
-  auto processor_settings = settings_for(arguments, checkpoint);
+  const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
+  const auto [base, adapter] = models::resolve_base_and_adapter(checkpoint, arguments.base);
+  auto processor_settings = load_processor_settings(arguments, checkpoint);
   processor_settings.template_folder = adapter;
   const auto processor = models::load_processor(base, processor_settings);
   const io::Record record = arguments.data.empty()
-                                ? record_of(arguments)
-                                : record_of_data(arguments, train::record_settings_of_run(checkpoint, record_settings));
+                                ? make_record(arguments)
+                                : load_record(arguments, train::load_record_settings(checkpoint, record_settings));
   check_masks(arguments, *processor, record);
   if (arguments.show_prompt) {
     const bool as_prompt = arguments.data.empty();
-    fmt::print("{}", arguments.json ? shown_prompt_json(*processor, record, as_prompt) + "\n"
-                                    : shown_prompt(*processor, record, as_prompt));
-    return ExitCode::kDone;
+    fmt::print("{}", arguments.json ? format_prompt_json(*processor, record, as_prompt) + "\n"
+                                    : format_prompt(*processor, record, as_prompt));
+    return ExitCode::kSuccess;
   }
   check_length(arguments, record, *processor, processor_settings.max_length);
-  if (const auto keys = models::unapplied_generation_settings(checkpoint); !keys.empty()) {
+  if (const auto keys = models::find_unapplied_generation_settings(checkpoint); !keys.empty()) {
     spdlog::info(
         "generation_config.json: {} {} not applied here, but in transformers' generate: docs/generate.md lists the "
         "options "
@@ -244,29 +248,29 @@ ExitCode generate(const GenerateArguments& given) {
         fmt::join(keys, ", "), keys.size() == 1 ? "is" : "are");
   }
   const auto model = models::load_model(checkpoint, device,
-                                        engine::dtype_of(engine::precision_by_name(arguments.precision).value()), base);
+                                        engine::to_dtype(engine::parse_precision(arguments.precision).value()), base);
   const auto prompt = processor->process_prompt(record, 0);
-  const auto began = std::chrono::steady_clock::now();
+  const auto start = std::chrono::steady_clock::now();
   std::vector<std::vector<int64_t>> answers;
-  with_new_tokens(arguments.max_new_tokens, [&] {
+  generate_or_explain_oom(arguments.max_new_tokens, [&] {
     answers = engine::generate(*model, {prompt},
                                {.device = device,
                                 .max_new_tokens = arguments.max_new_tokens,
-                                .most_tokens = processor->most_positions(),
-                                .end_token_ids = models::end_token_ids(base, *processor, adapter),
+                                .max_length = processor->max_positions(),
+                                .eos_token_ids = models::load_eos_token_ids(base, *processor, adapter),
                                 .sampling = arguments.sampling,
                                 .use_cache = arguments.use_cache,
-                                .refuse_non_finite = true});
+                                .require_finite = true});
   });
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  if (prompt.tokens() + std::ssize(answers[0]) >= processor->most_positions()) {
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (prompt.tokens() + std::ssize(answers[0]) >= processor->max_positions()) {
     spdlog::warn("the answer was cut: with the prompt it has the {} tokens that the model has positions for",
-                 processor->most_positions());
+                 processor->max_positions());
   }
   const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
   if (!arguments.json) {
     // What a model answers may be anything; into a file or a pipe it goes as it is.
-    fmt::print("{}\n", isatty(STDOUT_FILENO) == 1 ? printable_lines(text) : text);
+    fmt::print("{}\n", isatty(STDOUT_FILENO) == 1 ? to_printable_lines(text) : text);
     std::fflush(stdout);  // what is said of masks comes behind it
   }
   nlohmann::ordered_json json{{"text", text},
@@ -274,11 +278,11 @@ ExitCode generate(const GenerateArguments& given) {
                               {"prompt_tokens", prompt.tokens()},
                               {"seconds", seconds},
                               {"tokens_per_second", static_cast<double>(answers[0].size()) / seconds}};
-  if (processor->draws_masks()) {
-    json["masks"] = masks_of(arguments, *model, *processor, record, prompt, answers[0], device);
+  if (processor->predicts_masks()) {
+    json["masks"] = make_masks_json(arguments, *model, *processor, record, prompt, answers[0], device);
   }
-  if (arguments.json) fmt::print("{}\n", io::json_text(json));
-  return ExitCode::kDone;
+  if (arguments.json) fmt::print("{}\n", io::to_json_string(json));
+  return ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

@@ -39,7 +39,7 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
       "print what the model reads and stop; of a record of --data as it is trained on, with what is learnt "
       "marked");
   command.add_option("--max-new-tokens", arguments.max_new_tokens, "most tokens of the answer")
-      ->check(CLI::Range(int64_t{1}, kMostNewTokens))
+      ->check(CLI::Range(int64_t{1}, kMaxNewTokens))
       ->capture_default_str();
   auto& sampling = arguments.sampling;
   command
@@ -55,7 +55,7 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
                   "above 1: tokens that occurred, in the prompt too, are less likely")
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, "of the draws; the same seed gives the same answer")
-      ->check(not_negative())
+      ->check(non_negative())
       ->capture_default_str();
   command.add_flag("!--no-cache", arguments.use_cache,
                    "run the model over the whole sequence for each token; slow, for comparison");

@@ -14,45 +14,46 @@ namespace {
 
 /// The number that is all of `text`.
 template <class Number>
-std::optional<Number> number_of(std::string_view text) {
+std::optional<Number> parse_number(std::string_view text) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() ? std::optional{number} : std::nullopt;
 }
 
-std::optional<MixPart> read_part(std::string_view text) {
+std::optional<ImageMixComponent> parse_component(std::string_view text) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
-  const auto images = number_of<int64_t>(text.substr(0, colon));
-  const auto share = number_of<double>(text.substr(colon + 1));
+  const auto images = parse_number<int64_t>(text.substr(0, colon));
+  const auto share = parse_number<double>(text.substr(colon + 1));
   if (!images || *images < 0 || !share || !std::isfinite(*share) || *share <= 0) return std::nullopt;
-  return MixPart{*images, *share};
+  return ImageMixComponent{*images, *share};
 }
 
 }  // namespace
 
-std::vector<MixPart> read_mix(const std::string& text) {
-  std::vector<MixPart> mix;
+std::vector<ImageMixComponent> parse_image_mix(const std::string& text) {
+  std::vector<ImageMixComponent> mix;
   double sum = 0;
   for (size_t start = 0; start <= text.size();) {
     const size_t end = std::min(text.find(',', start), text.size());
-    const auto part = read_part(std::string_view(text).substr(start, end - start));
-    if (!part) {
+    const auto component = parse_component(std::string_view(text).substr(start, end - start));
+    if (!component) {
       throw usage_error(
           "--mix {}: must be IMAGES:SHARE of each kind of sample, such as 1:0.5,2:0.25,3:0.25, with shares greater "
           "than 0",
           text);
     }
-    if (std::ranges::find(mix, part->images, &MixPart::images) != mix.end()) {
-      throw usage_error("--mix {}: samples of {} images stand there twice; add their shares up", text, part->images);
+    if (std::ranges::find(mix, component->images, &ImageMixComponent::images) != mix.end()) {
+      throw usage_error("--mix {}: samples of {} images stand there twice; add their shares up", text,
+                        component->images);
     }
-    mix.push_back(*part);
-    sum += part->share;
+    mix.push_back(*component);
+    sum += component->share;
     start = end + 1;
   }
   if (!std::isfinite(sum)) throw usage_error("--mix {}: the shares sum up to no number; give smaller ones", text);
-  for (auto& part : mix) part.share /= sum;
-  std::ranges::sort(mix, {}, &MixPart::images);
+  for (auto& component : mix) component.share /= sum;
+  std::ranges::sort(mix, {}, &ImageMixComponent::images);
   return mix;
 }
 

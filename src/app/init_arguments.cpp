@@ -9,7 +9,7 @@
 namespace vlmtrain::app {
 
 void declare(CLI::App& command, InitArguments& arguments) {
-  command.add_option("--preset", arguments.preset, fmt::format("one of {}", fmt::join(models::preset_names(), ", ")))
+  command.add_option("--preset", arguments.preset, fmt::format("one of {}", fmt::join(models::list_presets(), ", ")))
       ->required();
   command.add_option("--out", arguments.out, "new folder for the checkpoint")->required()->check(not_empty());
   command
@@ -40,7 +40,7 @@ void declare(CLI::App& command, InitArguments& arguments) {
       "the volumes that it has positions for, in voxels: XxYxZ or one number for all three [the preset's; "
       "else a cube]");
   command.add_option("--seed", arguments.seed, "seed of the weights that start at random")
-      ->check(not_negative())
+      ->check(non_negative())
       ->capture_default_str();
   command.add_option("--dtype", arguments.dtype, "type of the random weights [float32]")
       ->check(CLI::IsMember(weight_dtype_names()));

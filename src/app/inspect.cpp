@@ -21,42 +21,43 @@ namespace vlmtrain::app {
 namespace {
 
 /// The card that memory is predicted for: one that is named.
-std::optional<planner::TargetCard> card_to_predict_for(const InspectArguments& arguments) {
-  if (arguments.card.gpu.empty() && !arguments.card.gpu_gigabytes) return std::nullopt;
-  planner::TargetCard card = card_of(arguments.card);
-  const auto past = train::past_runs(train::past_runs_file(), train::place_of_card(card.device_name));
-  if (past) train::learn(card, *past);
-  return card;
+std::optional<planner::TargetGpu> find_requested_gpu(const InspectArguments& arguments) {
+  if (arguments.gpu_flags.gpu.empty() && !arguments.gpu_flags.gpu_gigabytes) return std::nullopt;
+  planner::TargetGpu target = resolve_target_gpu(arguments.gpu_flags);
+  const auto past_runs =
+      train::load_past_runs(train::find_past_runs_file(), train::describe_gpu_environment(target.device_name));
+  if (past_runs) train::calibrate(target, *past_runs);
+  return target;
 }
 
 }  // namespace
 
 ExitCode inspect(const InspectArguments& arguments) {
-  start_log(/*quiet=*/false);
-  refuse_to_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitle});
+  init_logging(/*quiet=*/false);
+  check_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitle});
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
   if (config.model.path.empty()) throw usage_error("model.path: empty; name the checkpoint, or a preset");
   if (config.data.train.empty()) throw usage_error("data.train: empty; name the data to look at");
-  train::settle_chat_template_date_of_run(config.data, config.output.dir);
+  train::resolve_run_chat_template_date(config.data, config.output.dir);
   train::InspectionRequest request{.model = config.model.path,
                                    .decode = arguments.decode,
                                    .samples = arguments.samples,
                                    .records = arguments.records,
-                                   .card = card_to_predict_for(arguments)};
-  std::optional<report::Inspection> found;
-  with_model_folder(config, arguments.tokenizer, [&](const train::Config& own, const PresetFolder* preset) {
+                                   .target = find_requested_gpu(arguments)};
+  std::optional<report::Inspection> inspection;
+  with_model_folder(config, arguments.tokenizer, [&](const train::Config& model_config, const PresetFolder* preset) {
     if (preset != nullptr) preset->require_tokenizer();
-    found = train::inspect_data(own, request);
-    if (preset != nullptr) found->chat_template = preset->in_words(found->chat_template);
+    inspection = train::inspect_data(model_config, request);
+    if (preset != nullptr) inspection->chat_template = preset->replace_paths(inspection->chat_template);
   });
-  if (!arguments.html.empty()) io::write_file(arguments.html, report::inspection_html(*found));
+  if (!arguments.html.empty()) io::write_file(arguments.html, report::render_inspection_page(*inspection));
   if (arguments.json) {
-    fmt::print("{}\n", io::json_text(found->to_json()));
+    fmt::print("{}\n", io::to_json_string(inspection->to_json()));
   } else {
-    fmt::print("{}", report::inspection_text(*found, style_of_stdout()));
+    fmt::print("{}", report::format_inspection(*inspection, detect_stdout_style()));
   }
-  return found->ends_with;
+  return inspection->exit_code;
 }
 
 }  // namespace vlmtrain::app

@@ -14,7 +14,7 @@ namespace vlmtrain::app {
 struct InspectArguments {
   std::string config;
   std::vector<std::string> overrides;
-  PlanArguments card;  ///< of it only --gpu and --gpu-gb
+  PlanArguments gpu_flags;  ///< of it only --gpu and --gpu-gb
   std::string tokenizer;
   bool decode = false;
   int64_t samples = 3;

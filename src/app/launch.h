@@ -7,9 +7,9 @@
 namespace vlmtrain::app {
 
 /// The variable of the environment that names what started a rank.
-inline constexpr const char* kLauncher = "VLMTRAIN_LAUNCHER";
+inline constexpr const char* kLauncherVariable = "VLMTRAIN_LAUNCHER";
 /// distributed::Launch::launcher of ranks that launch_ranks() has started, which have its arguments.
-inline constexpr const char* kLaunchedByUs = "--launch";
+inline constexpr const char* kLaunchFlag = "--launch";
 
 /// Starts this very command `count` times, as the ranks of one run on this machine, each told so by torchrun's
 /// variables, and waits for them. What asks a run to stop is passed on to all. The processor's cores are shared among
@@ -17,6 +17,6 @@ inline constexpr const char* kLaunchedByUs = "--launch";
 ExitCode launch_ranks(int64_t count);
 
 /// A rank that launch_ranks() started ends with it.
-void end_with_launcher();
+void exit_when_launcher_exits();
 
 }  // namespace vlmtrain::app

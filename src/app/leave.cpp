@@ -13,8 +13,8 @@ namespace vlmtrain::app {
 
 namespace {
 
-void leave_before_the_steps(int signal) {
-  [[maybe_unused]] const auto nobody_writes = io::remove_unfinished();
+void exit_before_first_step(int signal) {
+  [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
   std::fprintf(stderr,
                "vlmtrain: stopped by signal %d before a step was done, so there is no checkpoint to write; the same "
                "command starts again\n",
@@ -23,24 +23,24 @@ void leave_before_the_steps(int signal) {
 }
 
 /// Shells tell by it that a script is to end, too.
-void end_by(int signal) {
-  [[maybe_unused]] const auto nobody_writes = io::remove_unfinished();
+void exit_by_signal(int signal) {
+  [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
   ::signal(signal, SIG_DFL);
-  sigset_t only;
-  sigemptyset(&only);
-  sigaddset(&only, signal);
-  pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, signal);
+  pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
   raise(signal);
   // A container's first process gets there: signals do not end it by themselves.
-  constexpr int kEndedBySignal = 128;
-  _exit(kEndedBySignal + signal);
+  constexpr int kSignalExitBase = 128;
+  _exit(kSignalExitBase + signal);
 }
 
 }  // namespace
 
-void leave_on_signals(std::string_view command) {
+void exit_on_signal(std::string_view command) {
   if (command == "rehearse") return;  // the run that it belongs to ends it
-  train::watch_stop_signals(command == "train" ? leave_before_the_steps : end_by);
+  train::install_stop_handlers(command == "train" ? exit_before_first_step : exit_by_signal);
 }
 
 }  // namespace vlmtrain::app

@@ -18,14 +18,14 @@ namespace fs = std::filesystem;
 constexpr const char* kOverlay = "overlay.png";
 
 /// Of "mask_12.png" 12; nothing of another name.
-std::optional<int64_t> mask_number(const fs::path& file) {
-  return file.extension() == ".png" ? number_behind("mask_", file.stem().string()) : std::nullopt;
+std::optional<int64_t> parse_mask_number(const fs::path& file) {
+  return file.extension() == ".png" ? parse_suffix_int("mask_", file.stem().string()) : std::nullopt;
 }
 
 }  // namespace
 
 void check_draws_masks(const models::Processor& processor, const std::string& checkpoint) {
-  if (processor.draws_masks()) return;
+  if (processor.predicts_masks()) return;
   throw usage_error("--mask-out: the model of {} draws no masks; leave it out, or name a checkpoint of prs_med",
                     checkpoint);
 }
@@ -38,32 +38,32 @@ void check_mask_folder(const std::string& folder) {
   }
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const fs::path name = entry.path().filename();
-    if (name == kOverlay || mask_number(name)) continue;
+    if (name == kOverlay || parse_mask_number(name)) continue;
     throw usage_error(
         "--mask-out: {} holds {}, which is no mask of an earlier answer, so nothing is written there; name a folder "
         "that is new or empty",
-        folder, printable(name.string()));
+        folder, to_printable(name.string()));
   }
   if (error) throw usage_error("--mask-out: {} cannot be read: {}; name another folder", folder, error.message());
 }
 
-std::vector<std::string> mask_files(const std::string& folder, size_t masks) {
+std::vector<std::string> make_mask_paths(const std::string& folder, size_t masks) {
   std::vector<std::string> files;
   for (size_t i = 1; i <= masks; ++i) files.push_back((fs::path(folder) / fmt::format("mask_{}.png", i)).string());
   return files;
 }
 
-void write_masks(const std::string& folder, const std::vector<std::string>& files, const at::Tensor& picture,
-                 const std::vector<at::Tensor>& masks, const std::vector<at::Tensor>& truths) {
+void write_masks(const std::string& folder, const std::vector<std::string>& files, const at::Tensor& image,
+                 const std::vector<at::Tensor>& masks, const std::vector<at::Tensor>& true_masks) {
   make_mask_folder(folder);
   for (size_t i = 0; i < masks.size(); ++i) io::write_file(files[i], image::encode_mask_png(masks[i]));
-  io::write_file(fs::path(folder) / kOverlay, image::encode_png(image::draw_beside_truth(picture, masks, truths)));
-  std::vector<fs::path> earlier;
+  io::write_file(fs::path(folder) / kOverlay, image::encode_png(image::draw_mask_comparison(image, masks, true_masks)));
+  std::vector<fs::path> stale_files;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    const auto number = mask_number(entry.path().filename());
-    if (number && *number > std::ssize(masks)) earlier.push_back(entry.path());
+    const auto number = parse_mask_number(entry.path().filename());
+    if (number && *number > std::ssize(masks)) stale_files.push_back(entry.path());
   }
-  for (const fs::path& file : earlier) fs::remove(file);
+  for (const fs::path& file : stale_files) fs::remove(file);
 }
 
 void make_mask_folder(const std::string& folder) {

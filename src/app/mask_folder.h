@@ -17,13 +17,13 @@ void check_draws_masks(const models::Processor& processor, const std::string& ch
 void check_mask_folder(const std::string& folder);
 
 /// The paths of the masks of one answer in `folder`: mask_1.png, mask_2.png, …
-std::vector<std::string> mask_files(const std::string& folder, size_t masks);
+std::vector<std::string> make_mask_paths(const std::string& folder, size_t masks);
 
-/// Writes masks, uint8 [height, width] of their picture's size, as grey PNG files to `files`, which mask_files() named,
-/// and beside them overlay.png: the picture with the masks filled and those of `truths` outlined. Masks of an earlier
-/// answer of more of them are removed.
-void write_masks(const std::string& folder, const std::vector<std::string>& files, const at::Tensor& picture,
-                 const std::vector<at::Tensor>& masks, const std::vector<at::Tensor>& truths);
+/// Writes masks, uint8 [height, width] of their picture's size, as grey PNG files to `files`, which make_mask_paths()
+/// named, and beside them overlay.png: the picture with the masks filled and those of `true_masks` outlined. Masks of
+/// an earlier answer of more of them are removed.
+void write_masks(const std::string& folder, const std::vector<std::string>& files, const at::Tensor& image,
+                 const std::vector<at::Tensor>& masks, const std::vector<at::Tensor>& true_masks);
 
 /// Makes the folder, which may be there. Throws UserError (kFailed).
 void make_mask_folder(const std::string& folder);

@@ -17,11 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kLongestName = 120;
+constexpr size_t kMaxNameLength = 120;
 
-bool is_plain(char letter) {
-  return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
-         letter == '.' || letter == '-' || letter == '_';
+bool is_file_name_character(char character) {
+  return (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
+         (character >= '0' && character <= '9') || character == '.' || character == '-' || character == '_';
 }
 
 }  // namespace
@@ -36,10 +36,10 @@ MaskOverlays::MaskOverlays(std::string folder) : folder_(std::move(folder)) {
   }
 }
 
-std::string MaskOverlays::name_for(const std::string& id) {
-  std::string plain = id.substr(0, kLongestName);
+std::string MaskOverlays::make_unique_name(const std::string& id) {
+  std::string plain = id.substr(0, kMaxNameLength);
   std::ranges::replace_if(
-      plain, [](char letter) { return !is_plain(letter); }, '_');
+      plain, [](char character) { return !is_file_name_character(character); }, '_');
   if (plain.empty() || plain.front() == '.') plain.insert(plain.begin(), '_');
   std::string name = plain;
   for (int64_t number = 2; !names_.insert(name).second; ++number) name = fmt::format("{}_{}", plain, number);
@@ -49,18 +49,18 @@ std::string MaskOverlays::name_for(const std::string& id) {
 void MaskOverlays::add(const io::Record& record, const evaluation::Answer& answer) {
   if (answer.masks.empty()) return;
   make_mask_folder(folder_);
-  std::map<int64_t, std::vector<const evaluation::DrawnMask*>> by_picture;
-  for (const auto& mask : answer.masks) by_picture[mask.image].push_back(&mask);
-  for (const auto& [place, masks] : by_picture) {
-    std::vector<at::Tensor> drawn, truths;
+  std::map<int64_t, std::vector<const evaluation::MaskPrediction*>> masks_by_image;
+  for (const auto& mask : answer.masks) masks_by_image[mask.image].push_back(&mask);
+  for (const auto& [image_index, masks] : masks_by_image) {
+    std::vector<at::Tensor> predicted, true_masks;
     for (const auto* mask : masks) {
-      drawn.push_back(mask->drawn);
-      truths.push_back(mask->truth);
+      predicted.push_back(mask->predicted);
+      true_masks.push_back(mask->truth);
     }
-    const at::Tensor picture = image::decode_image(record.images.at(static_cast<size_t>(place)));
-    io::write_file(fs::path(folder_) / (name_for(answer.id) + ".png"),
-                   image::encode_png(image::draw_beside_truth(picture, drawn, truths)));
-    ++written_;
+    const at::Tensor image = image::decode_image(record.images.at(static_cast<size_t>(image_index)));
+    io::write_file(fs::path(folder_) / (make_unique_name(answer.id) + ".png"),
+                   image::encode_png(image::draw_mask_comparison(image, predicted, true_masks)));
+    ++num_written_;
   }
 }
 

@@ -18,15 +18,15 @@ class MaskOverlays {
 
   /// Nothing where the answer has no masks.
   void add(const io::Record& record, const evaluation::Answer& answer);
-  int64_t written() const { return written_; }
+  int64_t num_written() const { return num_written_; }
 
  private:
   /// A name that no sample before has.
-  std::string name_for(const std::string& id);
+  std::string make_unique_name(const std::string& id);
 
   std::string folder_;
   std::set<std::string> names_;
-  int64_t written_ = 0;
+  int64_t num_written_ = 0;
 };
 
 }  // namespace vlmtrain::app

@@ -8,6 +8,6 @@ namespace vlmtrain::app {
 
 /// Scores of masks as `eval` prints them for people, all of them, by task and by what they show; empty where there is
 /// no mask.
-std::string mask_table(const evaluation::MaskScores& scores);
+std::string format_mask_table(const evaluation::MaskScores& scores);
 
 }  // namespace vlmtrain::app

@@ -12,19 +12,19 @@
 namespace vlmtrain::app {
 
 ExitCode merge(const MergeArguments& arguments) {
-  start_log(/*quiet=*/false);
-  const std::string adapter = train::checkpoint_in(arguments.adapter).string();
-  const models::MergedWeights weights = models::merge_adapter(
+  init_logging(/*quiet=*/false);
+  const std::string adapter = train::resolve_checkpoint(arguments.adapter).string();
+  const models::MergeStats weights = models::merge_adapter(
       adapter, arguments.out, {.base = arguments.base, .dtype = parse_weight_dtype(arguments.dtype)});
   if (arguments.json) {
-    fmt::print("{}\n", io::json_text(nlohmann::ordered_json{{"adapter", adapter},
-                                                            {"checkpoint", arguments.out},
-                                                            {"changed_weights", weights.changed},
-                                                            {"rounded_away", weights.unchanged}}));
+    fmt::print("{}\n", io::to_json_string(nlohmann::ordered_json{{"adapter", adapter},
+                                                                 {"checkpoint", arguments.out},
+                                                                 {"changed_weights", weights.num_changed},
+                                                                 {"rounded_away", weights.num_unchanged}}));
   } else {
     spdlog::info("{}: the base of {} with the adapter in its weights", arguments.out, adapter);
   }
-  return ExitCode::kDone;
+  return ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

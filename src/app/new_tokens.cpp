@@ -5,17 +5,17 @@
 
 namespace vlmtrain::app {
 
-void with_new_tokens(int64_t most, const std::function<void()>& answer) {
+void generate_or_explain_oom(int64_t max_new_tokens, const std::function<void()>& generate) {
   try {
-    answer();
+    generate();
   } catch (const std::exception& error) {
-    const auto shortage = memory::shortage_in(error);
-    if (!shortage) throw;
+    const auto out_of_memory = memory::detect_out_of_memory(error);
+    if (!out_of_memory) throw;
     throw UserError(
         ExitCode::kDoesNotFit,
         fmt::format("{} is full: keys and values of a prompt and an answer of up to {} tokens (--max-new-tokens) are "
                     "kept there; lower --max-new-tokens, or give fewer or smaller images",
-                    memory::name_of(shortage->of), most));
+                    memory::to_string(out_of_memory->kind), max_new_tokens));
   }
 }
 

@@ -7,7 +7,7 @@ ExitCode options(const OptionsArguments& arguments) {
   train::Config config;
   const OptionTable table = train::declare(config);
   fmt::print("{}", arguments.markdown ? table.to_markdown() : table.to_yaml());
-  return ExitCode::kDone;
+  return ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

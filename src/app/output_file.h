@@ -6,16 +6,16 @@ namespace vlmtrain::app {
 
 /// A file that an option names for a command's result.
 struct OutputFile {
-  std::string option;  ///< as it is typed: `--answers`
-  std::string path;    ///< empty: the option was not given
-  std::string what;    ///< the result in words: `answers of eval`
-  std::string mark;    ///< stands within the first kMarkWithin bytes of every such result, and in no input's
+  std::string option;       ///< as it is typed: `--answers`
+  std::string path;         ///< empty: the option was not given
+  std::string description;  ///< the result in words: `answers of eval`
+  std::string signature;    ///< stands within the first kSignatureBytes bytes of every such result, and in no input's
 };
 
-inline constexpr int kMarkWithin = 4096;
+inline constexpr int kSignatureBytes = 4096;
 
 /// Throws UserError (kUsage) where the path is a file already that is no earlier result of the option: a checkpoint,
 /// data set or configuration is not replaced. An empty file, and what is no regular file, may be written to.
-void refuse_to_overwrite(const OutputFile& output);
+void check_overwrite(const OutputFile& output);
 
 }  // namespace vlmtrain::app

@@ -18,41 +18,44 @@ namespace vlmtrain::app {
 
 namespace {
 
-void print(const planner::Plan& plan, const std::vector<planner::Rung>& ladder,
-           const std::optional<train::PastRuns>& past, const PlanArguments& arguments) {
+void print(const planner::Plan& plan, const std::vector<planner::SavingsRow>& savings_table,
+           const std::optional<train::PastRuns>& past_runs, const PlanArguments& arguments) {
   if (arguments.json) {
     auto json = plan.to_json();
-    json["past_runs"] = past ? past->to_json() : nlohmann::ordered_json();
-    if (arguments.compare) json["compare"] = planner::ladder_json(ladder);
-    fmt::print("{}\n", io::json_text(json));
+    json["past_runs"] = past_runs ? past_runs->to_json() : nlohmann::ordered_json();
+    if (arguments.compare) json["compare"] = planner::savings_json(savings_table);
+    fmt::print("{}\n", io::to_json_string(json));
     return;
   }
-  fmt::print("{}", report::plan_text(plan, style_of_stdout()));
-  if (arguments.compare) fmt::print("{}", report::ladder_text(ladder, style_of_stdout()));
-  if (past) fmt::print("\n{}", report::remark_text("Measured: " + past->words() + ".", style_of_stdout()));
+  fmt::print("{}", report::format_plan(plan, detect_stdout_style()));
+  if (arguments.compare) fmt::print("{}", report::format_savings_table(savings_table, detect_stdout_style()));
+  if (past_runs)
+    fmt::print("\n{}", report::format_remark("Measured: " + past_runs->description() + ".", detect_stdout_style()));
 }
 
 }  // namespace
 
 ExitCode plan(const PlanArguments& arguments) {
-  start_log(/*quiet=*/false);
-  refuse_to_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
+  init_logging(/*quiet=*/false);
+  check_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
   bool fits = false;
-  with_plan_request(arguments, [&](const planner::PlanRequest& asked) {
-    planner::PlanRequest request = asked;
-    const auto past = train::past_runs(train::past_runs_file(), train::place_of_card(request.card.device_name));
-    if (past) train::learn(request.card, *past);
+  make_plan_request(arguments, [&](const planner::PlanRequest& base_request) {
+    planner::PlanRequest request = base_request;
+    const auto past_runs = train::load_past_runs(train::find_past_runs_file(),
+                                                 train::describe_gpu_environment(request.target.device_name));
+    if (past_runs) train::calibrate(request.target, *past_runs);
     planner::Plan plan = planner::make_plan(request);
-    auto ladder = arguments.compare ? planner::compare_ladder(request, plan) : std::vector<planner::Rung>{};
-    if (past) {
-      train::learn(plan, *past);
-      train::learn(ladder, *past);
+    auto savings_table =
+        arguments.compare ? planner::make_savings_table(request, plan) : std::vector<planner::SavingsRow>{};
+    if (past_runs) {
+      train::calibrate(plan, *past_runs);
+      train::calibrate(savings_table, *past_runs);
     }
-    if (!arguments.timeline.empty()) io::write_file(arguments.timeline, report::plan_timeline_html(plan));
-    print(plan, ladder, past, arguments);
+    if (!arguments.timeline.empty()) io::write_file(arguments.timeline, report::render_plan_timeline(plan));
+    print(plan, savings_table, past_runs, arguments);
     fits = plan.fits;
   });
-  return fits ? ExitCode::kDone : ExitCode::kDoesNotFit;
+  return fits ? ExitCode::kSuccess : ExitCode::kDoesNotFit;
 }
 
 }  // namespace vlmtrain::app

@@ -21,9 +21,9 @@ void add_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag,
 }  // namespace
 
 std::vector<std::string> PlanArguments::all_overrides() const {
-  auto all = key_flags;
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  return all;
+  auto overrides_and_flags = key_flags;
+  overrides_and_flags.insert(overrides_and_flags.end(), overrides.begin(), overrides.end());
+  return overrides_and_flags;
 }
 
 void declare(CLI::App& command, PlanArguments& arguments) {
@@ -44,7 +44,7 @@ void declare(CLI::App& command, PlanArguments& arguments) {
                "none, optimizer, full, hybrid or auto; of several ranks");
   add_key_flag(command, arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");
   add_key_flag(command, arguments, "--limit-gb", "memory.limit_gb", "most memory to take, in GB of 10⁹ bytes");
-  declare_sample_arguments(command, arguments.samples);
+  declare_sample_flags(command, arguments.samples);
   command
       .add_option("--finetune", arguments.finetune,
                   fmt::format("full, or lora with lora.rank (else {}); without --model lora", kDefaultLoraRank))
@@ -55,10 +55,10 @@ void declare(CLI::App& command, PlanArguments& arguments) {
   command
       .add_option("--world-size", arguments.world_size,
                   "ranks that share a global batch, each with a GPU (docs/several-ranks.md)")
-      ->check(CLI::Range(int64_t{1}, distributed::kMostRanks))
+      ->check(CLI::Range(int64_t{1}, distributed::kMaxRanks))
       ->capture_default_str();
   command.add_option("--nodes", arguments.nodes, "machines that the ranks are on, as many on each")
-      ->check(CLI::Range(int64_t{1}, distributed::kMostRanks))
+      ->check(CLI::Range(int64_t{1}, distributed::kMaxRanks))
       ->capture_default_str();
   command
       .add_option("--network-gbit", arguments.network_gbit,

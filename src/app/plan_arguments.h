@@ -21,7 +21,7 @@ struct PlanArguments {
   std::string config;
   std::vector<std::string> key_flags;  ///< flags that are configuration keys by other names, as key=value
   std::vector<std::string> overrides;  ///< key=value; they come after the flags, so that they can be added to them
-  SampleArguments samples;
+  SampleFlags samples;
   std::string finetune;
   std::string tokenizer;
   int64_t world_size = 1;
@@ -35,7 +35,7 @@ struct PlanArguments {
   std::vector<std::string> all_overrides() const;
 
   /// Whether the samples are those of the flags and not of a data set.
-  bool describes_samples() const { return samples.any(); }
+  bool has_sample_flags() const { return samples.has_any(); }
 };
 
 /// Binds the command's options to `arguments`, which must outlive it. Of a flag that stands twice the last one counts.

@@ -17,63 +17,65 @@ namespace vlmtrain::app {
 
 namespace {
 
-planner::CommandWords words_for(const PlanArguments& arguments) {
-  planner::CommandWords words;
+planner::FlagSyntax make_flag_syntax(const PlanArguments& arguments) {
+  planner::FlagSyntax syntax;
   // The card of this machine is what it is: another one is typed as its size.
-  words.card_by_size = arguments.gpu.empty();
-  words.card = words.card_by_size ? "--gpu-gb {}" : "--gpu {}";
-  if (arguments.finetune == "full") words.adapters = "--finetune lora";
-  return words;
+  syntax.gpu_by_size = arguments.gpu.empty();
+  syntax.gpu = syntax.gpu_by_size ? "--gpu-gb {}" : "--gpu {}";
+  if (arguments.finetune == "full") syntax.lora_argument = "--finetune lora";
+  return syntax;
 }
 
 /// Everything of a request but what the samples are.
-void complete(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
+void fill_request(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
   request.workload.nodes = arguments.nodes;
   request.job.nodes = arguments.nodes;
   request.workload.network_gbit = arguments.network_gbit;
   request.model = model;
-  request.words = words_for(arguments);
+  request.flags = make_flag_syntax(arguments);
   request.with_timeline = !arguments.timeline.empty();
 }
 
-void with_data_set(const PlanArguments& arguments, const train::Config& config, const std::string& model,
-                   const planner::TargetCard& card, const std::function<void(const planner::PlanRequest&)>& use) {
-  const auto records = train::training_records(config);
+void plan_dataset(const PlanArguments& arguments, const train::Config& config, const std::string& model,
+                  const planner::TargetGpu& target, const std::function<void(const planner::PlanRequest&)>& callback) {
+  const auto records = train::open_training_records(config);
   const auto processor =
-      models::load_processor(config.model.path, train::processor_settings(config.data, config.model.adapter));
-  auto planned = train::look_at_data_to_plan(*records, *processor, config, arguments.world_size);
-  auto request = train::plan_request(config, train::job_of(config, planned.tasks), card, std::move(planned.workload));
-  request.sample_limits = train::sample_limits(*records, config, request.workload);
-  complete(request, arguments, model);
-  use(request);
+      models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
+  auto inputs = train::prepare_planning_inputs(*records, *processor, config, arguments.world_size);
+  auto request =
+      train::build_plan_request(config, train::make_job(config, inputs.tasks), target, std::move(inputs.workload));
+  request.sample_limits = train::make_sample_limits(*records, config, request.workload);
+  fill_request(request, arguments, model);
+  callback(request);
 }
 
-void with_described_samples(const PlanArguments& arguments, const train::Config& config, const std::string& model,
-                            const planner::TargetCard& card,
-                            const std::function<void(const planner::PlanRequest&)>& use) {
-  const DescribedSamples samples(arguments, config);
-  auto request = train::plan_request(config, train::job_of(config), card, samples.workload());
+void plan_synthetic_samples(const PlanArguments& arguments, const train::Config& config, const std::string& model,
+                            const planner::TargetGpu& target,
+                            const std::function<void(const planner::PlanRequest&)>& callback) {
+  const SyntheticSamples samples(arguments, config);
+  auto request = train::build_plan_request(config, train::make_job(config), target, samples.workload());
   for (const auto& remark : samples.remarks()) spdlog::warn("{}", remark);
   request.sample_limits = samples.limits();
-  complete(request, arguments, model);
-  use(request);
+  fill_request(request, arguments, model);
+  callback(request);
 }
 
 }  // namespace
 
-void with_plan_request(const PlanArguments& arguments, const std::function<void(const planner::PlanRequest&)>& use) {
-  const train::Config typed = config_of(arguments);
-  const auto plan_for = [&](const train::Config& config, const PresetFolder* preset) {
-    for (const auto& remark : models::checkpoint_remarks(config.model.path)) spdlog::warn("{}", remark);
-    const planner::TargetCard card = card_of(arguments);
-    if (config.data.train.empty() || arguments.describes_samples()) {
-      with_described_samples(arguments, config, typed.model.path, card, use);
+void make_plan_request(const PlanArguments& arguments,
+                       const std::function<void(const planner::PlanRequest&)>& callback) {
+  const train::Config parsed_config = make_plan_config(arguments);
+  const auto plan_with_model = [&](const train::Config& config, const PresetFolder* preset) {
+    for (const auto& remark : models::list_checkpoint_remarks(config.model.path)) spdlog::warn("{}", remark);
+    const planner::TargetGpu target = resolve_target_gpu(arguments);
+    if (config.data.train.empty() || arguments.has_sample_flags()) {
+      plan_synthetic_samples(arguments, config, parsed_config.model.path, target, callback);
       return;
     }
     if (preset != nullptr) preset->require_tokenizer();
-    with_data_set(arguments, config, typed.model.path, card, use);
+    plan_dataset(arguments, config, parsed_config.model.path, target, callback);
   };
-  with_model_folder(typed, arguments.tokenizer, plan_for);
+  with_model_folder(parsed_config, arguments.tokenizer, plan_with_model);
 }
 
 }  // namespace vlmtrain::app

@@ -7,8 +7,9 @@
 
 namespace vlmtrain::app {
 
-/// Hands what `vlmtrain plan` with these arguments asks of the planner to `use`, while the files of its model and of
-/// its data set are at hand. Throws UserError.
-void with_plan_request(const PlanArguments& arguments, const std::function<void(const planner::PlanRequest&)>& use);
+/// Hands what `vlmtrain plan` with these arguments asks of the planner to `callback`, while the files of its model and
+/// of its data set are at hand. Throws UserError.
+void make_plan_request(const PlanArguments& arguments,
+                       const std::function<void(const planner::PlanRequest&)>& callback);
 
 }  // namespace vlmtrain::app

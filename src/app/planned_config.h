@@ -7,10 +7,10 @@
 namespace vlmtrain::app {
 
 /// The card to plan for: one that is named, or that of this machine. Throws UserError (kUsage).
-planner::TargetCard card_of(const PlanArguments& arguments);
+planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments);
 
 /// The configuration, if there is one, with what the flags say; a 7B model with LoRA if nothing says which. Throws
 /// UserError (kUsage), also for arguments that contradict each other.
-train::Config config_of(const PlanArguments& arguments);
+train::Config make_plan_config(const PlanArguments& arguments);
 
 }  // namespace vlmtrain::app

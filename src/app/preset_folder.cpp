@@ -10,8 +10,9 @@ namespace vlmtrain::app {
 namespace {
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (size_t place = text.find(from); place != std::string::npos; place = text.find(from, place + to.size())) {
-    text.replace(place, from.size(), to);
+  for (size_t position = text.find(from); position != std::string::npos;
+       position = text.find(from, position + to.size())) {
+    text.replace(position, from.size(), to);
   }
 }
 
@@ -37,31 +38,31 @@ void PresetFolder::require_tokenizer() const {
       "preset {} comes without a tokenizer, which the samples of data.train are measured with: give the tokenizer.json "
       "of {} with --tokenizer FILE, or a folder with the checkpoint as model.path; or describe the samples, such as "
       "with --images 1 --text-tokens 256",
-      preset_, models::tokenizer_source(preset_));
+      preset_, models::get_tokenizer_source(preset_));
 }
 
-std::string PresetFolder::in_words(std::string text) const {
+std::string PresetFolder::replace_paths(std::string text) const {
   if (!tokenizer_.empty()) replace_all(text, (folder_.path() / "tokenizer.json").string(), tokenizer_);
   replace_all(text, folder_.path().string(), preset_);
   return text;
 }
 
 void with_model_folder(train::Config config, const std::string& tokenizer,
-                       const std::function<void(const train::Config& config, const PresetFolder* preset)>& use) {
+                       const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback) {
   const std::string model = config.model.path;
   if (std::filesystem::exists(model)) {
     if (!tokenizer.empty()) {
       throw usage_error("--tokenizer: {} is a folder, whose own tokenizer.json is taken; leave it out", model);
     }
-    use(config, nullptr);
+    callback(config, nullptr);
     return;
   }
   const PresetFolder preset(model, tokenizer);
   config.model.path = preset.path().string();
   try {
-    use(config, &preset);
+    callback(config, &preset);
   } catch (const UserError& error) {
-    throw UserError(error.code(), preset.in_words(error.what()));
+    throw UserError(error.code(), preset.replace_paths(error.what()));
   }
 }
 

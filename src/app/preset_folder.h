@@ -19,7 +19,7 @@ class PresetFolder {
   /// Throws UserError (kUsage) that says which one to give.
   void require_tokenizer() const;
   /// The text with the preset's name, and the tokenizer's, instead of files in the folder.
-  std::string in_words(std::string text) const;
+  std::string replace_paths(std::string text) const;
 
  private:
   std::string preset_;
@@ -27,10 +27,10 @@ class PresetFolder {
   TemporaryFolder folder_;
 };
 
-/// Calls `use` with `config` whose model.path is a folder: its own, or, where it names a preset, that of `preset`,
-/// which is null else. A UserError of `use` comes out in the user's words. Throws UserError (kUsage) for a `tokenizer`
-/// beside a folder.
+/// Calls `callback` with `config` whose model.path is a folder: its own, or, where it names a preset, that of `preset`,
+/// which is null else. A UserError of `callback` comes out in the user's words. Throws UserError (kUsage) for a
+/// `tokenizer` beside a folder.
 void with_model_folder(train::Config config, const std::string& tokenizer,
-                       const std::function<void(const train::Config& config, const PresetFolder* preset)>& use);
+                       const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback);
 
 }  // namespace vlmtrain::app

@@ -5,10 +5,10 @@
 namespace vlmtrain::app {
 
 ExitCode report(const ReportArguments& arguments) {
-  start_log(/*quiet=*/false);
+  init_logging(/*quiet=*/false);
   report::write_run_report(arguments.folder);
   spdlog::info("{}/report.html is written", arguments.folder);
-  return ExitCode::kDone;
+  return ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

@@ -28,37 +28,37 @@ namespace vlmtrain::app {
 
 namespace {
 
-struct CommandEntry {
+struct CommandRunner {
   const char* name;
-  ExitCode (*act)(const Arguments& all);
+  ExitCode (*run)(const Arguments& arguments);
 };
 
-constexpr CommandEntry kCommands[] = {
-    {"train", [](const Arguments& all) { return train(all.train); }},
-    {"plan", [](const Arguments& all) { return plan(all.plan); }},
-    {"inspect", [](const Arguments& all) { return inspect(all.inspect); }},
-    {"doctor", [](const Arguments& all) { return doctor(all.doctor); }},
-    {"init", [](const Arguments& all) { return init(all.init); }},
-    {"eval", [](const Arguments& all) { return eval(all.eval); }},
-    {"generate", [](const Arguments& all) { return generate(all.generate); }},
-    {"merge", [](const Arguments& all) { return merge(all.merge); }},
-    {"options", [](const Arguments& all) { return options(all.options); }},
-    {"report", [](const Arguments& all) { return report(all.report); }},
-    {"rehearse", [](const Arguments& /*all*/) { return rehearse(); }},
+constexpr CommandRunner kCommands[] = {
+    {"train", [](const Arguments& arguments) { return train(arguments.train); }},
+    {"plan", [](const Arguments& arguments) { return plan(arguments.plan); }},
+    {"inspect", [](const Arguments& arguments) { return inspect(arguments.inspect); }},
+    {"doctor", [](const Arguments& arguments) { return doctor(arguments.doctor); }},
+    {"init", [](const Arguments& arguments) { return init(arguments.init); }},
+    {"eval", [](const Arguments& arguments) { return eval(arguments.eval); }},
+    {"generate", [](const Arguments& arguments) { return generate(arguments.generate); }},
+    {"merge", [](const Arguments& arguments) { return merge(arguments.merge); }},
+    {"options", [](const Arguments& arguments) { return options(arguments.options); }},
+    {"report", [](const Arguments& arguments) { return report(arguments.report); }},
+    {"rehearse", [](const Arguments& /*all*/) { return dry_run(); }},
 };
 
-bool is_thread_that_cannot_start(const std::exception& error) {
-  const auto* const failed = dynamic_cast<const std::system_error*>(&error);
-  return failed != nullptr && failed->code() == std::errc::resource_unavailable_try_again;
+bool is_thread_start_failure(const std::exception& error) {
+  const auto* const system_error = dynamic_cast<const std::system_error*>(&error);
+  return system_error != nullptr && system_error->code() == std::errc::resource_unavailable_try_again;
 }
 
 /// What LibTorch and the system throw: memory that ran out, a device that failed, or else a bug.
-ExitCode report_unforeseen(const std::exception& error) {
-  if (const auto shortage = memory::shortage_in(error)) {
-    const bool on_host = shortage->of == memory::Scarce::kHost;
+ExitCode report_unexpected_error(const std::exception& error) {
+  if (const auto out_of_memory = memory::detect_out_of_memory(error)) {
+    const bool on_host = out_of_memory->kind == memory::MemoryKind::kHost;
     std::fprintf(stderr, "vlmtrain: error: %s is full: %s; free memory there%s, or take a smaller model\n",
-                 std::string(memory::name_of(shortage->of)).c_str(), printable(shortage->reason).c_str(),
-                 on_host ? ", ask for more (SLURM's --mem)" : "");
+                 std::string(memory::to_string(out_of_memory->kind)).c_str(),
+                 to_printable(out_of_memory->reason).c_str(), on_host ? ", ask for more (SLURM's --mem)" : "");
     return ExitCode::kDoesNotFit;
   }
   if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
@@ -66,14 +66,14 @@ ExitCode report_unforeseen(const std::exception& error) {
         stderr,
         "vlmtrain: error: the device failed: %s; start again, and training goes on from its last checkpoint; if "
         "it happens again, look at the driver's log (dmesg) and try another device\n",
-        printable(first_line(error.what())).c_str());
+        to_printable(get_first_line(error.what())).c_str());
     return ExitCode::kFailed;
   }
-  if (is_thread_that_cannot_start(error)) {
-    std::fprintf(stderr, "vlmtrain: error: %s\n", kNoThread);
+  if (is_thread_start_failure(error)) {
+    std::fprintf(stderr, "vlmtrain: error: %s\n", kThreadLimitMessage);
     return ExitCode::kFailed;
   }
-  std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", printable_message(error.what()).c_str());
+  std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", to_printable_message(error.what()).c_str());
   return ExitCode::kFailed;
 }
 
@@ -81,44 +81,44 @@ ExitCode report_unforeseen(const std::exception& error) {
 ExitCode report_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
-  } catch (const SaidElsewhere& error) {
+  } catch (const AlreadyReported& error) {
     return error.code();
   } catch (const UserError& error) {
-    return say(error);
+    return report_user_error(error);
   } catch (const std::filesystem::filesystem_error& error) {
     std::fprintf(stderr, "vlmtrain: error: %s; check the path, its permissions and the free space\n",
-                 printable_message(error.what()).c_str());
+                 to_printable_message(error.what()).c_str());
     return ExitCode::kFailed;
   } catch (const std::exception& error) {
-    return report_unforeseen(error);
+    return report_unexpected_error(error);
   }
 }
 
-ExitCode act(const CommandLine& line) {
-  ExitCode code = ExitCode::kDone;
+ExitCode run_command(const CommandLine& command_line) {
+  ExitCode code = ExitCode::kSuccess;
   std::exception_ptr failure;
   try {
-    leave_on_signals(line.command());
-    memory::keep_threads_to_quota();
-    const auto* const command = std::ranges::find(kCommands, line.command(), &CommandEntry::name);
-    VLMTRAIN_CHECK(command != std::end(kCommands), "{} does nothing", line.command());
-    code = command->act(line.arguments());
+    exit_on_signal(command_line.command());
+    memory::limit_threads_to_quota();
+    const auto* const command = std::ranges::find(kCommands, command_line.command(), &CommandRunner::name);
+    VLMTRAIN_CHECK(command != std::end(kCommands), "{} does nothing", command_line.command());
+    code = command->run(command_line.arguments());
   } catch (...) {
     failure = std::current_exception();
   }
-  const ExitCode printed = after_printing(code);
-  return failure && printed == ExitCode::kDone ? report_error(failure) : printed;
+  const ExitCode flush_code = flush_stdout(code);
+  return failure && flush_code == ExitCode::kSuccess ? report_error(failure) : flush_code;
 }
 
 }  // namespace
 
 int run(std::vector<std::string> arguments) {
-  open_closed_streams();
+  reopen_closed_streams();
   // A write above the limit of `ulimit -f` is an error like a full disk, with a message; it must not kill.
   std::signal(SIGXFSZ, SIG_IGN);
-  CommandLine line;
-  const auto answered = line.parse(std::move(arguments));
-  return static_cast<int>(answered ? *answered : act(line));
+  CommandLine command_line;
+  const auto exit_code = command_line.parse(std::move(arguments));
+  return static_cast<int>(exit_code ? *exit_code : run_command(command_line));
 }
 
 }  // namespace vlmtrain::app

@@ -12,11 +12,11 @@ namespace vlmtrain::app {
 
 /// The card of `virtual:NAME`, such as virtual:h100; nothing for another device. Throws UserError (kUsage) for a name
 /// that is not in the table of GPUs.
-std::optional<planner::VirtualCard> virtual_card(const std::string& device);
+std::optional<planner::VirtualGpu> parse_virtual_gpu(const std::string& device);
 
 /// What `device` is for one rank of several: of cuda and auto, where this process sees several cards, the one with the
 /// number that the rank has on its machine. Throws UserError (kUsage) where it has no card of its own.
-std::string device_of_rank(const std::string& device, const distributed::Launch& launch);
+std::string choose_rank_device(const std::string& device, const distributed::Launch& launch);
 
 /// As memory::open_device; a process on a virtual card opens that. Throws UserError (kUsage) in a process that has the
 /// stand-ins for the CUDA libraries although a real card is asked for.

@@ -4,7 +4,7 @@
 
 namespace vlmtrain::app {
 
-void declare_sample_arguments(CLI::App& command, SampleArguments& arguments) {
+void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   const auto add = [&](const char* flag, auto& value, const char* description) {
     return command.add_option(flag, value, description)->take_last();
   };

@@ -9,7 +9,7 @@
 namespace vlmtrain::app {
 
 /// The flags of `vlmtrain plan` that describe samples, instead of a data set.
-struct SampleArguments {
+struct SampleFlags {
   std::optional<int64_t> images;
   std::string image_size;
   std::string mix;
@@ -23,13 +23,13 @@ struct SampleArguments {
   std::optional<int64_t> answer_tokens;
 
   /// Whether any was given.
-  bool any() const {
+  bool has_any() const {
     return images || volumes || masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
            !mix.empty() || !video_size.empty() || !volume_size.empty();
   }
 };
 
 /// Binds the flags to `arguments`, which must outlive the command. Of a flag that stands twice the last one counts.
-void declare_sample_arguments(CLI::App& command, SampleArguments& arguments);
+void declare_sample_flags(CLI::App& command, SampleFlags& arguments);
 
 }  // namespace vlmtrain::app

@@ -12,7 +12,7 @@
 
 namespace vlmtrain::app {
 
-void open_closed_streams() {
+void reopen_closed_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
     // The least free number is the stream's own. Stdout's is not for writing.
@@ -20,12 +20,12 @@ void open_closed_streams() {
   }
 }
 
-ExitCode after_printing(ExitCode code) {
+ExitCode flush_stdout(ExitCode code) {
   errno = 0;
   std::cout.flush();  // hands on to stdout
   std::fflush(stdout);
   int error = errno;
-  train::wait_if_leaving();  // what the lack of a reader does
+  train::wait_if_exiting();  // what the lack of a reader does
   if (std::ferror(stdout) == 0) return code;
   // A line before the last may have met it first; what stands in the way of one more byte is the same.
   if (error == 0 && write(STDOUT_FILENO, "\n", 1) < 0) error = errno;

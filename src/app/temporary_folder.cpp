@@ -17,7 +17,7 @@ TemporaryFolder::TemporaryFolder() {
                     std::strerror(errno));
   }
   path_ = name;
-  unfinished_.emplace(path_);
+  cleanup_.emplace(path_);
 }
 
 TemporaryFolder::~TemporaryFolder() {

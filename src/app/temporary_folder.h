@@ -20,7 +20,7 @@ class TemporaryFolder {
 
  private:
   std::filesystem::path path_;
-  std::optional<io::Unfinished> unfinished_;
+  std::optional<io::TempFileCleanup> cleanup_;
 };
 
 }  // namespace vlmtrain::app

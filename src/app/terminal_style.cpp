@@ -12,7 +12,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-std::string_view environment(const char* name) {
+std::string_view get_environment(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
@@ -21,21 +21,21 @@ std::string_view environment(const char* name) {
 bool locale_is_utf8() {
   const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);
   if (locale == nullptr) return false;
-  const bool utf8 = std::string_view(nl_langinfo_l(CODESET, locale)) == "UTF-8";
+  const bool is_utf8 = std::string_view(nl_langinfo_l(CODESET, locale)) == "UTF-8";
   freelocale(locale);
-  return utf8;
+  return is_utf8;
 }
 
 }  // namespace
 
-report::TextStyle style_of_stdout() {
+report::TextStyle detect_stdout_style() {
   report::TextStyle style;
-  const bool dumb = environment("TERM") == "dumb";
-  const bool terminal = isatty(STDOUT_FILENO) == 1;
-  style.colour = terminal && !dumb && environment("NO_COLOR").empty();
-  style.unicode = locale_is_utf8() && !(terminal && dumb);
+  const bool is_dumb = get_environment("TERM") == "dumb";
+  const bool is_terminal = isatty(STDOUT_FILENO) == 1;
+  style.color = is_terminal && !is_dumb && get_environment("NO_COLOR").empty();
+  style.unicode = locale_is_utf8() && !(is_terminal && is_dumb);
   winsize size{};
-  if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+  if (is_terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
   return style;
 }
 

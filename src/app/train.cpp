@@ -25,42 +25,42 @@ namespace vlmtrain::app {
 namespace {
 
 /// As the run goes on: the word is for one change, and would let the next one pass unasked.
-std::string resolved(train::Config& config, const OptionTable& options) {
-  const train::Resume word = config.resume;
-  if (word == train::Resume::kChanged) config.resume = train::Resume::kAuto;
+std::string to_resolved_yaml(train::Config& config, const OptionTable& options) {
+  const train::ResumePolicy policy = config.resume;
+  if (policy == train::ResumePolicy::kChanged) config.resume = train::ResumePolicy::kAuto;
   std::string yaml = options.to_yaml();
-  config.resume = word;
+  config.resume = policy;
   return yaml;
 }
 
 /// What every rank would find is said once.
 void check_before_launch(const TrainArguments& arguments) {
-  std::error_code unknown;
-  if (!std::filesystem::is_regular_file(arguments.config, unknown) &&
-      std::filesystem::exists(arguments.config, unknown)) {
+  std::error_code ignored_error;
+  if (!std::filesystem::is_regular_file(arguments.config, ignored_error) &&
+      std::filesystem::exists(arguments.config, ignored_error)) {
     throw usage_error("--config {}: with --launch each rank reads it, so it has to be a file", arguments.config);
   }
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
-  train::check_keys(config);
-  train::check_ranks(config, arguments.launch);
-  static_cast<void>(virtual_card(arguments.device));
+  train::check_config(config);
+  train::check_world_size(config, arguments.launch);
+  static_cast<void>(parse_virtual_gpu(arguments.device));
 }
 
 /// Variables of another launcher would be taken for this process's place in its ranks, also where they are left over.
-void refuse_other_launch(int64_t count) {
-  const char* const own = std::getenv(kLauncher);
-  if (own != nullptr && std::string_view(own) == kLaunchedByUs) return;
+void check_no_other_launcher(int64_t count) {
+  const char* const launcher = std::getenv(kLauncherVariable);
+  if (launcher != nullptr && std::string_view(launcher) == kLaunchFlag) return;
   for (const char* variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* const value = std::getenv(variable);
     const bool is_slurm = std::string_view(variable).starts_with("SLURM");
     if (is_slurm && std::getenv("SLURM_STEP_ID") == nullptr) continue;
-    if (value == nullptr || number_behind("", value).value_or(0) <= 1) continue;
+    if (value == nullptr || parse_suffix_int("", value).value_or(0) <= 1) continue;
     const bool is_torchrun = std::string_view(variable) == "WORLD_SIZE";
     throw usage_error(
         "--launch {}: {}={} is set, as {} sets it for each rank that it starts; leave out --launch where it has "
         "started this process, or unset {} where it is left over",
-        count, variable, excerpt(value),
+        count, variable, make_excerpt(value),
         is_torchrun ? "torchrun"
         : is_slurm  ? "srun"
                     : "mpirun",
@@ -71,35 +71,37 @@ void refuse_other_launch(int64_t count) {
 }  // namespace
 
 ExitCode train(const TrainArguments& arguments) {
-  start_log(arguments.quiet);
-  if (arguments.launch > 1) refuse_other_launch(arguments.launch);
-  const auto launch = distributed::launch_of_process();
+  init_logging(arguments.quiet);
+  if (arguments.launch > 1) check_no_other_launcher(arguments.launch);
+  const auto launch = distributed::get_process_launch();
   if (launch) {
-    end_with_launcher();
+    exit_when_launcher_exits();
   } else if (arguments.launch > 1) {
     check_before_launch(arguments);
     return launch_ranks(arguments.launch);
   }
-  const bool reports = !launch || launch->rank == 0;
+  const bool is_reporting_rank = !launch || launch->rank == 0;
   // What starts the program once more comes before the configuration: one from a pipe can be read once.
-  if (const auto card = virtual_card(arguments.device); card && !planner::on_virtual_card()) planner::restart_on(*card);
-  const at::Device device = open_device(launch ? device_of_rank(arguments.device, *launch) : arguments.device);
-  if (device.is_cpu()) restart_with_openmp_waiting();
+  if (const auto virtual_gpu = parse_virtual_gpu(arguments.device); virtual_gpu && !planner::is_on_virtual_gpu())
+    planner::restart_on_virtual_gpu(*virtual_gpu);
+  const at::Device device = open_device(launch ? choose_rank_device(arguments.device, *launch) : arguments.device);
+  if (device.is_cpu()) restart_with_openmp_wait_policy();
   train::Config config;
   OptionTable options = train::declare(config);
   options.read(arguments.config, arguments.overrides);
   train::check_run_files(config, arguments.config);
-  train::settle_chat_template_date_of_run(config.data, config.output.dir);
-  const auto summary = train::train(config, resolved(config, options), device, arguments.quiet || !reports, launch);
-  if (arguments.json && reports) {
+  train::resolve_run_chat_template_date(config.data, config.output.dir);
+  const auto summary =
+      train::train(config, to_resolved_yaml(config, options), device, arguments.quiet || !is_reporting_rank, launch);
+  if (arguments.json && is_reporting_rank) {
     fmt::print("{}\n", summary.to_json());
   } else if (!arguments.quiet) {
     spdlog::info("{} steps done; checkpoint: {}", summary.steps,
-                 summary.checkpoint           ? summary.checkpoint->string()
-                 : planner::on_virtual_card() ? "none, the card is virtual"
-                                              : "none");
+                 summary.checkpoint             ? summary.checkpoint->string()
+                 : planner::is_on_virtual_gpu() ? "none, the card is virtual"
+                                                : "none");
   }
-  return summary.stopped ? ExitCode::kStopped : ExitCode::kDone;
+  return summary.stopped ? ExitCode::kStopped : ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

@@ -4,7 +4,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr int64_t kMostRanksHere = 1024;
+constexpr int64_t kMaxLocalRanks = 1024;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ void declare(CLI::App& command, TrainArguments& arguments) {
   command
       .add_option("--launch", arguments.launch,
                   "train in so many processes of this machine; torchrun and srun start them without it")
-      ->check(CLI::Range(int64_t{1}, kMostRanksHere))
+      ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
       ->capture_default_str();
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
   command.add_flag("--quiet", arguments.quiet, "no progress, warnings only");

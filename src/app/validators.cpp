@@ -8,7 +8,7 @@ CLI::Validator not_empty() {
   return {[](const std::string& value) { return std::string(value.empty() ? "is empty; give a value" : ""); }, ""};
 }
 
-CLI::Validator not_negative() {
+CLI::Validator non_negative() {
   return {[](const std::string& value) {
             return std::string(value.starts_with('-') ? value + ": must be a whole number of at least 0" : "");
           },

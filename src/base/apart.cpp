@@ -20,10 +20,10 @@ namespace vlmtrain {
 
 namespace {
 
-using ApartClock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 /// All that the copy does.
-[[noreturn]] void be_the_copy(const std::function<void()>& work, const std::array<int, 2>& pipe, pid_t parent) {
+[[noreturn]] void run_child(const std::function<void()>& work, const std::array<int, 2>& pipe, pid_t parent) {
   // A handler of the parent's would speak to its threads.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(signal, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -36,14 +36,15 @@ using ApartClock = std::chrono::steady_clock;
   _exit(0);
 }
 
-/// Up to the end of what is written, or to `end`; whether the end of it was reached.
-bool read_all(int descriptor, ApartClock::time_point end, std::string& text) {
+/// Up to the end of what is written, or to `deadline`; whether the end of it was reached.
+bool read_until_eof(int descriptor, SteadyClock::time_point deadline, std::string& text) {
   std::array<char, 4096> buffer{};
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - ApartClock::now()).count();
-    if (left <= 0) return false;
+    const auto remaining_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - SteadyClock::now()).count();
+    if (remaining_ms <= 0) return false;
     pollfd ready{.fd = descriptor, .events = POLLIN, .revents = 0};
-    if (poll(&ready, 1, static_cast<int>(left)) <= 0) continue;
+    if (poll(&ready, 1, static_cast<int>(remaining_ms)) <= 0) continue;
     const ssize_t count = read(descriptor, buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return true;
@@ -52,46 +53,46 @@ bool read_all(int descriptor, ApartClock::time_point end, std::string& text) {
 }
 
 /// False where the process does not end even so: one that waits for a driver cannot be ended.
-bool has_ended(pid_t process, int& status, ApartClock::time_point end) {
+bool wait_until_exit(pid_t pid, int& status, SteadyClock::time_point deadline) {
   for (;;) {
-    const pid_t found = waitpid(process, &status, WNOHANG);
-    if (found == process || (found < 0 && errno != EINTR)) return true;
-    if (ApartClock::now() > end) return false;
+    const pid_t waited_pid = waitpid(pid, &status, WNOHANG);
+    if (waited_pid == pid || (waited_pid < 0 && errno != EINTR)) return true;
+    if (SteadyClock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
 }  // namespace
 
-std::string ApartResult::ending() const {
-  if (late) return "did not end in time";
+std::string SubprocessResult::describe_exit() const {
+  if (timed_out) return "did not end in time";
   if (signal != 0) return fmt::format("was ended by signal {} ({})", signal, strsignal(signal));
   return fmt::format("ended with exit code {}", exit_code);
 }
 
-ApartResult do_apart(const std::function<void()>& work, double most_seconds) {
+SubprocessResult run_in_subprocess(const std::function<void()>& work, double timeout_seconds) {
   std::array<int, 2> pipe{};
   if (pipe2(pipe.data(), O_CLOEXEC) != 0) throw run_error("no pipe can be made: {}", std::strerror(errno));
   std::fflush(nullptr);
   const pid_t parent = getpid();
-  const pid_t copy = fork();
-  if (copy == 0) be_the_copy(work, pipe, parent);
+  const pid_t child = fork();
+  if (child == 0) run_child(work, pipe, parent);
   close(pipe[1]);
-  if (copy < 0) {
+  if (child < 0) {
     const int error = errno;
     close(pipe[0]);
     throw run_error("no further process can be started: {}; see ulimit -u", std::strerror(error));
   }
-  ApartResult result;
-  const auto end =
-      ApartClock::now() + std::chrono::duration_cast<ApartClock::duration>(std::chrono::duration<double>(most_seconds));
-  result.late = !read_all(pipe[0], end, result.out);
+  SubprocessResult result;
+  const auto deadline = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
+                                                 std::chrono::duration<double>(timeout_seconds));
+  result.timed_out = !read_until_eof(pipe[0], deadline, result.stdout_text);
   close(pipe[0]);
   int status = 0;
-  if (!result.late) result.late = !has_ended(copy, status, end);
-  if (result.late) {
-    kill(copy, SIGKILL);
-    has_ended(copy, status, ApartClock::now() + std::chrono::seconds(1));
+  if (!result.timed_out) result.timed_out = !wait_until_exit(child, status, deadline);
+  if (result.timed_out) {
+    kill(child, SIGKILL);
+    wait_until_exit(child, status, SteadyClock::now() + std::chrono::seconds(1));
     return result;
   }
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);

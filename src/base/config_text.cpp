@@ -14,27 +14,27 @@ namespace vlmtrain {
 
 namespace {
 
-constexpr size_t kMostBytes = size_t{16} << 20;
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
-bool is_own_descriptor(const std::filesystem::path& path) {
+bool is_inherited_descriptor(const std::filesystem::path& path) {
   const std::string name = path.string();
   return name == "/dev/stdin" || name.starts_with("/dev/fd/") || name.starts_with("/proc/self/fd/");
 }
 
-void refuse_other_kinds(const std::filesystem::path& path) {
-  const std::string_view kind = kind_if_no_file(path);
-  if (kind.empty() || (is_own_descriptor(path) && kind != "a folder")) return;
+void refuse_special_files(const std::filesystem::path& path) {
+  const std::string_view kind = describe_non_regular_file(path);
+  if (kind.empty() || (is_inherited_descriptor(path) && kind != "a folder")) return;
   throw usage_error("{}: is {}; give an existing file to --config, or /dev/stdin", path.string(), kind);
 }
 
 /// At most `bytes` of it: a pipe may have no end.
-std::string start_of(std::istream& file, size_t bytes) {
+std::string read_prefix(std::istream& file, size_t bytes) {
   std::string text;
-  constexpr size_t kPiece = size_t{1} << 16;
+  constexpr size_t kChunkBytes = size_t{1} << 16;
   while (file && text.size() < bytes) {
     const size_t size = text.size();
-    text.resize(size + kPiece);
-    file.read(text.data() + size, kPiece);
+    text.resize(size + kChunkBytes);
+    file.read(text.data() + size, kChunkBytes);
     text.resize(size + static_cast<size_t>(file.gcount()));
   }
   return text;
@@ -43,26 +43,26 @@ std::string start_of(std::istream& file, size_t bytes) {
 }  // namespace
 
 std::string read_config_text(const std::filesystem::path& path) {
-  refuse_other_kinds(path);
+  refuse_special_files(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) throw usage_error("{}: cannot be read; give an existing file to --config", path.string());
-  std::string text = start_of(file, kMostBytes + 1);
+  std::string text = read_prefix(file, kMaxConfigBytes + 1);
   if (file.bad()) throw usage_error("{}: cannot be read to its end; check the disk or network", path.string());
-  if (text.size() > kMostBytes) {
-    throw usage_error("{}: is longer than {} bytes; give a configuration to --config", path.string(), kMostBytes);
+  if (text.size() > kMaxConfigBytes) {
+    throw usage_error("{}: is longer than {} bytes; give a configuration to --config", path.string(), kMaxConfigBytes);
   }
-  constexpr std::string_view kMark = "\xEF\xBB\xBF";
-  if (text.starts_with(kMark)) text.erase(0, kMark.size());
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
     throw usage_error("{0}: is UTF-16; write it as UTF-8: iconv -f UTF-16 -t UTF-8 {0}", path.string());
   }
   return text;
 }
 
-std::string why_no_yaml(std::string_view text, int line, std::string_view reason) {
-  const auto text_of_line = [&](int wanted) {
+std::string describe_yaml_error(std::string_view text, int line, std::string_view reason) {
+  const auto get_line = [&](int line_index) {
     std::string_view rest = text;
-    for (int i = 0; i < wanted && !rest.empty(); ++i) {
+    for (int i = 0; i < line_index && !rest.empty(); ++i) {
       rest.remove_prefix(std::min(rest.find('\n'), rest.size() - 1) + 1);
     }
     return rest.substr(0, rest.find('\n'));
@@ -70,7 +70,7 @@ std::string why_no_yaml(std::string_view text, int line, std::string_view reason
   // The parser names the line where it gave up, at times the one behind the cause.
   for (const int candidate : {line, line - 1}) {
     if (candidate < 0) continue;
-    const std::string_view content = text_of_line(candidate);
+    const std::string_view content = get_line(candidate);
     if (content.substr(0, content.find_first_not_of(" \t")).find('\t') != std::string_view::npos) {
       return fmt::format("{} is indented with a tab; YAML takes spaces only",
                          candidate == line ? "this line" : "the line above");
@@ -82,7 +82,7 @@ std::string why_no_yaml(std::string_view text, int line, std::string_view reason
         "quotes",
         reason);
   }
-  return fmt::format("is not YAML: {}", excerpt(reason));
+  return fmt::format("is not YAML: {}", make_excerpt(reason));
 }
 
 }  // namespace vlmtrain

@@ -12,6 +12,6 @@ namespace vlmtrain {
 std::string read_config_text(const std::filesystem::path& path);
 
 /// Why `text` is no YAML, in a person's words; `line` counts from 0, `reason` is yaml-cpp's.
-std::string why_no_yaml(std::string_view text, int line, std::string_view reason);
+std::string describe_yaml_error(std::string_view text, int line, std::string_view reason);
 
 }  // namespace vlmtrain

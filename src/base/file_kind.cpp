@@ -8,10 +8,10 @@
 
 namespace vlmtrain {
 
-std::string_view kind_if_no_file(const std::filesystem::path& path) {
+std::string_view describe_non_regular_file(const std::filesystem::path& path) {
   using std::filesystem::file_type;
-  std::error_code unknown;
-  switch (std::filesystem::status(path, unknown).type()) {
+  std::error_code error;
+  switch (std::filesystem::status(path, error).type()) {
     case file_type::directory:
       return "a folder";
     case file_type::fifo:
@@ -28,25 +28,25 @@ std::string_view kind_if_no_file(const std::filesystem::path& path) {
 
 namespace {
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char letter) { return std::tolower(letter); });
+std::string to_lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text;
 }
 
 }  // namespace
 
-bool is_named_like_a_picture(const std::filesystem::path& file) {
-  constexpr std::array<std::string_view, 8> kEndings{".jpg",   ".jpeg", ".jpe", ".jfif",
-                                                     ".pjpeg", ".pjp",  ".png", ".webp"};
-  return std::ranges::find(kEndings, lower(file.extension().string())) != kEndings.end();
+bool has_image_extension(const std::filesystem::path& file) {
+  constexpr std::array<std::string_view, 8> kExtensions{".jpg",   ".jpeg", ".jpe", ".jfif",
+                                                        ".pjpeg", ".pjp",  ".png", ".webp"};
+  return std::ranges::find(kExtensions, to_lower(file.extension().string())) != kExtensions.end();
 }
 
 bool is_hidden(const std::filesystem::path& file) {
   return file.filename().native().starts_with('.');
 }
 
-bool is_named_like_a_volume(const std::filesystem::path& file) {
-  const std::string name = lower(file.filename().string());
+bool has_nifti_extension(const std::filesystem::path& file) {
+  const std::string name = to_lower(file.filename().string());
   return name.ends_with(".nii") || name.ends_with(".nii.gz");
 }
 

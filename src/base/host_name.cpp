@@ -6,7 +6,7 @@
 
 namespace vlmtrain {
 
-std::string host_name() {
+std::string get_host_name() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }

@@ -15,20 +15,22 @@ namespace vlmtrain {
 namespace {
 
 /// The message, in which names may be anything.
-class PrintableMessage final : public spdlog::custom_flag_formatter {
+class PrintableMessageFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
-    const std::string text = printable_message({message.payload.data(), message.payload.size()});
+    const std::string text = to_printable_message({message.payload.data(), message.payload.size()});
     out.append(text.data(), text.data() + text.size());
   }
 
-  std::unique_ptr<spdlog::custom_flag_formatter> clone() const override { return std::make_unique<PrintableMessage>(); }
+  std::unique_ptr<spdlog::custom_flag_formatter> clone() const override {
+    return std::make_unique<PrintableMessageFlag>();
+  }
 };
 
-void log_to(const spdlog::sink_ptr& sink, spdlog::level::level_enum level) {
+void install_logger(const spdlog::sink_ptr& sink, spdlog::level::level_enum level) {
   auto logger = std::make_shared<spdlog::logger>("vlmtrain", sink);
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<PrintableMessage>('*').set_pattern("%H:%M:%S %^%l%$ %*");
+  formatter->add_flag<PrintableMessageFlag>('*').set_pattern("%H:%M:%S %^%l%$ %*");
   logger->set_formatter(std::move(formatter));
   logger->set_level(level);
   logger->flush_on(spdlog::level::info);
@@ -37,12 +39,14 @@ void log_to(const spdlog::sink_ptr& sink, spdlog::level::level_enum level) {
 
 }  // namespace
 
-void start_log(bool quiet) {
-  log_to(std::make_shared<spdlog::sinks::stderr_color_sink_mt>(), quiet ? spdlog::level::warn : spdlog::level::info);
+void init_logging(bool quiet) {
+  install_logger(std::make_shared<spdlog::sinks::stderr_color_sink_mt>(),
+                 quiet ? spdlog::level::warn : spdlog::level::info);
 }
 
 void log_to_file(const std::filesystem::path& file) {
-  log_to(std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string(), /*truncate=*/false), spdlog::level::info);
+  install_logger(std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string(), /*truncate=*/false),
+                 spdlog::level::info);
 }
 
 }  // namespace vlmtrain

@@ -8,12 +8,12 @@ namespace {
 
 constexpr std::string_view kDigits = "0123456789";
 
-bool is_digit(char letter) {
-  return letter >= '0' && letter <= '9';
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
 }
 
 /// Takes the digits that `text` starts with, without leading zeros, off its front.
-std::string_view take_number(std::string_view& text) {
+std::string_view consume_number(std::string_view& text) {
   const size_t end = std::min(text.find_first_not_of(kDigits), text.size());
   std::string_view digits = text.substr(0, end);
   text.remove_prefix(end);
@@ -24,10 +24,10 @@ std::string_view take_number(std::string_view& text) {
 std::strong_ordering compare_naturally(std::string_view a, std::string_view b) {
   while (!a.empty() && !b.empty()) {
     if (is_digit(a.front()) && is_digit(b.front())) {
-      const std::string_view left = take_number(a);
-      const std::string_view right = take_number(b);
-      if (left.size() != right.size()) return left.size() <=> right.size();
-      if (left != right) return left <=> right;
+      const std::string_view a_digits = consume_number(a);
+      const std::string_view b_digits = consume_number(b);
+      if (a_digits.size() != b_digits.size()) return a_digits.size() <=> b_digits.size();
+      if (a_digits != b_digits) return a_digits <=> b_digits;
     } else if (a.front() != b.front()) {
       return static_cast<unsigned char>(a.front()) <=> static_cast<unsigned char>(b.front());
     } else {
@@ -40,7 +40,7 @@ std::strong_ordering compare_naturally(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-bool comes_before(std::string_view a, std::string_view b) {
+bool natural_less(std::string_view a, std::string_view b) {
   const auto order = compare_naturally(a, b);
   return order == 0 ? a < b : order < 0;
 }

@@ -5,7 +5,7 @@
 
 namespace vlmtrain {
 
-std::optional<int64_t> number_behind(std::string_view prefix, std::string_view text) {
+std::optional<int64_t> parse_suffix_int(std::string_view prefix, std::string_view text) {
   if (!text.starts_with(prefix)) return std::nullopt;
   int64_t number = 0;
   const char* const last = text.data() + text.size();

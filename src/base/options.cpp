@@ -48,12 +48,12 @@ void emit(YAML::Emitter& out, const T& value) {
   } else if constexpr (std::is_same_v<T, double>) {
     out << fmt::format("{}", value);  // the shortest form that reads back as the same number
   } else if constexpr (std::is_same_v<T, std::string>) {
-    const std::string shown = printable(value);
-    if (value.empty() || shown != value) {
+    const std::string printable_text = to_printable(value);
+    if (value.empty() || printable_text != value) {
       out << YAML::DoubleQuoted;  // in which yaml-cpp writes escapes
     }
     // YAML is UTF-8. A path that is none cannot be read back, but seen.
-    out << (is_utf8(value) ? value : shown);
+    out << (is_utf8(value) ? value : printable_text);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     out << YAML::Flow << YAML::BeginSeq;
     for (const auto& item : value) emit(out, item);
@@ -126,7 +126,7 @@ void emit_json(YAML::Emitter& out, const nlohmann::ordered_json& value) {
 }
 
 /// Of a scalar, what it looks like unless it is quoted.
-nlohmann::ordered_json json_of_scalar(const YAML::Node& node) {
+nlohmann::ordered_json scalar_to_json(const YAML::Node& node) {
   const bool is_quoted = node.Tag() == "!";
   if (bool flag = false; !is_quoted && YAML::convert<bool>::decode(node, flag)) return flag;
   if (int64_t number = 0; !is_quoted && YAML::convert<int64_t>::decode(node, number)) return number;
@@ -135,13 +135,13 @@ nlohmann::ordered_json json_of_scalar(const YAML::Node& node) {
 }
 
 /// Nothing where it is deeper than that: an alias may stand within what it names.
-std::optional<nlohmann::ordered_json> json_of(const YAML::Node& node, int deepest) {
-  if (node.IsScalar()) return json_of_scalar(node);
+std::optional<nlohmann::ordered_json> yaml_to_json(const YAML::Node& node, int max_depth) {
+  if (node.IsScalar()) return scalar_to_json(node);
   if (!node.IsSequence() && !node.IsMap()) return nlohmann::ordered_json();
-  if (deepest == 0) return std::nullopt;
+  if (max_depth == 0) return std::nullopt;
   auto json = node.IsMap() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::array();
   for (const auto& entry : node) {
-    const auto value = json_of(node.IsMap() ? entry.second : static_cast<const YAML::Node&>(entry), deepest - 1);
+    const auto value = yaml_to_json(node.IsMap() ? entry.second : static_cast<const YAML::Node&>(entry), max_depth - 1);
     if (!value) return std::nullopt;
     if (node.IsMap()) {
       if (!entry.first.IsScalar()) return std::nullopt;
@@ -155,7 +155,7 @@ std::optional<nlohmann::ordered_json> json_of(const YAML::Node& node, int deepes
 
 /// A value as it stands in a message or in the documentation.
 template <class T>
-std::string show(const T& value) {
+std::string to_text(const T& value) {
   YAML::Emitter out;
   emit(out, value);
   return out.c_str();
@@ -164,25 +164,25 @@ std::string show(const T& value) {
 }  // namespace
 
 template <class T>
-Check<T> at_least(T low) {
-  return {fmt::format("at least {}", low), [low](const T& value) { return value >= low; }};
+Check<T> at_least(T min_value) {
+  return {fmt::format("at least {}", min_value), [min_value](const T& value) { return value >= min_value; }};
 }
 
 template <class T>
-Check<T> greater_than(T low) {
-  return {fmt::format("greater than {}", low), [low](const T& value) { return value > low; }};
+Check<T> exceeds(T min_value) {
+  return {fmt::format("greater than {}", min_value), [min_value](const T& value) { return value > min_value; }};
 }
 
 template <class T>
-Check<T> between(T low, T high) {
-  return {fmt::format("from {} to {}", low, high),
-          [low, high](const T& value) { return value >= low && value <= high; }};
+Check<T> between(T min_value, T max_value) {
+  return {fmt::format("from {} to {}", min_value, max_value),
+          [min_value, max_value](const T& value) { return value >= min_value && value <= max_value; }};
 }
 
 template <class T>
-Check<T> between_below(T low, T high) {
-  return {fmt::format("from {} to below {}", low, high),
-          [low, high](const T& value) { return value >= low && value < high; }};
+Check<T> between_half_open(T min_value, T max_value) {
+  return {fmt::format("from {} to below {}", min_value, max_value),
+          [min_value, max_value](const T& value) { return value >= min_value && value < max_value; }};
 }
 
 struct OptionTable::Declarations {
@@ -199,109 +199,109 @@ struct OptionTable::Declarations {
   };
 
   /// That are told; a file that is no configuration may have any number.
-  static constexpr size_t kMostErrors = 100;
+  static constexpr size_t kMaxErrors = 100;
 
   std::vector<Option> options;
   std::vector<std::pair<std::string, std::string>> sections;
-  std::function<std::optional<std::string>(std::string_view)> explain_unknown;
+  std::function<std::optional<std::string>(std::string_view)> unknown_key_hint;
 
   Option* find(std::string_view key) {
-    const auto found = std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.key == key; });
-    return found == options.end() ? nullptr : &*found;
+    const auto it = std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.key == key; });
+    return it == options.end() ? nullptr : &*it;
   }
 
   std::vector<std::string> keys() const {
-    std::vector<std::string> all;
-    for (const auto& option : options) all.push_back(option.key);
-    return all;
+    std::vector<std::string> result;
+    for (const auto& option : options) result.push_back(option.key);
+    return result;
   }
 
-  void put(Option option) {
+  void add_option(Option option) {
     VLMTRAIN_CHECK(find(option.key) == nullptr, "option {} is declared twice", option.key);
     VLMTRAIN_CHECK(option.key.find('.') != std::string::npos, "option {} has no section", option.key);
     options.push_back(std::move(option));
   }
 
-  static std::string_view last_word(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+  static std::string_view last_component(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
-  std::optional<std::string> key_of_word(std::string_view word) const {
-    const auto found = std::find_if(options.begin(), options.end(),
-                                    [&](const Option& option) { return last_word(option.key) == word; });
-    return found == options.end() ? std::nullopt : std::optional(found->key);
+  std::optional<std::string> find_key_by_name(std::string_view word) const {
+    const auto it = std::find_if(options.begin(), options.end(),
+                                 [&](const Option& option) { return last_component(option.key) == word; });
+    return it == options.end() ? std::nullopt : std::optional(it->key);
   }
 
   /// A word without its section, or with another one's, is meant too.
-  std::optional<std::string> nearest_key(std::string_view key) const {
-    if (auto same = key_of_word(last_word(key))) return same;
-    if (auto near = nearest(key, keys())) return near;
+  std::optional<std::string> find_nearest_key(std::string_view key) const {
+    if (auto exact_match = find_key_by_name(last_component(key))) return exact_match;
+    if (auto suggestion = find_nearest(key, keys())) return suggestion;
     std::vector<std::string> words;
-    for (const auto& option : options) words.emplace_back(last_word(option.key));
-    const auto near = nearest(last_word(key), words);
-    return near ? key_of_word(*near) : std::nullopt;
+    for (const auto& option : options) words.emplace_back(last_component(option.key));
+    const auto suggestion = find_nearest(last_component(key), words);
+    return suggestion ? find_key_by_name(*suggestion) : std::nullopt;
   }
 
-  std::string remedy_of_unknown(std::string_view key) const {
-    if (const auto here = explain_unknown ? explain_unknown(key) : std::nullopt) {
-      return fmt::format("what other trainers call so is here: {}", *here);
+  std::string suggest_known_key(std::string_view key) const {
+    if (const auto our_key = unknown_key_hint ? unknown_key_hint(key) : std::nullopt) {
+      return fmt::format("what other trainers call so is here: {}", *our_key);
     }
-    const auto near = nearest_key(key);
-    return near ? fmt::format("did you mean {}?", *near) : "`vlmtrain options` lists the known ones";
+    const auto suggestion = find_nearest_key(key);
+    return suggestion ? fmt::format("did you mean {}?", *suggestion) : "`vlmtrain options` lists the known ones";
   }
 
-  void set_value(const std::string& key, const YAML::Node& value, const std::string& where,
+  void set_value(const std::string& key, const YAML::Node& value, const std::string& location,
                  std::vector<std::string>& errors) {
     Option* option = find(key);
     const size_t dot = key.rfind('.');
     Option* const section = option == nullptr && dot != std::string::npos ? find(key.substr(0, dot)) : nullptr;
     if (section != nullptr && section->set_entry) {
-      if (const auto wrong = section->set_entry(key.substr(dot + 1), value)) {
-        errors.push_back(fmt::format("{}: {}: {}", where, excerpt(key), *wrong));
+      if (const auto error = section->set_entry(key.substr(dot + 1), value)) {
+        errors.push_back(fmt::format("{}: {}: {}", location, make_excerpt(key), *error));
       }
       return;
     }
     if (option == nullptr) {
-      errors.push_back(fmt::format("{}: unknown key {}; {}", where, excerpt(key), remedy_of_unknown(key)));
+      errors.push_back(fmt::format("{}: unknown key {}; {}", location, make_excerpt(key), suggest_known_key(key)));
       return;
     }
-    if (auto wrong =
+    if (auto error =
             has_nul(value) ? std::optional<std::string>("a NUL cannot be part of a value") : option->set(value)) {
-      errors.push_back(fmt::format("{}: {}: {}", where, key, *wrong));
+      errors.push_back(fmt::format("{}: {}: {}", location, key, *error));
     }
   }
 
   /// An alias may stand within what it names, and a hundred of them for each other: only sections are gone into, and
   /// what stands where a section could, to tell the keys in it.
-  void set_node(const YAML::Node& node, const std::string& prefix, const std::string& file,
-                std::vector<std::string>& errors) {
-    std::set<std::string> seen;
+  void read_node(const YAML::Node& node, const std::string& prefix, const std::string& file,
+                 std::vector<std::string>& errors) {
+    std::set<std::string> seen_keys;
     for (const auto& entry : node) {
-      if (errors.size() >= kMostErrors) return;
+      if (errors.size() >= kMaxErrors) return;
       if (!entry.first.IsScalar()) {
         errors.push_back(
             fmt::format("{}:{}: a key is a word, not a list or section", file, entry.first.Mark().line + 1));
         continue;
       }
       const std::string key = prefix.empty() ? entry.first.Scalar() : prefix + "." + entry.first.Scalar();
-      const std::string where = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
-      if (!seen.insert(key).second) {
-        errors.push_back(fmt::format("{}: {} stands twice; keep one", where, excerpt(key)));
+      const std::string location = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
+      if (!seen_keys.insert(key).second) {
+        errors.push_back(fmt::format("{}: {} stands twice; keep one", location, make_excerpt(key)));
       } else if (entry.second.IsMap() && find(key) == nullptr && (prefix.empty() || is_section(key))) {
-        set_node(entry.second, key, file, errors);
+        read_node(entry.second, key, file, errors);
       } else if (entry.second.IsNull() && is_section(key)) {
         continue;
       } else if (is_section(key)) {
         errors.push_back(fmt::format(
             "{}: {} is a section: its keys stand below it, indented, each with a blank behind its colon; here is {}",
-            where, key, entry.second.IsScalar() ? excerpt(entry.second.Scalar()) : "a list"));
+            location, key, entry.second.IsScalar() ? make_excerpt(entry.second.Scalar()) : "a list"));
       } else {
-        set_value(key, entry.second, where, errors);
+        set_value(key, entry.second, location, errors);
       }
     }
   }
 
   /// How many words `key value` or `key = value` takes from `first` on, one override that a person divided; 0 where
   /// something else stands there.
-  size_t words_of_divided(const std::vector<std::string>& words, size_t first) {
+  size_t count_split_words(const std::vector<std::string>& words, size_t first) {
     if (find(words[first]) == nullptr || first + 1 == words.size()) return 0;
     const std::string& second = words[first + 1];
     if (second == "=") return first + 2 < words.size() ? 3 : 0;
@@ -309,12 +309,14 @@ struct OptionTable::Declarations {
   }
 
   static bool has_nul(const YAML::Node& value) {
-    const auto holds = [](const YAML::Node& node) {
+    const auto contains_nul = [](const YAML::Node& node) {
       return node.IsScalar() && node.Scalar().find('\0') != std::string::npos;
     };
-    const auto entry_holds = [&](const auto& entry) { return holds(entry.first) || holds(entry.second); };
-    if (value.IsMap()) return std::any_of(value.begin(), value.end(), entry_holds);
-    return holds(value) || (value.IsSequence() && std::any_of(value.begin(), value.end(), holds));
+    const auto entry_contains_nul = [&](const auto& entry) {
+      return contains_nul(entry.first) || contains_nul(entry.second);
+    };
+    if (value.IsMap()) return std::any_of(value.begin(), value.end(), entry_contains_nul);
+    return contains_nul(value) || (value.IsSequence() && std::any_of(value.begin(), value.end(), contains_nul));
   }
 
   bool is_section(const std::string& key) const {
@@ -330,33 +332,34 @@ OptionTable& OptionTable::operator=(OptionTable&&) noexcept = default;
 
 template <class T>
 void OptionTable::add(std::string key, T& target, std::string doc, std::optional<Check<T>> check) {
-  Declarations::Option option{std::move(key), type_name<T>(), show(target), std::move(doc), {}, {}, {}};
-  if (check) option.condition = check->phrase;
+  Declarations::Option option{std::move(key), type_name<T>(), to_text(target), std::move(doc), {}, {}, {}};
+  if (check) option.condition = check->description;
   option.set = [&target, check](const YAML::Node& node) -> std::optional<std::string> {
     const auto value = parse<T>(node);
     if (!value) {
-      const std::string given = node.IsScalar() ? node.Scalar() : node.IsNull() ? "nothing" : "a list or section";
+      const std::string actual = node.IsScalar() ? node.Scalar() : node.IsNull() ? "nothing" : "a list or section";
       return fmt::format("must be {} {}, not {}", type_name<T>().starts_with("integer") ? "an" : "a", type_name<T>(),
-                         excerpt(given));
+                         make_excerpt(actual));
     }
-    if (check && !check->holds(*value)) return fmt::format("must be {}, not {}", check->phrase, excerpt(show(*value)));
+    if (check && !check->is_satisfied(*value))
+      return fmt::format("must be {}, not {}", check->description, make_excerpt(to_text(*value)));
     target = *value;
     return std::nullopt;
   };
   option.emit_value = [&target](YAML::Emitter& out) { emit(out, target); };
   if constexpr (std::is_same_v<T, TextMap>) {
     option.set_entry = [&target, set = option.set](const std::string& name, const YAML::Node& text) {
-      YAML::Node all;
-      for (const auto& [other, value] : target) all[other] = value;
-      all[name] = text;
-      return set(all);
+      YAML::Node merged_map;
+      for (const auto& [entry_name, value] : target) merged_map[entry_name] = value;
+      merged_map[name] = text;
+      return set(merged_map);
     };
   }
-  declarations_->put(std::move(option));
+  declarations_->add_option(std::move(option));
 }
 
-void OptionTable::add_named(std::string key, std::vector<std::string> names, const std::function<size_t()>& get,
-                            const std::function<void(size_t)>& set, std::string doc) {
+void OptionTable::add_enum_by_index(std::string key, std::vector<std::string> names, const std::function<size_t()>& get,
+                                    const std::function<void(size_t)>& set, std::string doc) {
   Declarations::Option option{std::move(key),
                               "choice",
                               names.at(get()),
@@ -366,16 +369,16 @@ void OptionTable::add_named(std::string key, std::vector<std::string> names, con
                               {}};
   option.set = [names, set](const YAML::Node& node) -> std::optional<std::string> {
     const auto text = parse<std::string>(node);
-    const auto found = text ? std::find(names.begin(), names.end(), *text) : names.end();
-    if (found == names.end()) {
+    const auto it = text ? std::find(names.begin(), names.end(), *text) : names.end();
+    if (it == names.end()) {
       return fmt::format("must be one of {}, not {}", fmt::join(names, ", "),
-                         text ? excerpt(*text) : "a list or section");
+                         text ? make_excerpt(*text) : "a list or section");
     }
-    set(static_cast<size_t>(found - names.begin()));
+    set(static_cast<size_t>(it - names.begin()));
     return std::nullopt;
   };
   option.emit_value = [names, get](YAML::Emitter& out) { out << names.at(get()); };
-  declarations_->put(std::move(option));
+  declarations_->add_option(std::move(option));
 }
 
 void OptionTable::add_structured(std::string key, std::string type, std::function<nlohmann::ordered_json()> get,
@@ -387,27 +390,27 @@ void OptionTable::add_structured(std::string key, std::string type, std::functio
   Declarations::Option option{std::move(key), std::move(type), default_text.c_str(), std::move(doc), {}, {},
                               emit_value};
   option.set = [set = std::move(set)](const YAML::Node& node) -> std::optional<std::string> {
-    constexpr int kDeepest = 8;
-    const auto value = json_of(node, kDeepest);
+    constexpr int kMaxDepth = 8;
+    const auto value = yaml_to_json(node, kMaxDepth);
     return value ? set(*value) : "lists and sections stand too deep in each other";
   };
-  declarations_->put(std::move(option));
+  declarations_->add_option(std::move(option));
 }
 
 void OptionTable::describe_section(std::string section, std::string doc) {
   declarations_->sections.emplace_back(std::move(section), std::move(doc));
 }
 
-void OptionTable::explain_unknown(std::function<std::optional<std::string>(std::string_view)> explain) {
-  declarations_->explain_unknown = std::move(explain);
+void OptionTable::set_unknown_key_hint(std::function<std::optional<std::string>(std::string_view)> make_hint) {
+  declarations_->unknown_key_hint = std::move(make_hint);
 }
 
-std::optional<std::string> OptionTable::key_of_word(std::string_view word) const {
-  return declarations_->key_of_word(word);
+std::optional<std::string> OptionTable::find_key_by_name(std::string_view word) const {
+  return declarations_->find_key_by_name(word);
 }
 
-std::string OptionTable::remedy_of_unknown(std::string_view key) const {
-  return declarations_->remedy_of_unknown(key);
+std::string OptionTable::suggest_known_key(std::string_view key) const {
+  return declarations_->suggest_known_key(key);
 }
 
 void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides) {
@@ -422,7 +425,7 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
       }
       const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
       if (root.IsMap()) {
-        declarations_->set_node(root, "", yaml_file.string(), errors);
+        declarations_->read_node(root, "", yaml_file.string(), errors);
       } else if (!root.IsNull()) {
         errors.push_back(fmt::format("{}: must hold sections of keys, as docs/config.md shows", yaml_file.string()));
       }
@@ -431,29 +434,32 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
                         yaml_file.string(), error.mark.line + 1);
     } catch (const YAML::Exception& error) {
       throw usage_error("{}:{}: {}", yaml_file.string(), error.mark.line + 1,
-                        why_no_yaml(text, error.mark.line, error.msg));
+                        describe_yaml_error(text, error.mark.line, error.msg));
     }
   }
   for (size_t i = 0; i < overrides.size(); ++i) {
-    const auto& text = overrides[i];
-    const auto equals = text.find('=');
-    if (const size_t words = declarations_->words_of_divided(overrides, i); words > 0) {
-      errors.push_back(fmt::format("{0}: an override is one word, without blanks: {0}={1}", text,
-                                   excerpt(overrides[i + words - 1])));
-      i += words - 1;
+    const auto& override_text = overrides[i];
+    const auto equals = override_text.find('=');
+    if (const size_t num_words = declarations_->count_split_words(overrides, i); num_words > 0) {
+      errors.push_back(fmt::format("{0}: an override is one word, without blanks: {0}={1}", override_text,
+                                   make_excerpt(overrides[i + num_words - 1])));
+      i += num_words - 1;
       continue;
     }
     if (equals == std::string::npos || equals == 0) {
-      errors.push_back(
-          fmt::format("{}: an override is written key=value, such as training.max_steps=10", excerpt(text)));
+      errors.push_back(fmt::format("{}: an override is written key=value, such as training.max_steps=10",
+                                   make_excerpt(override_text)));
       continue;
     }
     try {
-      declarations_->set_value(text.substr(0, equals), YAML::Load(text.substr(equals + 1)), "command line", errors);
+      declarations_->set_value(override_text.substr(0, equals), YAML::Load(override_text.substr(equals + 1)),
+                               "command line", errors);
     } catch (const YAML::DeepRecursion&) {
-      errors.push_back(fmt::format("command line: {}: lists stand in each other too deep", excerpt(text)));
+      errors.push_back(
+          fmt::format("command line: {}: lists stand in each other too deep", make_excerpt(override_text)));
     } catch (const YAML::Exception& error) {
-      errors.push_back(fmt::format("command line: {}: the value is not YAML: {}", excerpt(text), excerpt(error.msg)));
+      errors.push_back(fmt::format("command line: {}: the value is not YAML: {}", make_excerpt(override_text),
+                                   make_excerpt(error.msg)));
     }
   }
   if (!errors.empty()) {
@@ -463,7 +469,7 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
   }
 }
 
-std::string OptionTable::value_of(std::string_view key) const {
+std::string OptionTable::format_value(std::string_view key) const {
   const auto* const option = declarations_->find(key);
   VLMTRAIN_CHECK(option != nullptr, "no option {} is declared", key);
   YAML::Emitter out;
@@ -510,12 +516,12 @@ std::string OptionTable::to_markdown() const {
   return text;
 }
 
-std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known) {
-  constexpr size_t kLongestTypo = 200;
-  if (word.size() > kLongestTypo) return std::nullopt;
+std::optional<std::string> find_nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  constexpr size_t kMaxWordLength = 200;
+  if (word.size() > kMaxWordLength) return std::nullopt;
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(3, word.size() / 3);
-  for (const auto& candidate : known) {
+  for (const auto& candidate : candidates) {
     std::vector<size_t> row(candidate.size() + 1);
     std::iota(row.begin(), row.end(), size_t{0});
     for (size_t i = 1; i <= word.size(); ++i) {
@@ -548,10 +554,10 @@ template void OptionTable::add(std::string, Auto<double>&, std::string, std::opt
 
 template Check<int64_t> at_least(int64_t);
 template Check<double> at_least(double);
-template Check<int64_t> greater_than(int64_t);
-template Check<double> greater_than(double);
+template Check<int64_t> exceeds(int64_t);
+template Check<double> exceeds(double);
 template Check<int64_t> between(int64_t, int64_t);
 template Check<double> between(double, double);
-template Check<double> between_below(double, double);
+template Check<double> between_half_open(double, double);
 
 }  // namespace vlmtrain

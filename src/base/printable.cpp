@@ -22,7 +22,7 @@ struct LeadByte {
   uint32_t bits;
 };
 
-LeadByte lead_byte(unsigned char lead) {
+LeadByte parse_lead_byte(unsigned char lead) {
   if (lead >= 0xC2 && lead <= 0xDF) return {2, 0x80, 0xBF, lead & 0x1FU};
   if (lead == 0xE0) return {3, 0xA0, 0xBF, 0};
   if (lead == 0xED) return {3, 0x80, 0x9F, 0xD};
@@ -33,23 +33,23 @@ LeadByte lead_byte(unsigned char lead) {
   return {0, 0, 0, 0};
 }
 
-/// The character at `at`; of no bytes where what stands there is no UTF-8.
-Character character_at(std::string_view text, size_t at) {
-  const auto lead = static_cast<unsigned char>(text[at]);
+/// The character at `pos`; of no bytes where what stands there is no UTF-8.
+Character decode_character(std::string_view text, size_t pos) {
+  const auto lead = static_cast<unsigned char>(text[pos]);
   if (lead < 0x80) return {lead, 1};
-  const LeadByte form = lead_byte(lead);
-  if (form.bytes == 0 || form.bytes > text.size() - at) return {0, 0};
-  uint32_t code_point = form.bits;
-  for (size_t i = 1; i < form.bytes; ++i) {
-    const auto byte = static_cast<unsigned char>(text[at + i]);
-    if (byte < (i == 1 ? form.second_low : 0x80) || byte > (i == 1 ? form.second_high : 0xBF)) return {0, 0};
+  const LeadByte lead_info = parse_lead_byte(lead);
+  if (lead_info.bytes == 0 || lead_info.bytes > text.size() - pos) return {0, 0};
+  uint32_t code_point = lead_info.bits;
+  for (size_t i = 1; i < lead_info.bytes; ++i) {
+    const auto byte = static_cast<unsigned char>(text[pos + i]);
+    if (byte < (i == 1 ? lead_info.second_low : 0x80) || byte > (i == 1 ? lead_info.second_high : 0xBF)) return {0, 0};
     code_point = code_point << 6U | (byte & 0x3FU);
   }
-  return {code_point, form.bytes};
+  return {code_point, lead_info.bytes};
 }
 
 /// Terminals obey the second block of control characters too; the others hide what a line says.
-bool controls(uint32_t code_point) {
+bool is_control(uint32_t code_point) {
   return code_point < 0x20 || (code_point >= 0x7F && code_point <= 0x9F) ||
          (code_point >= 0x2028 && code_point <= 0x202E) || (code_point >= 0x2066 && code_point <= 0x2069);
 }
@@ -70,24 +70,24 @@ void append_escape(std::string& out, uint32_t code_point) {
   }
 }
 
-std::string escaped(std::string_view text, bool keep_line_breaks, size_t most) {
+std::string escape(std::string_view text, bool keep_line_breaks, size_t max_characters) {
   std::string out;
-  out.reserve(std::min(text.size(), most));
+  out.reserve(std::min(text.size(), max_characters));
   size_t count = 0;
-  for (size_t at = 0; at < text.size(); ++count) {
-    if (count == most) return out + "…";
-    const Character character = character_at(text, at);
+  for (size_t pos = 0; pos < text.size(); ++count) {
+    if (count == max_characters) return out + "…";
+    const Character character = decode_character(text, pos);
     if (character.bytes == 0) {
-      fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(text[at]));
-      ++at;
+      fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(text[pos]));
+      ++pos;
       continue;
     }
-    if (controls(character.code_point) && !(keep_line_breaks && character.code_point == '\n')) {
+    if (is_control(character.code_point) && !(keep_line_breaks && character.code_point == '\n')) {
       append_escape(out, character.code_point);
     } else {
-      out += text.substr(at, character.bytes);
+      out += text.substr(pos, character.bytes);
     }
-    at += character.bytes;
+    pos += character.bytes;
   }
   return out;
 }
@@ -95,35 +95,35 @@ std::string escaped(std::string_view text, bool keep_line_breaks, size_t most) {
 }  // namespace
 
 bool is_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t bytes = character_at(text, at).bytes;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t bytes = decode_character(text, pos).bytes;
     if (bytes == 0) return false;
-    at += bytes;
+    pos += bytes;
   }
   return true;
 }
 
-std::string printable(std::string_view text) {
-  return escaped(text, /*keep_line_breaks=*/false, std::string_view::npos);
+std::string to_printable(std::string_view text) {
+  return escape(text, /*keep_line_breaks=*/false, std::string_view::npos);
 }
 
-std::string printable_lines(std::string_view text) {
-  return escaped(text, /*keep_line_breaks=*/true, std::string_view::npos);
+std::string to_printable_lines(std::string_view text) {
+  return escape(text, /*keep_line_breaks=*/true, std::string_view::npos);
 }
 
-std::string printable_message(std::string_view text) {
+std::string to_printable_message(std::string_view text) {
   constexpr std::string_view kIndent = "  ";
   std::string out;
-  const std::string lines = printable_lines(text);
-  for (size_t at = 0; at < lines.size(); ++at) {
-    out += lines[at];
-    if (lines[at] == '\n' && lines.compare(at + 1, kIndent.size(), kIndent) != 0) out += kIndent;
+  const std::string lines = to_printable_lines(text);
+  for (size_t pos = 0; pos < lines.size(); ++pos) {
+    out += lines[pos];
+    if (lines[pos] == '\n' && lines.compare(pos + 1, kIndent.size(), kIndent) != 0) out += kIndent;
   }
   return out;
 }
 
-std::string excerpt(std::string_view text, size_t most) {
-  return escaped(text, /*keep_line_breaks=*/false, most);
+std::string make_excerpt(std::string_view text, size_t max_characters) {
+  return escape(text, /*keep_line_breaks=*/false, max_characters);
 }
 
 }  // namespace vlmtrain

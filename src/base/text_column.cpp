@@ -7,20 +7,20 @@
 namespace vlmtrain {
 
 std::string_view TextColumn::operator[](int64_t index) const {
-  const auto place = static_cast<size_t>(index);
-  return std::string_view(letters_).substr(places_.at(place), lengths_.at(place));
+  const auto i = static_cast<size_t>(index);
+  return std::string_view(chars_).substr(offsets_.at(i), lengths_.at(i));
 }
 
 void TextColumn::set(int64_t index, std::string_view text) {
   VLMTRAIN_CHECK(text.size() <= std::numeric_limits<uint32_t>::max(), "a text of {} bytes", text.size());
-  const auto place = static_cast<size_t>(index);
-  places_.at(place) = letters_.size();
-  lengths_.at(place) = static_cast<uint32_t>(text.size());
-  letters_ += text;
+  const auto i = static_cast<size_t>(index);
+  offsets_.at(i) = chars_.size();
+  lengths_.at(i) = static_cast<uint32_t>(text.size());
+  chars_ += text;
 }
 
 void TextColumn::push_back(std::string_view text) {
-  places_.push_back(0);
+  offsets_.push_back(0);
   lengths_.push_back(0);
   set(size() - 1, text);
 }
@@ -33,13 +33,13 @@ bool TextColumn::operator==(const TextColumn& other) const {
   return true;
 }
 
-void RepeatedTextColumn::set(int64_t index, std::string_view text) {
-  auto known = number_of_.find(text);
-  if (known == number_of_.end()) {
-    known = number_of_.emplace(text, static_cast<uint32_t>(texts_.size())).first;
+void DictionaryTextColumn::set(int64_t index, std::string_view text) {
+  auto it = code_by_text_.find(text);
+  if (it == code_by_text_.end()) {
+    it = code_by_text_.emplace(text, static_cast<uint32_t>(texts_.size())).first;
     texts_.emplace_back(text);
   }
-  numbers_.at(static_cast<size_t>(index)) = known->second;
+  codes_.at(static_cast<size_t>(index)) = it->second;
 }
 
 }  // namespace vlmtrain

@@ -19,9 +19,9 @@ constexpr uint64_t kPrime5 = 0x27d4eb2f165667c5U;
 static_assert(std::endian::native == std::endian::little, "XXH64 reads words little-endian");
 
 template <class Word>
-Word word_at(const char* place) {
+Word load_word(const char* cursor) {
   Word word = 0;
-  std::memcpy(&word, place, sizeof(word));
+  std::memcpy(&word, cursor, sizeof(word));
   return word;
 }
 
@@ -29,13 +29,13 @@ uint64_t mix(uint64_t lane, uint64_t word) {
   return std::rotl(lane + word * kPrime2, 31) * kPrime1;
 }
 
-uint64_t merge(uint64_t hash, uint64_t lane) {
+uint64_t merge_lane(uint64_t hash, uint64_t lane) {
   return (hash ^ mix(0, lane)) * kPrime1 + kPrime4;
 }
 
 void add_stripe(std::array<uint64_t, 4>& lanes, const char* stripe) {
   for (size_t lane = 0; lane < lanes.size(); ++lane) {
-    lanes[lane] = mix(lanes[lane], word_at<uint64_t>(stripe + lane * sizeof(uint64_t)));
+    lanes[lane] = mix(lanes[lane], load_word<uint64_t>(stripe + lane * sizeof(uint64_t)));
   }
 }
 
@@ -44,50 +44,50 @@ void add_stripe(std::array<uint64_t, 4>& lanes, const char* stripe) {
 Xxh64::Xxh64() : lanes_{kPrime1 + kPrime2, kPrime2, 0, 0 - kPrime1} {}
 
 Xxh64& Xxh64::add(std::string_view bytes) {
-  const size_t held = bytes_ % kStripe;
-  bytes_ += bytes.size();
-  if (held > 0) {
-    const size_t count = std::min(kStripe - held, bytes.size());
-    std::memcpy(rest_.data() + held, bytes.data(), count);
+  const size_t num_buffered = total_bytes_ % kStripe;
+  total_bytes_ += bytes.size();
+  if (num_buffered > 0) {
+    const size_t count = std::min(kStripe - num_buffered, bytes.size());
+    std::memcpy(buffer_.data() + num_buffered, bytes.data(), count);
     bytes.remove_prefix(count);
-    if (held + count < kStripe) return *this;
-    add_stripe(lanes_, rest_.data());
+    if (num_buffered + count < kStripe) return *this;
+    add_stripe(lanes_, buffer_.data());
   }
   auto lanes = lanes_;  // in registers
-  const char* place = bytes.data();
-  const char* const end = place + bytes.size() / kStripe * kStripe;
-  for (; place < end; place += kStripe) add_stripe(lanes, place);
+  const char* cursor = bytes.data();
+  const char* const end = cursor + bytes.size() / kStripe * kStripe;
+  for (; cursor < end; cursor += kStripe) add_stripe(lanes, cursor);
   lanes_ = lanes;
   bytes.remove_prefix(bytes.size() / kStripe * kStripe);
-  if (!bytes.empty()) std::memcpy(rest_.data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(buffer_.data(), bytes.data(), bytes.size());
   return *this;
 }
 
 uint64_t Xxh64::value() const {
   uint64_t hash = kPrime5;
-  if (bytes_ >= kStripe) {
+  if (total_bytes_ >= kStripe) {
     hash = std::rotl(lanes_[0], 1) + std::rotl(lanes_[1], 7) + std::rotl(lanes_[2], 12) + std::rotl(lanes_[3], 18);
-    for (const uint64_t lane : lanes_) hash = merge(hash, lane);
+    for (const uint64_t lane : lanes_) hash = merge_lane(hash, lane);
   }
-  hash += bytes_;
-  const char* place = rest_.data();
-  const char* const end = place + bytes_ % kStripe;
-  for (; end - place >= 8; place += 8) {
-    hash = std::rotl(hash ^ mix(0, word_at<uint64_t>(place)), 27) * kPrime1 + kPrime4;
+  hash += total_bytes_;
+  const char* cursor = buffer_.data();
+  const char* const end = cursor + total_bytes_ % kStripe;
+  for (; end - cursor >= 8; cursor += 8) {
+    hash = std::rotl(hash ^ mix(0, load_word<uint64_t>(cursor)), 27) * kPrime1 + kPrime4;
   }
-  if (end - place >= 4) {
-    hash = std::rotl(hash ^ (word_at<uint32_t>(place) * kPrime1), 23) * kPrime2 + kPrime3;
-    place += 4;
+  if (end - cursor >= 4) {
+    hash = std::rotl(hash ^ (load_word<uint32_t>(cursor) * kPrime1), 23) * kPrime2 + kPrime3;
+    cursor += 4;
   }
-  for (; place < end; ++place) {
-    hash = std::rotl(hash ^ (static_cast<unsigned char>(*place) * kPrime5), 11) * kPrime1;
+  for (; cursor < end; ++cursor) {
+    hash = std::rotl(hash ^ (static_cast<unsigned char>(*cursor) * kPrime5), 11) * kPrime1;
   }
   hash = (hash ^ (hash >> 33)) * kPrime2;
   hash = (hash ^ (hash >> 29)) * kPrime3;
   return hash ^ (hash >> 32);
 }
 
-std::string Xxh64::text() const {
+std::string Xxh64::hex() const {
   return fmt::format("{:016x}", value());
 }
 

@@ -5,24 +5,24 @@
 namespace vlmtrain::data {
 namespace {
 
-constexpr int64_t kShown = 20;
+constexpr int64_t kMaxLogged = 20;
 
 }  // namespace
 
 void BadSampleLog::warn(const std::string& message) {
-  if (shown_ == kShown) {
-    ++silent_;
+  if (num_logged_ == kMaxLogged) {
+    ++num_suppressed_;
     return;
   }
-  ++shown_;
+  ++num_logged_;
   spdlog::warn("dropped: {}", message);
 }
 
 void BadSampleLog::summarize(int64_t dropped, int64_t samples) {
-  if (silent_ == 0) return;
-  spdlog::warn("{} more samples are dropped, {} of {} in all; ledger.json names each with the reason", silent_, dropped,
-               samples);
-  silent_ = 0;
+  if (num_suppressed_ == 0) return;
+  spdlog::warn("{} more samples are dropped, {} of {} in all; ledger.json names each with the reason", num_suppressed_,
+               dropped, samples);
+  num_suppressed_ = 0;
 }
 
 }  // namespace vlmtrain::data

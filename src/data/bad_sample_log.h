@@ -14,8 +14,8 @@ class BadSampleLog {
   void summarize(int64_t dropped, int64_t samples);
 
  private:
-  int64_t shown_ = 0;
-  int64_t silent_ = 0;
+  int64_t num_logged_ = 0;
+  int64_t num_suppressed_ = 0;
 };
 
 }  // namespace vlmtrain::data

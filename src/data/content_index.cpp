@@ -22,49 +22,49 @@ namespace {
 
 constexpr size_t kHeadBytes = size_t{64} << 10;
 
-/// Of the first `most` bytes; nothing where they cannot be read.
-std::optional<uint64_t> hash_of_file(const std::string& path, size_t most) {
+/// Of the first `max_bytes` bytes; nothing where they cannot be read.
+std::optional<uint64_t> hash_file(const std::string& path, size_t max_bytes) {
   std::ifstream file(path, std::ios::binary);
-  std::string piece(kHeadBytes, '\0');
+  std::string chunk(kHeadBytes, '\0');
   ContentHash hash;
-  for (size_t done = 0; done < most && file; done += piece.size()) {
-    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    hash.add(std::string_view(piece).substr(0, static_cast<size_t>(file.gcount())));
+  for (size_t offset = 0; offset < max_bytes && file; offset += chunk.size()) {
+    file.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+    hash.add(std::string_view(chunk).substr(0, static_cast<size_t>(file.gcount())));
   }
   return file.bad() || (!file && !file.eof()) ? std::nullopt : std::optional{hash.value()};
 }
 
 /// The same of bytes in memory.
-uint64_t hash_of_bytes(std::string_view bytes, size_t most) {
+uint64_t hash_bytes(std::string_view bytes, size_t max_bytes) {
   ContentHash hash;
-  for (size_t done = 0; done < most; done += kHeadBytes) {
-    hash.add(bytes.substr(std::min(done, bytes.size()), kHeadBytes));
-    if (done + kHeadBytes > bytes.size()) break;
+  for (size_t offset = 0; offset < max_bytes; offset += kHeadBytes) {
+    hash.add(bytes.substr(std::min(offset, bytes.size()), kHeadBytes));
+    if (offset + kHeadBytes > bytes.size()) break;
   }
   return hash.value();
 }
 
-constexpr size_t kWhole = std::numeric_limits<size_t>::max() / 2;
+constexpr size_t kWholeFile = std::numeric_limits<size_t>::max() / 2;
 
 /// The media of a record, each frame of a list by itself.
-std::vector<const io::Medium*> media_in(const io::Record& record) {
-  std::vector<const io::Medium*> media;
+std::vector<const io::MediaRef*> list_media(const io::Record& record) {
+  std::vector<const io::MediaRef*> media;
   for (const auto* list : {&record.images, &record.videos}) {
-    for (const io::Medium& medium : *list) {
+    for (const io::MediaRef& medium : *list) {
       if (medium.frames.empty()) media.push_back(&medium);
-      for (const io::Medium& frame : medium.frames) media.push_back(&frame);
+      for (const io::MediaRef& frame : medium.frames) media.push_back(&frame);
     }
   }
   return media;
 }
 
 /// Of all but what its pictures and videos show.
-uint64_t text_of(const io::Record& record) {
+uint64_t hash_text(const io::Record& record) {
   ContentHash hash;
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
   for (const auto* list : {&record.images, &record.videos}) {
     hash.add(list->size());
-    for (const io::Medium& medium : *list) hash.add(medium.frames.size()).add(medium.modality);
+    for (const io::MediaRef& medium : *list) hash.add(medium.frames.size()).add(medium.modality);
   }
   for (const io::MaskSource& mask : record.masks) {
     hash.add(mask.file.path).add(mask.file.bytes ? std::string_view(*mask.file.bytes) : std::string_view());
@@ -80,243 +80,253 @@ uint64_t text_of(const io::Record& record) {
 
 size_t ContentIndex::add(const io::Records& records, int64_t workers,
                          const std::function<void(int64_t done)>& on_progress) {
-  const size_t set = sets_.size();
-  sets_.push_back(&records);
-  prints_.emplace_back(static_cast<size_t>(records.size()));
-  on_workers(
+  const size_t dataset = datasets_.size();
+  datasets_.push_back(&records);
+  fingerprints_.emplace_back(static_cast<size_t>(records.size()));
+  parallel_for(
       records.size(), workers,
-      [&](int64_t index) { prints_[set][static_cast<size_t>(index)] = print_of(records.at(index), set, index); },
+      [&](int64_t index) {
+        fingerprints_[dataset][static_cast<size_t>(index)] = make_fingerprint(records.at(index), dataset, index);
+      },
       on_progress);
-  return set;
+  return dataset;
 }
 
-ContentIndex::Print ContentIndex::print_of(const io::Record& record, size_t set, int64_t index) {
-  Print print;
-  if (!record.problem.empty()) return print;
-  print.is_usable = true;
-  print.text = text_of(record);
-  for (const std::string& subject : record.subjects) print.subjects.push_back(ContentHash().add(subject).value());
+ContentIndex::Fingerprint ContentIndex::make_fingerprint(const io::Record& record, size_t dataset, int64_t index) {
+  Fingerprint fingerprint;
+  if (!record.problem.empty()) return fingerprint;
+  fingerprint.is_usable = true;
+  fingerprint.text = hash_text(record);
+  for (const std::string& subject : record.subjects) fingerprint.subjects.push_back(ContentHash().add(subject).value());
   for (const io::MaskSource& mask : record.masks) {
     if (mask.rle) continue;
     ContentHash key;
     key.add(mask.file.path).add(mask.file.bytes ? std::string_view(*mask.file.bytes) : std::string_view());
-    print.masks.push_back(key.add(mask.value ? static_cast<uint64_t>(*mask.value) + 1 : 0).value());
+    fingerprint.masks.push_back(key.add(mask.value ? static_cast<uint64_t>(*mask.value) + 1 : 0).value());
   }
-  const auto media = media_in(record);
-  print.media.reserve(media.size());
-  for (size_t number = 0; number < media.size(); ++number) {
-    print.media.push_back(enter(*media[number], {.set = set, .record = index, .number = static_cast<int64_t>(number)}));
+  const auto media = list_media(record);
+  fingerprint.media.reserve(media.size());
+  for (size_t media_index = 0; media_index < media.size(); ++media_index) {
+    fingerprint.media.push_back(add_media(
+        *media[media_index], {.dataset = dataset, .record = index, .media_index = static_cast<int64_t>(media_index)}));
   }
-  return print;
+  return fingerprint;
 }
 
-uint64_t ContentIndex::enter(const io::Medium& medium, KnownMedium known) {
+uint64_t ContentIndex::add_media(const io::MediaRef& medium, MediaEntry media_entry) {
   uint64_t key = 0;
   if (medium.bytes) {
-    known.bytes = std::ssize(*medium.bytes);
-    known.head = hash_of_bytes(*medium.bytes, kHeadBytes);
-    known.content = hash_of_bytes(*medium.bytes, kWhole);
-    key = ContentHash().add(uint64_t{1}).add(*known.content).add(static_cast<uint64_t>(known.bytes)).value();
+    media_entry.bytes = std::ssize(*medium.bytes);
+    media_entry.head = hash_bytes(*medium.bytes, kHeadBytes);
+    media_entry.content = hash_bytes(*medium.bytes, kWholeFile);
+    key =
+        ContentHash().add(uint64_t{1}).add(*media_entry.content).add(static_cast<uint64_t>(media_entry.bytes)).value();
   } else {
     key = ContentHash().add(uint64_t{0}).add(medium.path).value();
     {
       const std::lock_guard lock(mutex_);
-      if (const auto found = media_.find(key); found != media_.end()) {
+      if (const auto existing = media_.find(key); existing != media_.end()) {
         // The first in the data set stands for it, whichever thread met it first.
-        KnownMedium& first = found->second;
-        if (std::tie(known.set, known.record) < std::tie(first.set, first.record)) {
-          first.set = known.set;
-          first.record = known.record;
-          first.number = known.number;
+        MediaEntry& first = existing->second;
+        if (std::tie(media_entry.dataset, media_entry.record) < std::tie(first.dataset, first.record)) {
+          first.dataset = media_entry.dataset;
+          first.record = media_entry.record;
+          first.media_index = media_entry.media_index;
         }
         return key;
       }
     }
     struct stat status {};
     if (stat(medium.path.c_str(), &status) != 0) {
-      known.problem = std::generic_category().message(errno);
+      media_entry.problem = std::generic_category().message(errno);
     } else if (S_ISREG(status.st_mode)) {
-      known.bytes = status.st_size;
+      media_entry.bytes = status.st_size;
     } else if (!S_ISDIR(status.st_mode)) {
-      known.problem = "is no file";
+      media_entry.problem = "is no file";
     }
   }
   const std::lock_guard lock(mutex_);
-  const auto [entry, is_new] = media_.try_emplace(key, known);
-  KnownMedium& first = entry->second;
-  if (!is_new && std::tie(known.set, known.record) < std::tie(first.set, first.record)) first = std::move(known);
+  const auto [entry, is_new] = media_.try_emplace(key, media_entry);
+  MediaEntry& first = entry->second;
+  if (!is_new && std::tie(media_entry.dataset, media_entry.record) < std::tie(first.dataset, first.record))
+    first = std::move(media_entry);
   return key;
 }
 
-std::string ContentIndex::path_of(const KnownMedium& medium) const {
-  const io::Record record = sets_[medium.set]->text_at(medium.record);
-  const auto media = media_in(record);
-  const auto number = static_cast<size_t>(medium.number);
-  return number < media.size() ? media[number]->path : "";  // less where the data set changed since
+std::string ContentIndex::find_path(const MediaEntry& medium) const {
+  const io::Record record = datasets_[medium.dataset]->at_without_bytes(medium.record);
+  const auto media = list_media(record);
+  const auto media_index = static_cast<size_t>(medium.media_index);
+  return media_index < media.size() ? media[media_index]->path : "";  // less where the data set changed since
 }
 
-void ContentIndex::find_same(int64_t workers) {
-  /// Calls `use` with the media that are alike in what `key` gives, where there are several.
-  const auto groups = [](std::vector<KnownMedium*> media, const auto& key, const auto& use) {
+void ContentIndex::hash_candidate_files(int64_t workers) {
+  /// Calls `visit` with the media that are alike in what `key` gives, where there are several.
+  const auto for_each_group = [](std::vector<MediaEntry*> media, const auto& key, const auto& visit) {
     std::ranges::sort(media, {}, key);
-    for (auto first = media.begin(); first != media.end();) {
-      const auto end =
-          std::find_if(first, media.end(), [&](KnownMedium* medium) { return key(medium) != key(*first); });
-      if (end - first > 1) use(std::vector(first, end));
-      first = end;
+    for (auto group_begin = media.begin(); group_begin != media.end();) {
+      const auto group_end =
+          std::find_if(group_begin, media.end(), [&](MediaEntry* medium) { return key(medium) != key(*group_begin); });
+      if (group_end - group_begin > 1) visit(std::vector(group_begin, group_end));
+      group_begin = group_end;
     }
   };
-  std::vector<KnownMedium*> sized;
-  sized.reserve(media_.size());
+  std::vector<MediaEntry*> nonempty;
+  nonempty.reserve(media_.size());
   for (auto& [key, medium] : media_) {
-    if (medium.bytes > 0) sized.push_back(&medium);
+    if (medium.bytes > 0) nonempty.push_back(&medium);
   }
-  std::vector<KnownMedium*> alike, to_read;
-  const auto by_size = [](const KnownMedium* medium) { return medium->bytes; };
-  groups(std::move(sized), by_size,
-         [&](const std::vector<KnownMedium*>& group) { alike.insert(alike.end(), group.begin(), group.end()); });
-  std::ranges::copy_if(alike, std::back_inserter(to_read), [](const KnownMedium* medium) { return !medium->head; });
-  on_workers(std::ssize(to_read), workers, [&](int64_t place) {
-    KnownMedium& medium = *to_read[static_cast<size_t>(place)];
-    medium.head = hash_of_file(path_of(medium), kHeadBytes);
+  std::vector<MediaEntry*> candidates, pending;
+  const auto size_key = [](const MediaEntry* medium) { return medium->bytes; };
+  for_each_group(std::move(nonempty), size_key, [&](const std::vector<MediaEntry*>& group) {
+    candidates.insert(candidates.end(), group.begin(), group.end());
   });
-  to_read.clear();
-  std::erase_if(alike, [](const KnownMedium* medium) { return !medium->head; });
-  const auto by_size_and_head = [](const KnownMedium* medium) { return std::pair(medium->bytes, *medium->head); };
-  groups(std::move(alike), by_size_and_head, [&](const std::vector<KnownMedium*>& group) {
-    std::ranges::copy_if(group, std::back_inserter(to_read),
-                         [](const KnownMedium* medium) { return !medium->content; });
+  std::ranges::copy_if(candidates, std::back_inserter(pending), [](const MediaEntry* medium) { return !medium->head; });
+  parallel_for(std::ssize(pending), workers, [&](int64_t i) {
+    MediaEntry& medium = *pending[static_cast<size_t>(i)];
+    medium.head = hash_file(find_path(medium), kHeadBytes);
   });
-  on_workers(std::ssize(to_read), workers, [&](int64_t place) {
-    KnownMedium& medium = *to_read[static_cast<size_t>(place)];
-    medium.content = hash_of_file(path_of(medium), kWhole);
+  pending.clear();
+  std::erase_if(candidates, [](const MediaEntry* medium) { return !medium->head; });
+  const auto size_and_head_key = [](const MediaEntry* medium) { return std::pair(medium->bytes, *medium->head); };
+  for_each_group(std::move(candidates), size_and_head_key, [&](const std::vector<MediaEntry*>& group) {
+    std::ranges::copy_if(group, std::back_inserter(pending), [](const MediaEntry* medium) { return !medium->content; });
+  });
+  parallel_for(std::ssize(pending), workers, [&](int64_t i) {
+    MediaEntry& medium = *pending[static_cast<size_t>(i)];
+    medium.content = hash_file(find_path(medium), kWholeFile);
   });
 }
 
-uint64_t ContentIndex::content_of(uint64_t medium) const {
-  const KnownMedium& known = media_.at(medium);
+uint64_t ContentIndex::get_content_hash(uint64_t medium) const {
+  const MediaEntry& media_entry = media_.at(medium);
   // What was not read is like no other.
-  if (!known.content) return medium;
-  return ContentHash().add(static_cast<uint64_t>(known.bytes)).add(*known.content).value();
+  if (!media_entry.content) return medium;
+  return ContentHash().add(static_cast<uint64_t>(media_entry.bytes)).add(*media_entry.content).value();
 }
 
-uint64_t ContentIndex::record_key(const Print& print) const {
+uint64_t ContentIndex::compute_record_key(const Fingerprint& fingerprint) const {
   ContentHash hash;
-  hash.add(print.text);
-  for (const uint64_t medium : print.media) hash.add(content_of(medium));
+  hash.add(fingerprint.text);
+  for (const uint64_t medium : fingerprint.media) hash.add(get_content_hash(medium));
   return hash.value();
 }
 
-std::vector<MissingFile> ContentIndex::missing(size_t set) const {
+std::vector<MissingFile> ContentIndex::find_missing_files(size_t dataset) const {
   std::map<uint64_t, MissingFile> files;
-  const auto& prints = prints_[set];
-  for (size_t index = 0; index < prints.size(); ++index) {
-    for (const uint64_t medium : std::set(prints[index].media.begin(), prints[index].media.end())) {
-      const KnownMedium& known = media_.at(medium);
-      if (known.problem.empty()) continue;
+  const auto& fingerprints = fingerprints_[dataset];
+  for (size_t index = 0; index < fingerprints.size(); ++index) {
+    for (const uint64_t medium : std::set(fingerprints[index].media.begin(), fingerprints[index].media.end())) {
+      const MediaEntry& media_entry = media_.at(medium);
+      if (media_entry.problem.empty()) continue;
       auto [file, is_new] = files.try_emplace(medium);
       if (is_new) {
-        file->second = {.path = path_of(known), .reason = known.problem, .first = static_cast<int64_t>(index)};
+        file->second = {
+            .path = find_path(media_entry), .reason = media_entry.problem, .first_record = static_cast<int64_t>(index)};
       }
-      ++file->second.records;
+      ++file->second.num_records;
     }
   }
   std::vector<MissingFile> list;
   list.reserve(files.size());
   for (auto& [key, file] : files) list.push_back(std::move(file));
-  std::ranges::sort(list, [](const MissingFile& one, const MissingFile& other) {
-    return std::tie(one.first, one.path) < std::tie(other.first, other.path);
+  std::ranges::sort(list, [](const MissingFile& left, const MissingFile& right) {
+    return std::tie(left.first_record, left.path) < std::tie(right.first_record, right.path);
   });
   return list;
 }
 
-std::vector<std::vector<int64_t>> ContentIndex::same_records(size_t set) const {
+std::vector<std::vector<int64_t>> ContentIndex::find_duplicate_records(size_t dataset) const {
   std::vector<std::pair<uint64_t, int64_t>> keys;
-  const auto& prints = prints_[set];
-  keys.reserve(prints.size());
-  for (size_t index = 0; index < prints.size(); ++index) {
-    if (prints[index].is_usable) keys.emplace_back(record_key(prints[index]), static_cast<int64_t>(index));
+  const auto& fingerprints = fingerprints_[dataset];
+  keys.reserve(fingerprints.size());
+  for (size_t index = 0; index < fingerprints.size(); ++index) {
+    if (fingerprints[index].is_usable)
+      keys.emplace_back(compute_record_key(fingerprints[index]), static_cast<int64_t>(index));
   }
   std::ranges::sort(keys);
-  std::vector<std::vector<int64_t>> same;
+  std::vector<std::vector<int64_t>> duplicates;
   for (size_t first = 0, end = 0; first < keys.size(); first = end) {
     while (end < keys.size() && keys[end].first == keys[first].first) ++end;
     if (end - first < 2) continue;
-    auto& group = same.emplace_back();
+    auto& group = duplicates.emplace_back();
     group.reserve(end - first);
-    for (size_t place = first; place < end; ++place) group.push_back(keys[place].second);
+    for (size_t i = first; i < end; ++i) group.push_back(keys[i].second);
   }
-  std::ranges::sort(same);
-  return same;
+  std::ranges::sort(duplicates);
+  return duplicates;
 }
 
-std::vector<std::vector<std::string>> ContentIndex::same_files() const {
-  std::map<std::pair<int64_t, uint64_t>, std::vector<const KnownMedium*>> by_content;
+std::vector<std::vector<std::string>> ContentIndex::duplicate_files() const {
+  std::map<std::pair<int64_t, uint64_t>, std::vector<const MediaEntry*>> by_content;
   for (const auto& [key, medium] : media_) {
     if (medium.content) by_content[{medium.bytes, *medium.content}].push_back(&medium);
   }
-  std::vector<std::vector<std::string>> same;
+  std::vector<std::vector<std::string>> duplicates;
   for (const auto& [content, media] : by_content) {
     if (media.size() < 2) continue;
-    auto& group = same.emplace_back();
+    auto& group = duplicates.emplace_back();
     group.reserve(media.size());
-    for (const KnownMedium* medium : media) group.push_back(path_of(*medium));
+    for (const MediaEntry* medium : media) group.push_back(find_path(*medium));
     std::ranges::sort(group);
   }
-  std::ranges::sort(same);
-  return same;
+  std::ranges::sort(duplicates);
+  return duplicates;
 }
 
-std::map<int64_t, int64_t> ContentIndex::also_in(size_t set, size_t other) const {
-  std::unordered_map<uint64_t, int64_t> firsts;
-  for (size_t index = 0; index < prints_[other].size(); ++index) {
-    const Print& print = prints_[other][index];
-    if (print.is_usable) firsts.try_emplace(record_key(print), static_cast<int64_t>(index));
+std::map<int64_t, int64_t> ContentIndex::find_shared_records(size_t dataset, size_t other_dataset) const {
+  std::unordered_map<uint64_t, int64_t> first_by_key;
+  for (size_t index = 0; index < fingerprints_[other_dataset].size(); ++index) {
+    const Fingerprint& fingerprint = fingerprints_[other_dataset][index];
+    if (fingerprint.is_usable) first_by_key.try_emplace(compute_record_key(fingerprint), static_cast<int64_t>(index));
   }
-  std::map<int64_t, int64_t> found;
-  for (size_t index = 0; index < prints_[set].size(); ++index) {
-    const Print& print = prints_[set][index];
-    if (!print.is_usable) continue;
-    if (const auto first = firsts.find(record_key(print)); first != firsts.end()) {
-      found.emplace(static_cast<int64_t>(index), first->second);
-    }
-  }
-  return found;
-}
-
-bool ContentIndex::names_subjects(size_t set) const {
-  return std::ranges::any_of(prints_[set], [](const Print& print) { return !print.subjects.empty(); });
-}
-
-SharedSubjects ContentIndex::with_subjects_of(size_t set, size_t other) const {
-  std::unordered_set<uint64_t> trained, told;
-  for (const Print& print : prints_[other]) trained.insert(print.subjects.begin(), print.subjects.end());
-  SharedSubjects shared;
-  for (size_t index = 0; index < prints_[set].size(); ++index) {
-    const auto& subjects = prints_[set][index].subjects;
-    if (std::ranges::none_of(subjects, [&](uint64_t subject) { return trained.contains(subject); })) continue;
-    shared.records.push_back(static_cast<int64_t>(index));
-    const auto names = sets_[set]->text_at(shared.records.back()).subjects;
-    for (size_t i = 0; i < std::min(names.size(), subjects.size()); ++i) {
-      if (trained.contains(subjects[i]) && told.insert(subjects[i]).second) shared.subjects.push_back(names[i]);
+  std::map<int64_t, int64_t> shared;
+  for (size_t index = 0; index < fingerprints_[dataset].size(); ++index) {
+    const Fingerprint& fingerprint = fingerprints_[dataset][index];
+    if (!fingerprint.is_usable) continue;
+    if (const auto first = first_by_key.find(compute_record_key(fingerprint)); first != first_by_key.end()) {
+      shared.emplace(static_cast<int64_t>(index), first->second);
     }
   }
   return shared;
 }
 
-std::vector<int64_t> ContentIndex::with_media_of(size_t set, size_t other) const {
-  std::unordered_set<uint64_t> contents;
-  for (const Print& print : prints_[other]) {
-    for (const uint64_t medium : print.media) contents.insert(content_of(medium));
+bool ContentIndex::has_subjects(size_t dataset) const {
+  return std::ranges::any_of(fingerprints_[dataset],
+                             [](const Fingerprint& fingerprint) { return !fingerprint.subjects.empty(); });
+}
+
+SharedSubjects ContentIndex::find_shared_subjects(size_t dataset, size_t other_dataset) const {
+  std::unordered_set<uint64_t> other_subjects, reported;
+  for (const Fingerprint& fingerprint : fingerprints_[other_dataset])
+    other_subjects.insert(fingerprint.subjects.begin(), fingerprint.subjects.end());
+  SharedSubjects shared;
+  for (size_t index = 0; index < fingerprints_[dataset].size(); ++index) {
+    const auto& subjects = fingerprints_[dataset][index].subjects;
+    if (std::ranges::none_of(subjects, [&](uint64_t subject) { return other_subjects.contains(subject); })) continue;
+    shared.records.push_back(static_cast<int64_t>(index));
+    const auto subject_names = datasets_[dataset]->at_without_bytes(shared.records.back()).subjects;
+    for (size_t i = 0; i < std::min(subject_names.size(), subjects.size()); ++i) {
+      if (other_subjects.contains(subjects[i]) && reported.insert(subjects[i]).second)
+        shared.subjects.push_back(subject_names[i]);
+    }
   }
-  std::vector<int64_t> found;
-  for (size_t index = 0; index < prints_[set].size(); ++index) {
-    const auto& media = prints_[set][index].media;
-    const bool is_there =
-        std::ranges::any_of(media, [&](uint64_t medium) { return contents.contains(content_of(medium)); });
-    if (is_there) found.push_back(static_cast<int64_t>(index));
+  return shared;
+}
+
+std::vector<int64_t> ContentIndex::find_records_sharing_media(size_t dataset, size_t other_dataset) const {
+  std::unordered_set<uint64_t> content_hashes;
+  for (const Fingerprint& fingerprint : fingerprints_[other_dataset]) {
+    for (const uint64_t medium : fingerprint.media) content_hashes.insert(get_content_hash(medium));
   }
-  return found;
+  std::vector<int64_t> records;
+  for (size_t index = 0; index < fingerprints_[dataset].size(); ++index) {
+    const auto& media = fingerprints_[dataset][index].media;
+    const bool is_shared =
+        std::ranges::any_of(media, [&](uint64_t medium) { return content_hashes.contains(get_content_hash(medium)); });
+    if (is_shared) records.push_back(static_cast<int64_t>(index));
+  }
+  return records;
 }
 
 }  // namespace vlmtrain::data

@@ -14,28 +14,29 @@ namespace {
 
 using MediaKeys = std::unordered_set<uint64_t>;
 
-class Decoding {
+class SampleDecoder {
  public:
-  Decoding(const io::Records& records, const SampleProcessor& processor) : records_(records), processor_(processor) {}
+  SampleDecoder(const io::Records& records, const SampleProcessor& processor)
+      : records_(records), processor_(processor) {}
 
-  void make(const std::vector<int64_t>& samples, int64_t workers,
-            const std::function<void(int64_t done, int64_t all)>& on_progress) {
-    const auto all = std::ssize(samples);
-    on_workers(
-        all, workers, [&](int64_t place) { make_one(samples[static_cast<size_t>(place)]); },
-        [&](int64_t done) {
-          if (on_progress) on_progress(done, all);
+  void decode(const std::vector<int64_t>& samples, int64_t workers,
+              const std::function<void(int64_t num_done, int64_t total)>& on_progress) {
+    const auto total = std::ssize(samples);
+    parallel_for(
+        total, workers, [&](int64_t i) { decode_one(samples[static_cast<size_t>(i)]); },
+        [&](int64_t num_done) {
+          if (on_progress) on_progress(num_done, total);
         });
   }
 
   std::map<int64_t, SampleProblem>& problems() { return problems_; }
 
  private:
-  void make_one(int64_t index) {
+  void decode_one(int64_t index) {
     try {
       make_sample(processor_, records_.at(index), index);
     } catch (...) {
-      auto problem = bad_sample(std::current_exception());
+      auto problem = to_sample_problem(std::current_exception());
       const std::lock_guard lock(mutex_);
       problems_.emplace(index, std::move(problem));
     }
@@ -49,42 +50,44 @@ class Decoding {
 
 }  // namespace
 
-std::map<int64_t, SampleProblem> decode_all(const io::Records& records, const SampleProcessor& processor,
-                                            const Outlines& outlines, const ContentIndex& index, size_t set,
-                                            int64_t workers,
-                                            const std::function<void(int64_t done, int64_t all)>& on_progress) {
+std::map<int64_t, SampleProblem> find_undecodable_samples(
+    const io::Records& records, const SampleProcessor& processor, const SampleIndex& sample_index,
+    const ContentIndex& content_index, size_t dataset, int64_t workers,
+    const std::function<void(int64_t num_done, int64_t total)>& on_progress) {
   const auto is_usable = [&](int64_t sample) {
-    return outlines.shapes.has(sample) && !outlines.problems.contains(sample);
+    return sample_index.shapes.has(sample) && !sample_index.problems.contains(sample);
   };
   MediaKeys seen, seen_masks;
-  std::vector<int64_t> first;
-  std::vector<char> is_made(static_cast<size_t>(records.size()));
+  std::vector<int64_t> representatives;
+  std::vector<char> is_decoded(static_cast<size_t>(records.size()));
   for (int64_t sample = 0; sample < records.size(); ++sample) {
     if (!is_usable(sample)) continue;
     bool has_new = false;
-    for (const uint64_t medium : index.media_of(set, sample)) has_new = seen.insert(medium).second || has_new;
-    for (const uint64_t mask : index.masks_of(set, sample)) has_new = seen_masks.insert(mask).second || has_new;
-    if (has_new) first.push_back(sample);
-    is_made[static_cast<size_t>(sample)] = has_new ? 1 : 0;
+    for (const uint64_t medium : content_index.get_media_keys(dataset, sample))
+      has_new = seen.insert(medium).second || has_new;
+    for (const uint64_t mask : content_index.get_mask_keys(dataset, sample))
+      has_new = seen_masks.insert(mask).second || has_new;
+    if (has_new) representatives.push_back(sample);
+    is_decoded[static_cast<size_t>(sample)] = has_new ? 1 : 0;
   }
-  Decoding decoding(records, processor);
-  decoding.make(first, workers, on_progress);
-  if (decoding.problems().empty()) return {};
+  SampleDecoder decoder(records, processor);
+  decoder.decode(representatives, workers, on_progress);
+  if (decoder.problems().empty()) return {};
 
-  MediaKeys suspect;
-  for (const auto& [sample, problem] : decoding.problems()) {
-    const auto& media = index.media_of(set, sample);
-    suspect.insert(media.begin(), media.end());
+  MediaKeys suspect_media;
+  for (const auto& [sample, problem] : decoder.problems()) {
+    const auto& media = content_index.get_media_keys(dataset, sample);
+    suspect_media.insert(media.begin(), media.end());
   }
-  std::vector<int64_t> second;
+  std::vector<int64_t> retries;
   for (int64_t sample = 0; sample < records.size(); ++sample) {
-    if (!is_usable(sample) || is_made[static_cast<size_t>(sample)] != 0) continue;
-    const auto& media = index.media_of(set, sample);
-    const bool is_suspect = std::ranges::any_of(media, [&](uint64_t medium) { return suspect.contains(medium); });
-    if (is_suspect) second.push_back(sample);
+    if (!is_usable(sample) || is_decoded[static_cast<size_t>(sample)] != 0) continue;
+    const auto& media = content_index.get_media_keys(dataset, sample);
+    const bool is_suspect = std::ranges::any_of(media, [&](uint64_t medium) { return suspect_media.contains(medium); });
+    if (is_suspect) retries.push_back(sample);
   }
-  decoding.make(second, workers, on_progress);
-  return std::move(decoding.problems());
+  decoder.decode(retries, workers, on_progress);
+  return std::move(decoder.problems());
 }
 
 }  // namespace vlmtrain::data

@@ -12,14 +12,14 @@
 namespace vlmtrain::data {
 
 /// The newest epoch of each lane that was asked for.
-class EpochsMade {
+class EpochOrderCache {
  public:
-  explicit EpochsMade(size_t lanes) : newest_(lanes) {}
+  explicit EpochOrderCache(size_t sources) : latest_(sources) {}
 
   template <class Make>
-  std::shared_ptr<const EpochOrder> of(int64_t lane, int64_t epoch, const Make& make) {
+  std::shared_ptr<const EpochOrder> get_or_make(int64_t source, int64_t epoch, const Make& make) {
     const std::lock_guard lock(mutex_);
-    Entry& entry = newest_.at(static_cast<size_t>(lane));
+    Entry& entry = latest_.at(static_cast<size_t>(source));
     if (entry.order == nullptr || entry.epoch != epoch) entry = {epoch, std::make_shared<const EpochOrder>(make())};
     return entry.order;
   }
@@ -30,167 +30,172 @@ class EpochsMade {
     std::shared_ptr<const EpochOrder> order;
   };
   std::mutex mutex_;
-  std::vector<Entry> newest_;
+  std::vector<Entry> latest_;
 };
 
 namespace {
 
 /// Into which a curriculum divides an epoch; within one the order is random.
-constexpr int64_t kStages = 16;
+constexpr int64_t kCurriculumStages = 16;
 
-Lane whole(int64_t samples) {
-  Lane lane{.name = {}, .samples = std::vector<int64_t>(static_cast<size_t>(samples))};
-  std::iota(lane.samples.begin(), lane.samples.end(), int64_t{0});
-  return lane;
+MixtureSource make_single_source(int64_t samples) {
+  MixtureSource source{.name = {}, .samples = std::vector<int64_t>(static_cast<size_t>(samples))};
+  std::iota(source.samples.begin(), source.samples.end(), int64_t{0});
+  return source;
 }
 
 /// The first places of the blocks among a lane's samples.
-std::vector<int64_t> blocks_in(const std::vector<int64_t>& blocks, const std::vector<int64_t>& samples) {
-  std::vector<int64_t> own;
-  for (size_t place = 0, block = 0; place < samples.size(); ++place) {
-    const bool is_first = own.empty() || (block < blocks.size() && samples[place] >= blocks[block]);
-    while (block < blocks.size() && blocks[block] <= samples[place]) ++block;
-    if (is_first) own.push_back(static_cast<int64_t>(place));
+std::vector<int64_t> find_block_starts(const std::vector<int64_t>& block_starts, const std::vector<int64_t>& samples) {
+  std::vector<int64_t> starts;
+  for (size_t i = 0, block = 0; i < samples.size(); ++i) {
+    const bool is_first = starts.empty() || (block < block_starts.size() && samples[i] >= block_starts[block]);
+    while (block < block_starts.size() && block_starts[block] <= samples[i]) ++block;
+    if (is_first) starts.push_back(static_cast<int64_t>(i));
   }
-  return own;
+  return starts;
 }
 
 /// `order` in stages of ascending `key`, whose samples stay in their order.
 template <class Key>
-std::vector<int64_t> in_stages(std::vector<int64_t> order, const Key& key) {
-  std::vector<size_t> rank(order.size());
-  std::iota(rank.begin(), rank.end(), size_t{0});
-  std::ranges::stable_sort(rank, [&](size_t left, size_t right) { return key(order[left]) < key(order[right]); });
-  const size_t of_stage = (order.size() + kStages - 1) / kStages;
-  std::vector<int64_t> staged;
-  staged.reserve(order.size());
-  for (size_t first = 0; first < rank.size(); first += of_stage) {
-    const auto end = std::min(first + of_stage, rank.size());
-    std::sort(rank.begin() + static_cast<std::ptrdiff_t>(first), rank.begin() + static_cast<std::ptrdiff_t>(end));
-    for (size_t i = first; i < end; ++i) staged.push_back(order[rank[i]]);
+std::vector<int64_t> sort_into_stages(std::vector<int64_t> order, const Key& key) {
+  std::vector<size_t> order_index(order.size());
+  std::iota(order_index.begin(), order_index.end(), size_t{0});
+  std::ranges::stable_sort(order_index, [&](size_t a, size_t b) { return key(order[a]) < key(order[b]); });
+  const size_t stage_size = (order.size() + kCurriculumStages - 1) / kCurriculumStages;
+  std::vector<int64_t> result;
+  result.reserve(order.size());
+  for (size_t first = 0; first < order_index.size(); first += stage_size) {
+    const auto end = std::min(first + stage_size, order_index.size());
+    std::sort(order_index.begin() + static_cast<std::ptrdiff_t>(first),
+              order_index.begin() + static_cast<std::ptrdiff_t>(end));
+    for (size_t i = first; i < end; ++i) result.push_back(order[order_index[i]]);
   }
-  return staged;
+  return result;
 }
 
 }  // namespace
 
-int64_t EpochOrder::end_of_unit(int64_t position) const {
+int64_t EpochOrder::find_unit_end(int64_t position) const {
   if (ends.empty()) return position + 1;
   return *std::ranges::upper_bound(ends, position);
 }
 
-DrawOrder::DrawOrder(int64_t samples, uint64_t seed)
-    : DrawOrder({whole(samples)}, {{.from_batch = 0, .shares = {1}}}, {.seed = seed}, samples, {}, {}) {}
+SampleOrder::SampleOrder(int64_t samples, uint64_t seed)
+    : SampleOrder({make_single_source(samples)}, {{.from_batch = 0, .shares = {1}}}, {.seed = seed}, samples, {}, {}) {}
 
-DrawOrder::DrawOrder(std::vector<Lane> lanes, std::vector<ShareChange> shares, OrderSettings settings, int64_t samples,
-                     std::vector<SampleSize> sizes, std::vector<char> is_packed)
-    : lanes_(std::move(lanes)),
-      chooser_(std::move(shares)),
+SampleOrder::SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareChange> shares, OrderSettings settings,
+                         int64_t samples, std::vector<SampleSize> sizes, std::vector<char> is_packed)
+    : sources_(std::move(sources)),
+      mixture_sampler_(std::move(shares)),
       settings_(std::move(settings)),
-      lane_of_(static_cast<size_t>(samples), -1),
+      source_by_sample_(static_cast<size_t>(samples), -1),
       sizes_(std::move(sizes)),
       is_packed_(std::move(is_packed)),
-      epochs_(std::make_shared<EpochsMade>(lanes_.size())) {
-  VLMTRAIN_CHECK(chooser_.lanes() == std::ssize(lanes_), "{} lanes and shares of {}", lanes_.size(), chooser_.lanes());
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    for (const int64_t sample : lanes_[lane].samples) {
-      int32_t& own = lane_of_.at(static_cast<size_t>(sample));
-      VLMTRAIN_CHECK(own == -1, "sample {} is in two lanes", sample);
-      own = static_cast<int32_t>(lane);
+      epochs_(std::make_shared<EpochOrderCache>(sources_.size())) {
+  VLMTRAIN_CHECK(mixture_sampler_.num_sources() == std::ssize(sources_), "{} lanes and shares of {}", sources_.size(),
+                 mixture_sampler_.num_sources());
+  for (size_t source = 0; source < sources_.size(); ++source) {
+    for (const int64_t sample : sources_[source].samples) {
+      int32_t& assigned_source = source_by_sample_.at(static_cast<size_t>(sample));
+      VLMTRAIN_CHECK(assigned_source == -1, "sample {} is in two lanes", sample);
+      assigned_source = static_cast<int32_t>(source);
     }
   }
 }
 
-std::shared_ptr<const EpochOrder> DrawOrder::epoch(int64_t number, int64_t epoch) const {
-  return epochs_->of(number, epoch, [&] { return made(number, epoch); });
+std::shared_ptr<const EpochOrder> SampleOrder::epoch(int64_t source_index, int64_t epoch) const {
+  return epochs_->get_or_make(source_index, epoch, [&] { return make_epoch_order(source_index, epoch); });
 }
 
-EpochOrder DrawOrder::made(int64_t number, int64_t epoch) const {
-  const auto& samples = lane(number).samples;
+EpochOrder SampleOrder::make_epoch_order(int64_t source_index, int64_t epoch) const {
+  const auto& samples = source(source_index).samples;
   const auto count = std::ssize(samples);
-  auto order = settings_.blocks.empty()
-                   ? epoch_order(count, settings_.seed, epoch, number)
-                   : epoch_order_by_blocks(count, blocks_in(settings_.blocks, samples), settings_.seed, epoch, number);
-  for (int64_t& place : order) place = samples[static_cast<size_t>(place)];
-  const auto size_of = [this](int64_t sample) -> const SampleSize& { return sizes_[static_cast<size_t>(sample)]; };
+  auto order = settings_.block_starts.empty()
+                   ? shuffle_epoch(count, settings_.seed, epoch, source_index)
+                   : shuffle_epoch_by_blocks(count, find_block_starts(settings_.block_starts, samples), settings_.seed,
+                                             epoch, source_index);
+  for (int64_t& index : order) index = samples[static_cast<size_t>(index)];
+  const auto get_size = [this](int64_t sample) -> const SampleSize& { return sizes_[static_cast<size_t>(sample)]; };
   if (epoch == 0 && settings_.curriculum == Curriculum::kLength) {
-    order = in_stages(std::move(order), [&](int64_t sample) { return size_of(sample).tokens; });
+    order = sort_into_stages(std::move(order), [&](int64_t sample) { return get_size(sample).tokens; });
   }
   if (epoch == 0 && settings_.curriculum == Curriculum::kImages) {
-    order = in_stages(std::move(order), [&](int64_t sample) { return size_of(sample).images; });
+    order = sort_into_stages(std::move(order), [&](int64_t sample) { return get_size(sample).num_media; });
   }
   if (!settings_.packs) return {.samples = std::move(order), .ends = {}};
   if (!is_packed_.empty()) {
     std::erase_if(order, [this](int64_t sample) { return is_packed_[static_cast<size_t>(sample)] == 0; });
   }
-  const uint64_t seed =
-      stream_seed(settings_.seed, "packing", {static_cast<uint64_t>(number), static_cast<uint64_t>(epoch)});
+  const uint64_t seed = derive_stream_seed(settings_.seed, "packing",
+                                           {static_cast<uint64_t>(source_index), static_cast<uint64_t>(epoch)});
   auto packs = pack(order, sizes_, *settings_.packs, seed);
   return {.samples = std::move(packs.samples), .ends = std::move(packs.ends)};
 }
 
-int64_t DrawOrder::samples_drawn(int64_t number) const {
-  const auto& samples = lane(number).samples;
+int64_t SampleOrder::count_epoch_samples(int64_t source_index) const {
+  const auto& samples = source(source_index).samples;
   if (!settings_.packs || is_packed_.empty()) return std::ssize(samples);
   return std::ranges::count_if(samples,
                                [this](int64_t sample) { return is_packed_[static_cast<size_t>(sample)] != 0; });
 }
 
-std::string DrawOrder::fingerprint() const {
+std::string SampleOrder::fingerprint() const {
   if (!settings_.packs && settings_.curriculum == Curriculum::kNone) return {};
   ContentHash hash;
   for (size_t i = 0; i < sizes_.size(); ++i) {
-    hash.add(static_cast<uint64_t>(sizes_[i].tokens)).add(static_cast<uint64_t>(sizes_[i].images));
+    hash.add(static_cast<uint64_t>(sizes_[i].tokens)).add(static_cast<uint64_t>(sizes_[i].num_media));
     hash.add(static_cast<uint64_t>(sizes_[i].tiles)).add(static_cast<uint64_t>(is_packed_.empty() ? 1 : is_packed_[i]));
   }
-  return hash.text();
+  return hash.hex();
 }
 
-Cursor DrawOrder::start() const {
-  return {.lanes = std::vector<Place>(lanes_.size()), .due = std::vector<double>(lanes_.size()), .batches = 0};
+Cursor SampleOrder::start() const {
+  return {.sources = std::vector<EpochPosition>(sources_.size()),
+          .deficits = std::vector<double>(sources_.size()),
+          .num_batches = 0};
 }
 
-void DrawOrder::check(const Cursor& cursor, const std::string& dataset) const {
-  if (cursor.lanes.size() != lanes_.size() || cursor.due.size() != lanes_.size()) {
+void SampleOrder::check(const Cursor& cursor, const std::string& dataset) const {
+  if (cursor.sources.size() != sources_.size() || cursor.deficits.size() != sources_.size()) {
     throw data_error(
         "{}: the run to resume drew from {} sources or tasks, and now there are {}; resume with the ones that "
         "it was started with",
-        dataset, cursor.lanes.size(), lanes_.size());
+        dataset, cursor.sources.size(), sources_.size());
   }
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const int64_t position = cursor.lanes[lane].position;
-    const int64_t drawn = samples_drawn(static_cast<int64_t>(lane));
-    if (position < drawn) continue;
+  for (size_t source = 0; source < sources_.size(); ++source) {
+    const int64_t offset = cursor.sources[source].offset;
+    const int64_t num_samples = count_epoch_samples(static_cast<int64_t>(source));
+    if (offset < num_samples) continue;
     throw data_error(
         "{}: the run to resume goes on at sample {} of an epoch, but {} {}; resume with the file that it "
         "was started with",
-        dataset, position, lanes_.size() == 1 ? "the file holds" : lanes_[lane].name + " holds", drawn);
+        dataset, offset, sources_.size() == 1 ? "the file holds" : sources_[source].name + " holds", num_samples);
   }
 }
 
-LaneWalk::LaneWalk(const DrawOrder& order, int64_t lane, Place start)
-    : order_(&order), lane_(lane), place_(start), epoch_(order.epoch(lane, start.epoch)) {
-  VLMTRAIN_CHECK(start.epoch >= 0 && start.position >= 0 && start.position < std::ssize(epoch_->samples),
-                 "position {} of epoch {} with {} samples", start.position, start.epoch, epoch_->samples.size());
+SourceIterator::SourceIterator(const SampleOrder& order, int64_t source, EpochPosition start)
+    : order_(&order), source_(source), position_(start), epoch_(order.epoch(source, start.epoch)) {
+  VLMTRAIN_CHECK(start.epoch >= 0 && start.offset >= 0 && start.offset < std::ssize(epoch_->samples),
+                 "position {} of epoch {} with {} samples", start.offset, start.epoch, epoch_->samples.size());
 }
 
-double LaneWalk::samples_of_unit() const {
+double SourceIterator::mean_samples_per_unit() const {
   return static_cast<double>(epoch_->samples.size()) / static_cast<double>(std::max<int64_t>(1, epoch_->units()));
 }
 
-LaneWalk::Unit LaneWalk::next() {
-  if (place_.position == std::ssize(epoch_->samples)) {
-    place_ = {.epoch = place_.epoch + 1, .position = 0};
-    epoch_ = order_->epoch(lane_, place_.epoch);
+SourceIterator::Unit SourceIterator::next() {
+  if (position_.offset == std::ssize(epoch_->samples)) {
+    position_ = {.epoch = position_.epoch + 1, .offset = 0};
+    epoch_ = order_->epoch(source_, position_.epoch);
   }
-  const Place begin = place_;
-  place_.position = epoch_->end_of_unit(begin.position);
-  Unit unit{.begin = begin,
-            .behind = place_,
-            .samples = std::span(epoch_->samples)
-                           .subspan(static_cast<size_t>(begin.position),
-                                    static_cast<size_t>(place_.position - begin.position))};
-  if (place_.position == std::ssize(epoch_->samples)) unit.behind = {.epoch = begin.epoch + 1, .position = 0};
+  const EpochPosition begin = position_;
+  position_.offset = epoch_->find_unit_end(begin.offset);
+  Unit unit{
+      .begin = begin,
+      .end = position_,
+      .samples = std::span(epoch_->samples)
+                     .subspan(static_cast<size_t>(begin.offset), static_cast<size_t>(position_.offset - begin.offset))};
+  if (position_.offset == std::ssize(epoch_->samples)) unit.end = {.epoch = begin.epoch + 1, .offset = 0};
   return unit;
 }
 

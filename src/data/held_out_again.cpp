@@ -15,121 +15,123 @@ namespace vlmtrain::data {
 
 namespace {
 
-void add_names(ContentHash& hash, const io::Medium& medium) {
+void hash_names(ContentHash& hash, const io::MediaRef& medium) {
   hash.add(std::filesystem::path(medium.path).filename().string()).add(medium.frames.size());
-  for (const auto& frame : medium.frames) add_names(hash, frame);
+  for (const auto& frame : medium.frames) hash_names(hash, frame);
 }
 
-HeldOut split_of(int64_t samples, std::vector<int64_t> held_out) {
-  HeldOut split{.kept = {}, .held_out = std::move(held_out)};
-  split.kept.reserve(static_cast<size_t>(samples) - split.held_out.size());
+HoldOutSplit make_split(int64_t samples, std::vector<int64_t> held_out) {
+  HoldOutSplit split{.train = {}, .held_out = std::move(held_out)};
+  split.train.reserve(static_cast<size_t>(samples) - split.held_out.size());
   auto next = split.held_out.begin();
-  for (int64_t place = 0; place < samples; ++place) {
-    if (next != split.held_out.end() && *next == place) {
+  for (int64_t index = 0; index < samples; ++index) {
+    if (next != split.held_out.end() && *next == index) {
       ++next;
     } else {
-      split.kept.push_back(place);
+      split.train.push_back(index);
     }
   }
   return split;
 }
 
-bool are_in_their_places(const HeldOutMemory& memory, const io::Records& records, int64_t workers) {
-  if (records.size() < memory.samples) return false;
-  std::vector<char> is_same(memory.contents.size());
-  on_workers(std::ssize(memory.contents), workers, [&](int64_t i) {
-    const auto& [place, content] = memory.contents[static_cast<size_t>(i)];
-    is_same[static_cast<size_t>(i)] = content_of(records.text_at(place), place) == content ? 1 : 0;
+bool is_order_unchanged(const HoldOutState& state, const io::Records& records, int64_t workers) {
+  if (records.size() < state.samples) return false;
+  std::vector<char> is_same(state.content_hashes.size());
+  parallel_for(std::ssize(state.content_hashes), workers, [&](int64_t i) {
+    const auto& [index, content_hash] = state.content_hashes[static_cast<size_t>(i)];
+    is_same[static_cast<size_t>(i)] = hash_content(records.at_without_bytes(index), index) == content_hash ? 1 : 0;
   });
   return std::ranges::all_of(is_same, [](char same) { return same != 0; });
 }
 
 /// The share of what was added after the old ones.
-HeldOutAgain with_added(const HeldOutMemory& memory, int64_t samples, uint64_t seed) {
-  HeldOutAgain again{.split = split_of(samples, memory.places), .change = {}};
-  const int64_t added = samples - memory.samples;
-  if (added == 0) return again;
-  const auto old = static_cast<uint64_t>(memory.samples);
-  auto order = permutation(added, stream_seed(seed, "held out of what was added", {old}));
-  const auto count = std::clamp<int64_t>(std::llround(memory.share * static_cast<double>(added)), 0, added);
-  auto held_out = memory.places;
-  for (auto place = order.end() - count; place != order.end(); ++place) held_out.push_back(memory.samples + *place);
+RestoredHoldOut extend_split(const HoldOutState& state, int64_t samples, uint64_t seed) {
+  RestoredHoldOut restored{.split = make_split(samples, state.indices), .change = {}};
+  const int64_t added = samples - state.samples;
+  if (added == 0) return restored;
+  const auto first_added = static_cast<uint64_t>(state.samples);
+  auto order = random_permutation(added, derive_stream_seed(seed, "held out of what was added", {first_added}));
+  const auto count = std::clamp<int64_t>(std::llround(state.share * static_cast<double>(added)), 0, added);
+  auto held_out = state.indices;
+  for (auto added_index = order.end() - count; added_index != order.end(); ++added_index)
+    held_out.push_back(state.samples + *added_index);
   std::ranges::sort(held_out);
-  again.split = split_of(samples, std::move(held_out));
-  again.change =
+  restored.split = make_split(samples, std::move(held_out));
+  restored.change =
       fmt::format("{} samples were added: {} of them are held out, and all that were held out before", added, count);
-  return again;
+  return restored;
 }
 
 /// Of a source whose records are in other places.
-HeldOutAgain found_by_contents(const HeldOutMemory& memory, const io::Records& records, uint64_t seed,
-                               int64_t workers) {
-  std::vector<uint64_t> contents(static_cast<size_t>(records.size()));
-  on_workers(records.size(), workers,
-             [&](int64_t place) { contents[static_cast<size_t>(place)] = content_of(records.text_at(place), place); });
-  std::unordered_map<uint64_t, int64_t> wanted;
-  for (const auto& [place, content] : memory.contents) ++wanted[content];
-  std::unordered_map<uint64_t, int64_t> there;
+RestoredHoldOut find_by_content(const HoldOutState& state, const io::Records& records, uint64_t seed, int64_t workers) {
+  std::vector<uint64_t> record_hashes(static_cast<size_t>(records.size()));
+  parallel_for(records.size(), workers, [&](int64_t index) {
+    record_hashes[static_cast<size_t>(index)] = hash_content(records.at_without_bytes(index), index);
+  });
+  std::unordered_map<uint64_t, int64_t> expected_counts;
+  for (const auto& [index, content_hash] : state.content_hashes) ++expected_counts[content_hash];
+  std::unordered_map<uint64_t, int64_t> actual_counts;
   std::vector<int64_t> held_out;
-  for (size_t place = 0; place < contents.size(); ++place) {
-    if (!wanted.contains(contents[place])) continue;
-    ++there[contents[place]];
-    held_out.push_back(static_cast<int64_t>(place));
+  for (size_t index = 0; index < record_hashes.size(); ++index) {
+    if (!expected_counts.contains(record_hashes[index])) continue;
+    ++actual_counts[record_hashes[index]];
+    held_out.push_back(static_cast<int64_t>(index));
   }
-  for (const auto& [content, count] : there) {
-    if (count <= wanted.at(content)) continue;
+  for (const auto& [content_hash, count] : actual_counts) {
+    if (count <= expected_counts.at(content_hash)) continue;
     throw usage_error(
         "data.eval={}: {} was put in another order, and {} of its samples have the texts of {} that were held out of "
         "training, so they cannot be told apart; restore the order, give the samples ids, or name a file in data.eval",
-        memory.share, memory.path, count, wanted.at(content));
+        state.share, state.path, count, expected_counts.at(content_hash));
   }
-  if (held_out.empty() || held_out.size() == contents.size()) {
-    return {.split = hold_out(records.size(), memory.share, seed),
+  if (held_out.empty() || held_out.size() == record_hashes.size()) {
+    return {.split = hold_out(records.size(), state.share, seed),
             .change = fmt::format("none of the {} samples that were held out is there any more, so others are drawn",
-                                  memory.places.size())};
+                                  state.indices.size())};
   }
-  const auto found = held_out.size();
-  return {.split = split_of(records.size(), std::move(held_out)),
+  const auto num_found = held_out.size();
+  return {.split = make_split(records.size(), std::move(held_out)),
           .change = fmt::format("its records changed places: {} of the {} held-out samples are there and stay held out",
-                                found, memory.places.size())};
+                                num_found, state.indices.size())};
 }
 
 }  // namespace
 
-uint64_t content_of(const io::Record& record, int64_t place) {
+uint64_t hash_content(const io::Record& record, int64_t index) {
   ContentHash hash;
   // Where a record has no id, it is named by file and place.
-  if (!record.id.ends_with(fmt::format(":{}", place))) hash.add(record.id);
+  if (!record.id.ends_with(fmt::format(":{}", index))) hash.add(record.id);
   hash.add(record.task).add(record.turns.size());
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
   for (const auto* media : {&record.images, &record.videos}) {
     hash.add(media->size());
-    for (const auto& medium : *media) add_names(hash, medium);
+    for (const auto& medium : *media) hash_names(hash, medium);
   }
   hash.add(record.masks.size());
   return hash.value();
 }
 
-void remember_contents(HeldOutMemory& memory, const io::Records& records, int64_t most, int64_t workers) {
-  const int64_t all = std::ssize(memory.places), count = std::min(most, all);
-  memory.contents.resize(static_cast<size_t>(count));
-  on_workers(count, workers, [&](int64_t i) {
-    const int64_t place = memory.places[static_cast<size_t>(i * all / count)];
-    memory.contents[static_cast<size_t>(i)] = {place, content_of(records.text_at(place), place)};
+void store_content_hashes(HoldOutState& state, const io::Records& records, int64_t max_count, int64_t workers) {
+  const int64_t total = std::ssize(state.indices), count = std::min(max_count, total);
+  state.content_hashes.resize(static_cast<size_t>(count));
+  parallel_for(count, workers, [&](int64_t i) {
+    const int64_t index = state.indices[static_cast<size_t>(i * total / count)];
+    state.content_hashes[static_cast<size_t>(i)] = {index, hash_content(records.at_without_bytes(index), index)};
   });
 }
 
-HeldOutAgain hold_out_again(const HeldOutMemory& memory, const io::Records& records, uint64_t seed, int64_t workers) {
+RestoredHoldOut restore_hold_out(const HoldOutState& state, const io::Records& records, uint64_t seed,
+                                 int64_t workers) {
   const int64_t samples = records.size();
-  const bool is_known = memory.stamp != 0 && memory.stamp == records.stamp() && memory.samples == samples;
-  if (is_known || are_in_their_places(memory, records, workers)) return with_added(memory, samples, seed);
-  if (!memory.knows_all()) {
+  const bool is_unchanged = state.stamp != 0 && state.stamp == records.stamp() && state.samples == samples;
+  if (is_unchanged || is_order_unchanged(state, records, workers)) return extend_split(state, samples, seed);
+  if (!state.has_all_contents()) {
     throw usage_error(
         "data.eval={}: {} has changed, and with data.check_at_start=false a run does not remember which samples it "
         "holds out of training; restore the file, or name a file in data.eval",
-        memory.share, memory.path);
+        state.share, state.path);
   }
-  return found_by_contents(memory, records, seed, workers);
+  return find_by_content(state, records, seed, workers);
 }
 
 }  // namespace vlmtrain::data

@@ -2,8 +2,8 @@
 
 namespace vlmtrain::data {
 
-void enter_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, BadSamplePolicy policy,
-                    Ledger& ledger) {
+void record_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, BadSamplePolicy policy,
+                     Ledger& ledger) {
   for (const auto& [index, problem] : problems) {
     const std::string id(ids[index]);
     if (stops_run(problem, policy)) {

@@ -12,20 +12,20 @@ namespace vlmtrain::data {
 
 namespace {
 
-nlohmann::ordered_json json_of(int64_t index, const std::string& id, const Shrunk& shrunk) {
+nlohmann::ordered_json shrink_info_to_json(int64_t index, const std::string& id, const ShrinkInfo& shrunk) {
   return {{"index", index},
           {"id", id},
-          {"tokens", {shrunk.tokens, shrunk.tokens_left}},
-          {"pixels", {shrunk.pixels, shrunk.pixels_left}},
+          {"tokens", {shrunk.tokens, shrunk.tokens_after}},
+          {"pixels", {shrunk.pixels, shrunk.pixels_after}},
           {"image_max_pixels", shrunk.image_max_pixels},
           {"frame_max_pixels", shrunk.frame_max_pixels}};
 }
 
-Shrunk shrunk_from(const nlohmann::ordered_json& json) {
+ShrinkInfo shrink_info_from_json(const nlohmann::ordered_json& json) {
   return {.tokens = json.at("tokens").at(0),
           .pixels = json.at("pixels").at(0),
-          .tokens_left = json.at("tokens").at(1),
-          .pixels_left = json.at("pixels").at(1),
+          .tokens_after = json.at("tokens").at(1),
+          .pixels_after = json.at("pixels").at(1),
           .image_max_pixels = json.at("image_max_pixels"),
           .frame_max_pixels = json.at("frame_max_pixels")};
 }
@@ -37,7 +37,7 @@ Ledger::Ledger(std::string dataset, int64_t samples)
   counts_[static_cast<size_t>(SampleStatus::kNotReached)] = samples;
 }
 
-Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset, const DrawOrder& order,
+Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset, const SampleOrder& order,
                        const Cursor& next) {
   const int64_t samples = order.samples();
   Ledger ledger(std::move(dataset), samples);
@@ -58,59 +58,59 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
     for (const auto& sample : shrunk.value("each", nlohmann::ordered_json::array())) {
       const auto index = sample.at("index").get<int64_t>();
       if (index < 0 || index >= samples) throw data_error("the saved ledger names a sample {} of {}", index, samples);
-      ledger.mark_shrunk(index, sample.at("id"), shrunk_from(sample));
+      ledger.mark_shrunk(index, sample.at("id"), shrink_info_from_json(sample));
     }
     if (saved.contains("notices")) {
       ledger.notices_ = NoticeCounts::from_json(saved.at("notices"));
       ledger.has_all_notices_ = saved.at("notices_of") == "all";
-      for (const auto& [kind, count] : ledger.notices_.kinds()) ledger.known_kinds_.insert(kind);
+      for (const auto& [kind, count] : ledger.notices_.kinds()) ledger.precounted_kinds_.insert(kind);
     }
   } catch (const nlohmann::ordered_json::exception& error) {
     throw data_error("the checkpoint's ledger cannot be read ({}): resume from another checkpoint",
-                     io::json_reason(error));
+                     io::describe_json_exception(error));
   }
-  for (size_t lane = 0; lane < next.lanes.size(); ++lane) {
-    const auto [epoch, position] = next.lanes[lane];
-    const auto first = order.epoch(static_cast<int64_t>(lane), 0);
-    const std::vector<int64_t>& drawn = first->samples;
-    const int64_t used = epoch > 0 ? std::ssize(drawn) : position;
-    VLMTRAIN_CHECK(used <= std::ssize(drawn), "position {} of {} samples", used, drawn.size());
-    for (int64_t place = 0; place < used; ++place) ledger.mark_used(drawn[static_cast<size_t>(place)]);
+  for (size_t source = 0; source < next.sources.size(); ++source) {
+    const auto [epoch, offset] = next.sources[source];
+    const auto first_epoch = order.epoch(static_cast<int64_t>(source), 0);
+    const std::vector<int64_t>& epoch_samples = first_epoch->samples;
+    const int64_t num_used = epoch > 0 ? std::ssize(epoch_samples) : offset;
+    VLMTRAIN_CHECK(num_used <= std::ssize(epoch_samples), "position {} of {} samples", num_used, epoch_samples.size());
+    for (int64_t i = 0; i < num_used; ++i) ledger.mark_used(epoch_samples[static_cast<size_t>(i)]);
   }
   return ledger;
 }
 
 void Ledger::mark_used(int64_t index, std::string_view id, const std::vector<io::Notice>& notices) {
-  if (!raise(index, SampleStatus::kUsed) || notices.empty()) return;
-  std::vector<io::Notice> counted;
-  std::ranges::copy_if(notices, std::back_inserter(counted),
-                       [this](const io::Notice& notice) { return counts_as_used(notice.kind); });
-  notices_.add(id, counted);
+  if (!raise_status(index, SampleStatus::kUsed) || notices.empty()) return;
+  std::vector<io::Notice> new_notices;
+  std::ranges::copy_if(notices, std::back_inserter(new_notices),
+                       [this](const io::Notice& notice) { return is_counted_on_use(notice.kind); });
+  notices_.add(id, new_notices);
 }
 
-void Ledger::enter_notices(NoticeCounts notices) {
+void Ledger::set_all_notices(NoticeCounts notices) {
   has_all_notices_ = true;
-  known_kinds_.clear();
-  for (const auto& [kind, count] : notices.kinds()) known_kinds_.insert(kind);
+  precounted_kinds_.clear();
+  for (const auto& [kind, count] : notices.kinds()) precounted_kinds_.insert(kind);
   notices.add_missing(std::exchange(notices_, {}));
   notices_ = std::move(notices);
 }
 
 void Ledger::mark_dropped(int64_t index, std::string id, std::string reason, std::string message) {
-  if (!raise(index, SampleStatus::kDropped)) return;
+  if (!raise_status(index, SampleStatus::kDropped)) return;
   problems_[index] = {std::move(id), std::move(reason), std::move(message)};
 }
 
 void Ledger::mark_failed(int64_t index, std::string id, std::string reason, std::string message) {
-  if (!raise(index, SampleStatus::kFailed)) return;
+  if (!raise_status(index, SampleStatus::kFailed)) return;
   problems_[index] = {std::move(id), std::move(reason), std::move(message)};
 }
 
-void Ledger::mark_shrunk(int64_t index, std::string id, const Shrunk& shrunk) {
+void Ledger::mark_shrunk(int64_t index, std::string id, const ShrinkInfo& shrunk) {
   shrunk_[index] = {std::move(id), shrunk};
 }
 
-bool Ledger::raise(int64_t index, SampleStatus status) {
+bool Ledger::raise_status(int64_t index, SampleStatus status) {
   VLMTRAIN_CHECK(index >= 0 && index < samples(), "sample {} of {}", index, samples());
   SampleStatus& current = statuses_[static_cast<size_t>(index)];
   if (status <= current) return false;
@@ -136,7 +136,7 @@ nlohmann::ordered_json Ledger::to_json() const {
                         {"message", problem.message}});
   }
   auto shrunk = nlohmann::ordered_json::array();
-  for (const auto& [index, sample] : shrunk_) shrunk.push_back(json_of(index, sample.first, sample.second));
+  for (const auto& [index, sample] : shrunk_) shrunk.push_back(shrink_info_to_json(index, sample.first, sample.second));
   return {{"dataset", dataset_},
           {"samples", samples()},
           {"used", count(SampleStatus::kUsed)},

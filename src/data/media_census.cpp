@@ -2,23 +2,23 @@
 
 namespace vlmtrain::data {
 
-MediaCensus media_census(const SampleShapes& shapes, int64_t begin, int64_t end) {
-  MediaCensus census;
+MediaCounts count_media(const SampleShapes& shapes, int64_t begin, int64_t end) {
+  MediaCounts counts;
   for (int64_t index = begin; index < end; ++index) {
-    const SampleShape* const media = shapes.media_of(index);
-    if (media == nullptr) continue;
-    ++census.samples;
-    census.with_images += media->images > media->videos + media->volumes ? 1 : 0;
-    census.with_videos += media->videos > 0 ? 1 : 0;
-    census.with_volumes += media->volumes > 0 ? 1 : 0;
-    census.with_masks += media->masks > 0 ? 1 : 0;
-    census.without_media += media->images == 0 ? 1 : 0;
+    const SampleShape* const media_shape = shapes.find_media(index);
+    if (media_shape == nullptr) continue;
+    ++counts.samples;
+    counts.with_images += media_shape->num_media > media_shape->num_videos + media_shape->num_volumes ? 1 : 0;
+    counts.with_videos += media_shape->num_videos > 0 ? 1 : 0;
+    counts.with_volumes += media_shape->num_volumes > 0 ? 1 : 0;
+    counts.with_masks += media_shape->masks > 0 ? 1 : 0;
+    counts.without_media += media_shape->num_media == 0 ? 1 : 0;
   }
-  return census;
+  return counts;
 }
 
-MediaCensus media_census(const SampleShapes& shapes) {
-  return media_census(shapes, 0, shapes.size());
+MediaCounts count_media(const SampleShapes& shapes) {
+  return count_media(shapes, 0, shapes.size());
 }
 
 }  // namespace vlmtrain::data

@@ -12,22 +12,22 @@ namespace vlmtrain::data {
 namespace {
 
 std::mutex report_mutex;  // guards both below
-CollectedNotices* collected = nullptr;
+NoticeCollector* active_collector = nullptr;
 std::set<std::string> reported_kinds;  // as a warning of their own
 
 }  // namespace
 
-void report_media(const std::string& sample, const std::vector<io::Notice>& notices) {
+void report_media_notices(const std::string& sample, const std::vector<io::Notice>& notices) {
   if (notices.empty()) return;
   const std::lock_guard lock(report_mutex);
   for (const io::Notice& notice : notices) {
-    if (collected != nullptr) {
-      const std::lock_guard own(collected->mutex_);
-      if (!collected->counted_.emplace(notice.kind, ContentHash().add(sample).value()).second) continue;
-      CollectedNotices::Kind& kind = collected->kinds_[notice.kind];
-      if (++kind.samples == 1 || sample < kind.sample) {
-        kind.sample = sample;
-        kind.example = notice.example;
+    if (active_collector != nullptr) {
+      const std::lock_guard collector_lock(active_collector->mutex_);
+      if (!active_collector->seen_.emplace(notice.kind, ContentHash().add(sample).value()).second) continue;
+      NoticeCollector::KindCount& kind_count = active_collector->kinds_[notice.kind];
+      if (++kind_count.samples == 1 || sample < kind_count.sample) {
+        kind_count.sample = sample;
+        kind_count.example = notice.example;
       }
     } else if (reported_kinds.insert(notice.kind).second) {
       spdlog::warn("sample {}: {}: {} (reported once)", sample, notice.kind, notice.example);
@@ -35,17 +35,17 @@ void report_media(const std::string& sample, const std::vector<io::Notice>& noti
   }
 }
 
-CollectedNotices::CollectedNotices() {
+NoticeCollector::NoticeCollector() {
   const std::lock_guard lock(report_mutex);
-  VLMTRAIN_CHECK(collected == nullptr, "notices are collected by one at a time");
-  collected = this;
+  VLMTRAIN_CHECK(active_collector == nullptr, "notices are collected by one at a time");
+  active_collector = this;
 }
 
-CollectedNotices::~CollectedNotices() {
+NoticeCollector::~NoticeCollector() {
   const std::lock_guard lock(report_mutex);
-  collected = nullptr;
-  for (const auto& [kind, found] : kinds_) {
-    spdlog::warn("{}: {}; the first is {}: {}", counted(found.samples, "sample"), kind, found.sample, found.example);
+  active_collector = nullptr;
+  for (const auto& [kind, count] : kinds_) {
+    spdlog::warn("{}: {}; the first is {}: {}", pluralize(count.samples, "sample"), kind, count.sample, count.example);
   }
 }
 

@@ -25,23 +25,23 @@ at::Tensor to_tensor(const std::vector<int64_t>& values) {
   return tensor;
 }
 
-int64_t patches_of(const std::vector<PatchGrid>& grids) {
+int64_t count_patches(const std::vector<PatchGrid>& grids) {
   int64_t patches = 0;
   for (const PatchGrid& grid : grids) patches += grid.patches();
   return patches;
 }
 
-void check_shapes(const Sample& sample) {
+void check_sample(const Sample& sample) {
   VLMTRAIN_CHECK(std::ssize(sample.is_label) == sample.tokens(), "sample {}: {} label marks for {} tokens", sample.id,
                  sample.is_label.size(), sample.tokens());
   VLMTRAIN_CHECK(sample.is_label.empty() || sample.is_label.front() == 0,
                  "sample {}: its first token is a label, which nothing could predict", sample.id);
   VLMTRAIN_CHECK(!sample.pixel_values.defined() || !sample.image_token_positions.empty(),
                  "sample {}: pixels, but no image tokens", sample.id);
-  VLMTRAIN_CHECK(
-      sample.grids.empty() || !sample.pixel_values.defined() || patches_of(sample.grids) == sample.pixel_values.size(0),
-      "sample {}: grids of {} patches, but {} rows of pixels", sample.id, patches_of(sample.grids),
-      sample.pixel_values.size(0));
+  VLMTRAIN_CHECK(sample.grids.empty() || !sample.pixel_values.defined() ||
+                     count_patches(sample.grids) == sample.pixel_values.size(0),
+                 "sample {}: grids of {} patches, but {} rows of pixels", sample.id, count_patches(sample.grids),
+                 sample.pixel_values.size(0));
   VLMTRAIN_CHECK(sample.modalities.empty() || !sample.pixel_values.defined() ||
                      std::ssize(sample.modalities) == sample.pixel_values.size(0),
                  "sample {}: {} modalities for {} volumes", sample.id, sample.modalities.size(),
@@ -51,11 +51,11 @@ void check_shapes(const Sample& sample) {
 }
 
 /// Each row or frame draws for itself, since a vision pass may end behind it.
-void add_pixel_units(const Sample& sample, std::vector<nn::DropoutUnit>& units) {
+void add_pixel_units(const Sample& sample, std::vector<nn::DropoutSegment>& units) {
   if (!sample.pixel_values.defined()) return;
-  uint64_t number = 0;
+  uint64_t unit_index = 0;
   const auto add = [&](int64_t rows) {
-    units.push_back({.seed = stream_seed(sample.seed, "tile", {number++}), .share = rows});
+    units.push_back({.seed = derive_stream_seed(sample.seed, "tile", {unit_index++}), .row_share = rows});
   };
   if (sample.grids.empty()) {
     for (int64_t row = 0; row < sample.pixel_values.size(0); ++row) add(1);
@@ -65,41 +65,41 @@ void add_pixel_units(const Sample& sample, std::vector<nn::DropoutUnit>& units) 
   }
 }
 
-at::Tensor join_pixels(const Samples& samples) {
+at::Tensor concat_pixels(const Samples& samples) {
   std::vector<at::Tensor> pixels;
   for (const Sample& sample : samples) {
     if (!sample.pixel_values.defined()) continue;
-    const at::Tensor& own = sample.pixel_values;
-    VLMTRAIN_CHECK(pixels.empty() || PixelRow::of(own) == PixelRow::of(pixels.front()),
-                   "sample {}: pixels {} [{}] beside {} [{}]", sample.id, c10::toString(own.scalar_type()),
-                   fmt::join(own.sizes(), ", "), c10::toString(pixels.front().scalar_type()),
+    const at::Tensor& sample_pixels = sample.pixel_values;
+    VLMTRAIN_CHECK(pixels.empty() || PixelRow::from_tensor(sample_pixels) == PixelRow::from_tensor(pixels.front()),
+                   "sample {}: pixels {} [{}] beside {} [{}]", sample.id, c10::toString(sample_pixels.scalar_type()),
+                   fmt::join(sample_pixels.sizes(), ", "), c10::toString(pixels.front().scalar_type()),
                    fmt::join(pixels.front().sizes(), ", "));
-    pixels.push_back(own);
+    pixels.push_back(sample_pixels);
   }
   return pixels.empty() ? at::Tensor() : at::cat(pixels);
 }
 
 /// [tokens], or [kPositionAxes, tokens] if a sample asks for it.
-at::Tensor join_positions(const Samples& samples) {
+at::Tensor concat_positions(const Samples& samples) {
   const bool has_axes = std::ranges::any_of(samples, [](const Sample& sample) { return !sample.position_ids.empty(); });
   std::vector<int64_t> positions;
   for (int64_t axis = 0; axis < (has_axes ? kPositionAxes : 1); ++axis) {
     for (const Sample& sample : samples) {
       const auto offset = std::ssize(positions);
       positions.resize(positions.size() + sample.token_ids.size());
-      const auto own = positions.begin() + offset;
+      const auto begin = positions.begin() + offset;
       if (sample.position_ids.empty()) {
-        std::iota(own, positions.end(), int64_t{0});
+        std::iota(begin, positions.end(), int64_t{0});
       } else {
-        std::copy_n(sample.position_ids.begin() + axis * sample.tokens(), sample.tokens(), own);
+        std::copy_n(sample.position_ids.begin() + axis * sample.tokens(), sample.tokens(), begin);
       }
     }
   }
-  const at::Tensor joined = to_tensor(positions);
-  return has_axes ? joined.view({kPositionAxes, -1}) : joined;
+  const at::Tensor position_ids = to_tensor(positions);
+  return has_axes ? position_ids.view({kPositionAxes, -1}) : position_ids;
 }
 
-at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
+at::Tensor move_tensor(const at::Tensor& tensor, at::Device device) {
   if (!tensor.defined()) return tensor;
   // Pixels that have a shape only, as in a rehearsal.
   if (tensor.is_meta()) return at::empty(tensor.sizes(), tensor.options().device(device));
@@ -107,23 +107,24 @@ at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
 }
 
 /// Of samples that a family draws masks of; those without are passed over.
-MaskBatch join_masks(const Samples& samples) {
+MaskBatch concat_masks(const Samples& samples) {
   MaskBatch batch;
   std::vector<at::Tensor> pixels, targets;
-  std::vector<int64_t> positions, pictures;
-  int64_t tokens = 0, pictures_before = 0;
+  std::vector<int64_t> positions, image_indices;
+  int64_t tokens = 0, image_offset = 0;
   for (const Sample& sample : samples) {
-    const Masks& own = sample.masks;
-    if (!own.empty()) {
-      VLMTRAIN_CHECK(std::ssize(own.pictures) == own.count() && std::ssize(own.filled) == own.count(),
-                     "sample {}: {} masks in {} pictures and {} parts of them", sample.id, own.count(),
-                     own.pictures.size(), own.filled.size());
-      for (const int64_t position : own.token_positions) positions.push_back(tokens + position - 1);
-      for (const int64_t picture : own.pictures) pictures.push_back(pictures_before + picture);
-      batch.filled.insert(batch.filled.end(), own.filled.begin(), own.filled.end());
-      pixels.push_back(own.pixels);
-      if (own.targets.defined()) targets.push_back(own.targets);
-      pictures_before += own.pixels.size(0);
+    const Masks& masks = sample.masks;
+    if (!masks.empty()) {
+      VLMTRAIN_CHECK(
+          std::ssize(masks.image_indices) == masks.count() && std::ssize(masks.valid_regions) == masks.count(),
+          "sample {}: {} masks in {} pictures and {} parts of them", sample.id, masks.count(),
+          masks.image_indices.size(), masks.valid_regions.size());
+      for (const int64_t position : masks.token_positions) positions.push_back(tokens + position - 1);
+      for (const int64_t image : masks.image_indices) image_indices.push_back(image_offset + image);
+      batch.valid_regions.insert(batch.valid_regions.end(), masks.valid_regions.begin(), masks.valid_regions.end());
+      pixels.push_back(masks.pixels);
+      if (masks.targets.defined()) targets.push_back(masks.targets);
+      image_offset += masks.pixels.size(0);
     }
     tokens += sample.tokens();
   }
@@ -131,7 +132,7 @@ MaskBatch join_masks(const Samples& samples) {
   batch.pixels = at::cat(pixels);
   if (targets.size() == pixels.size()) batch.targets = at::cat(targets);
   batch.positions = to_tensor(positions);
-  batch.pictures = to_tensor(pictures);
+  batch.image_indices = to_tensor(image_indices);
   return batch;
 }
 
@@ -146,7 +147,7 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
   std::vector<int64_t> label_tasks;
   std::vector<int64_t> modalities;
   for (const Sample& sample : samples) {
-    check_shapes(sample);
+    check_sample(sample);
     const auto offset = std::ssize(token_ids);
     lengths.push_back(sample.tokens());
     token_ids.insert(token_ids.end(), sample.token_ids.begin(), sample.token_ids.end());
@@ -161,26 +162,26 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
     if (sample.pixel_values.defined()) {
       modalities.insert(modalities.end(), sample.modalities.begin(), sample.modalities.end());
     }
-    batch.images += sample.images;
-    batch.volumes += sample.volumes;
-    batch.sample_units.push_back({.seed = sample.seed, .share = sample.tokens()});
+    batch.num_media += sample.num_media;
+    batch.num_volumes += sample.num_volumes;
+    batch.sample_units.push_back({.seed = sample.seed, .row_share = sample.tokens()});
     add_pixel_units(sample, batch.pixel_units);
   }
   batch.samples = std::ssize(samples);
   batch.token_ids = to_tensor(token_ids);
-  batch.position_ids = join_positions(samples);
+  batch.position_ids = concat_positions(samples);
   batch.segments = nn::Segments::from_lengths(std::move(lengths), at::kCPU);
   batch.image_positions = to_tensor(image_positions);
-  batch.pixel_values = join_pixels(samples);
+  batch.pixel_values = concat_pixels(samples);
   VLMTRAIN_CHECK(
-      batch.grids.empty() || !batch.pixel_values.defined() || patches_of(batch.grids) == batch.pixel_values.size(0),
+      batch.grids.empty() || !batch.pixel_values.defined() || count_patches(batch.grids) == batch.pixel_values.size(0),
       "pixels with grids beside pixels without");
   VLMTRAIN_CHECK(modalities.empty() || std::ssize(modalities) == batch.pixel_values.size(0),
                  "volumes with modalities beside volumes without");
   if (!modalities.empty()) batch.modalities = to_tensor(modalities);
   batch.label_positions = to_tensor(label_positions);
   batch.labels = to_tensor(labels);
-  batch.masks = join_masks(samples);
+  batch.masks = concat_masks(samples);
   if (with_tasks) batch.label_tasks = to_tensor(label_tasks);
   return batch;
 }
@@ -188,26 +189,26 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
 }  // namespace
 
 std::array<at::Tensor*, 13> MicroBatch::tensors() {
-  return {&token_ids,     &position_ids,    &segments.offsets, &image_positions, &pixel_values,
-          &modalities,    &label_positions, &labels,           &label_tasks,     &masks.pixels,
-          &masks.targets, &masks.positions, &masks.pictures};
+  return {&token_ids,          &position_ids, &segments.offsets, &image_positions, &pixel_values,  &modalities,
+          &label_positions,    &labels,       &label_tasks,      &masks.pixels,    &masks.targets, &masks.positions,
+          &masks.image_indices};
 }
 
 MicroBatch MicroBatch::to(at::Device device) const {
-  MicroBatch moved = *this;
-  for (at::Tensor* tensor : moved.tensors()) *tensor = copy_to(*tensor, device);
-  return moved;
+  MicroBatch result = *this;
+  for (at::Tensor* tensor : result.tensors()) *tensor = move_tensor(*tensor, device);
+  return result;
 }
 
 MicroBatch collate(std::span<const Sample> samples, bool with_tasks) {
   return collate(Samples(samples.begin(), samples.end()), with_tasks);
 }
 
-MicroBatch collate(std::span<const Sample> samples, std::span<const int64_t> places, bool with_tasks) {
-  Samples chosen;
-  chosen.reserve(places.size());
-  for (const int64_t place : places) chosen.emplace_back(samples[static_cast<size_t>(place)]);
-  return collate(chosen, with_tasks);
+MicroBatch collate(std::span<const Sample> samples, std::span<const int64_t> indices, bool with_tasks) {
+  Samples selected;
+  selected.reserve(indices.size());
+  for (const int64_t index : indices) selected.emplace_back(samples[static_cast<size_t>(index)]);
+  return collate(selected, with_tasks);
 }
 
 }  // namespace vlmtrain::data

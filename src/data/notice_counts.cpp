@@ -15,27 +15,27 @@ namespace {
 using nlohmann::ordered_json;
 
 /// Kinds that the log names; the ledger names each.
-constexpr size_t kLoggedKinds = 20;
+constexpr size_t kMaxLoggedKinds = 20;
 
 /// `sample a: "web"`.
-std::string example_words(const NoticeCounts::Count& count) {
-  const std::string value = count.example.empty() ? "" : fmt::format(": {}", excerpt(count.example));
-  return fmt::format("sample {}{}", printable(count.id), value);
+std::string describe_example(const NoticeCounts::Count& count) {
+  const std::string value = count.example.empty() ? "" : fmt::format(": {}", make_excerpt(count.example));
+  return fmt::format("sample {}{}", to_printable(count.id), value);
 }
 
 }  // namespace
 
 void NoticeCounts::add(std::string_view id, const std::vector<io::Notice>& notices) {
-  std::vector<Count*> added;
+  std::vector<Count*> counted;
   for (const io::Notice& notice : notices) {
-    auto found = kinds_.find(notice.kind);
-    if (found == kinds_.end()) {
-      const bool is_too_many = kinds_.size() >= kMostNoticeKinds;
-      found = kinds_.try_emplace(is_too_many ? kOtherNotices : notice.kind).first;
+    auto entry = kinds_.find(notice.kind);
+    if (entry == kinds_.end()) {
+      const bool is_full = kinds_.size() >= kMaxNoticeKinds;
+      entry = kinds_.try_emplace(is_full ? kOtherNotices : notice.kind).first;
     }
-    Count& count = found->second;
-    if (std::ranges::find(added, &count) != added.end()) continue;
-    added.push_back(&count);
+    Count& count = entry->second;
+    if (std::ranges::find(counted, &count) != counted.end()) continue;
+    counted.push_back(&count);
     if (count.samples++ > 0) continue;
     count.id = id;
     count.example = notice.example;
@@ -65,7 +65,7 @@ NoticeCounts NoticeCounts::from_json(const ordered_json& json) {
   return notices;
 }
 
-std::string hint_of_notice(std::string_view kind) {
+std::string get_notice_hint(std::string_view kind) {
   if (kind.starts_with("key \"")) return "list it in data.ignore_keys if it is to be left out";
   if (kind.starts_with("more positions")) {
     return "it trains at positions that the model has not seen; lower data.max_length to avoid them";
@@ -73,37 +73,38 @@ std::string hint_of_notice(std::string_view kind) {
   return {};
 }
 
-std::string notice_words(std::string_view kind) {
-  return kind.starts_with("key \"") ? fmt::format("{} is not read", printable(kind)) : printable(kind);
+std::string describe_notice(std::string_view kind) {
+  return kind.starts_with("key \"") ? fmt::format("{} is not read", to_printable(kind)) : to_printable(kind);
 }
 
 void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_t samples) {
-  size_t logged = 0;
+  size_t num_logged = 0;
   for (const auto& [kind, count] : notices.kinds()) {
-    if (logged++ == kLoggedKinds) break;
-    const std::string hint = hint_of_notice(kind);
-    spdlog::warn("data {}: {}: {} of {} samples, such as {}{}{}", printable(dataset), notice_words(kind),
-                 grouped(count.samples), grouped(samples), example_words(count), hint.empty() ? "" : "; ", hint);
+    if (num_logged++ == kMaxLoggedKinds) break;
+    const std::string hint = get_notice_hint(kind);
+    spdlog::warn("data {}: {}: {} of {} samples, such as {}{}{}", to_printable(dataset), describe_notice(kind),
+                 with_commas(count.samples), with_commas(samples), describe_example(count), hint.empty() ? "" : "; ",
+                 hint);
   }
   const size_t kinds = notices.kinds().size();
-  if (kinds > kLoggedKinds) {
-    spdlog::warn("data {}: {} more kinds of notices; ledger.json and vlmtrain inspect name each", printable(dataset),
-                 kinds - kLoggedKinds);
+  if (kinds > kMaxLoggedKinds) {
+    spdlog::warn("data {}: {} more kinds of notices; ledger.json and vlmtrain inspect name each", to_printable(dataset),
+                 kinds - kMaxLoggedKinds);
   }
 }
 
-void NewNotices::log(const NoticeCounts& notices, const std::string& dataset) {
-  if (notices.kinds().size() == known_.size()) return;
+void NewNoticeLogger::log(const NoticeCounts& notices, const std::string& dataset) {
+  if (notices.kinds().size() == logged_.size()) return;
   for (const auto& [kind, count] : notices.kinds()) {
-    if (!known_.insert(kind).second || known_.size() > kLoggedKinds) continue;
-    const std::string hint = hint_of_notice(kind);
-    spdlog::warn("data {}: {}, first met in {}; ledger.json counts such samples{}{}", printable(dataset),
-                 notice_words(kind), example_words(count), hint.empty() ? "" : "; ", hint);
+    if (!logged_.insert(kind).second || logged_.size() > kMaxLoggedKinds) continue;
+    const std::string hint = get_notice_hint(kind);
+    spdlog::warn("data {}: {}, first met in {}; ledger.json counts such samples{}{}", to_printable(dataset),
+                 describe_notice(kind), describe_example(count), hint.empty() ? "" : "; ", hint);
   }
 }
 
-void NewNotices::pass_over(const NoticeCounts& notices) {
-  for (const auto& [kind, count] : notices.kinds()) known_.insert(kind);
+void NewNoticeLogger::mark_logged(const NoticeCounts& notices) {
+  for (const auto& [kind, count] : notices.kinds()) logged_.insert(kind);
 }
 
 }  // namespace vlmtrain::data

@@ -13,20 +13,20 @@ namespace vlmtrain::data {
 
 namespace {
 
-constexpr int64_t kTogether = 16;
-constexpr auto kProgressPause = std::chrono::milliseconds(100);
+constexpr int64_t kChunkSize = 16;
+constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 
-class WorkersCall {
+class ParallelFor {
  public:
-  WorkersCall(int64_t count, const std::function<void(int64_t)>& work) : count_(count), work_(work) {}
+  ParallelFor(int64_t count, const std::function<void(int64_t)>& task) : count_(count), task_(task) {}
 
   void run(int64_t workers, const std::function<void(int64_t)>& on_progress) {
     {
       std::vector<std::jthread> threads;
       try {
         threads.reserve(static_cast<size_t>(workers));
-        for (int64_t i = 0; i < workers; ++i) threads.emplace_back([this] { do_some(); });
-        wait_for(workers, on_progress);
+        for (int64_t i = 0; i < workers; ++i) threads.emplace_back([this] { run_worker(); });
+        wait_and_report(workers, on_progress);
       } catch (...) {
         stop_ = true;  // before the threads are joined
         throw;
@@ -36,12 +36,13 @@ class WorkersCall {
   }
 
  private:
-  void do_some() {
+  void run_worker() {
     try {
-      for (int64_t first = next_.fetch_add(kTogether); first < count_ && !stop_; first = next_.fetch_add(kTogether)) {
-        const int64_t end = std::min(first + kTogether, count_);
-        for (int64_t index = first; index < end && !stop_; ++index) work_(index);
-        done_ += end - first;
+      for (int64_t chunk_begin = next_index_.fetch_add(kChunkSize); chunk_begin < count_ && !stop_;
+           chunk_begin = next_index_.fetch_add(kChunkSize)) {
+        const int64_t chunk_end = std::min(chunk_begin + kChunkSize, count_);
+        for (int64_t index = chunk_begin; index < chunk_end && !stop_; ++index) task_(index);
+        num_done_ += chunk_end - chunk_begin;
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);
@@ -49,36 +50,36 @@ class WorkersCall {
       stop_ = true;
     }
     const std::lock_guard lock(mutex_);
-    ++ended_;
-    changed_.notify_one();
+    ++num_ended_;
+    worker_ended_.notify_one();
   }
 
-  void wait_for(int64_t workers, const std::function<void(int64_t)>& on_progress) {
+  void wait_and_report(int64_t workers, const std::function<void(int64_t)>& on_progress) {
     std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, kProgressPause, [&] { return ended_ == workers; })) {
+    while (!worker_ended_.wait_for(lock, kProgressInterval, [&] { return num_ended_ == workers; })) {
       if (!on_progress || stop_) continue;
       lock.unlock();
-      on_progress(done_);
+      on_progress(num_done_);
       lock.lock();
     }
   }
 
   const int64_t count_;
-  const std::function<void(int64_t)>& work_;
-  std::atomic<int64_t> next_{0};
-  std::atomic<int64_t> done_{0};
+  const std::function<void(int64_t)>& task_;
+  std::atomic<int64_t> next_index_{0};
+  std::atomic<int64_t> num_done_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
+  std::condition_variable worker_ended_;
   std::exception_ptr error_;
-  int64_t ended_ = 0;
+  int64_t num_ended_ = 0;
 };
 
 }  // namespace
 
-void on_workers(int64_t count, int64_t workers, const std::function<void(int64_t)>& work,
-                const std::function<void(int64_t done)>& on_progress) {
-  WorkersCall(count, work).run(std::max<int64_t>(workers, 1), on_progress);
+void parallel_for(int64_t count, int64_t workers, const std::function<void(int64_t)>& task,
+                  const std::function<void(int64_t num_done)>& on_progress) {
+  ParallelFor(count, task).run(std::max<int64_t>(workers, 1), on_progress);
 }
 
 }  // namespace vlmtrain::data

@@ -5,55 +5,56 @@
 
 namespace vlmtrain::data {
 
-Packs first_packs(const DrawOrder& order) {
+Packs collect_first_epoch_packs(const SampleOrder& order) {
   Packs packs;
-  for (int64_t lane = 0; lane < order.lanes(); ++lane) {
-    const auto epoch = order.epoch(lane, 0);
-    const int64_t before = std::ssize(packs.samples);
-    for (const int64_t end : epoch->ends) packs.ends.push_back(before + end);
+  for (int64_t source = 0; source < order.num_sources(); ++source) {
+    const auto epoch = order.epoch(source, 0);
+    const int64_t sample_offset = std::ssize(packs.samples);
+    for (const int64_t end : epoch->ends) packs.ends.push_back(sample_offset + end);
     packs.samples.insert(packs.samples.end(), epoch->samples.begin(), epoch->samples.end());
   }
   return packs;
 }
 
-PackCensus census_of(const Packs& packs, const std::vector<SampleSize>& sizes, const PackLimits& limits) {
-  PackCensus census{.fill = {.packs = std::ssize(packs.ends)}};
-  if (packs.ends.empty()) return census;
-  const auto size_of = [&](int64_t sample) -> const SampleSize& { return sizes[static_cast<size_t>(sample)]; };
-  int64_t shortest = std::numeric_limits<int64_t>::max();
-  for (const int64_t sample : packs.samples) shortest = std::min(shortest, size_of(sample).tokens);
-  census.packs.reserve(packs.ends.size());
-  census.samples.reserve(packs.ends.size());
-  int64_t tokens = 0, images = 0, most_tiles = -1;
-  for (size_t number = 0; number < packs.ends.size(); ++number) {
-    const auto first = packs.samples.begin() + (number > 0 ? packs.ends[number - 1] : 0);
-    const auto end = packs.samples.begin() + packs.ends[number];
-    SampleSize sum;
+PackStatistics compute_pack_statistics(const Packs& packs, const std::vector<SampleSize>& sizes,
+                                       const PackLimits& limits) {
+  PackStatistics statistics{.fill = {.packs = std::ssize(packs.ends)}};
+  if (packs.ends.empty()) return statistics;
+  const auto get_size = [&](int64_t sample) -> const SampleSize& { return sizes[static_cast<size_t>(sample)]; };
+  int64_t min_tokens = std::numeric_limits<int64_t>::max();
+  for (const int64_t sample : packs.samples) min_tokens = std::min(min_tokens, get_size(sample).tokens);
+  statistics.packs.reserve(packs.ends.size());
+  statistics.samples.reserve(packs.ends.size());
+  int64_t tokens = 0, images = 0, max_tiles = -1;
+  for (size_t pack_index = 0; pack_index < packs.ends.size(); ++pack_index) {
+    const auto first = packs.samples.begin() + (pack_index > 0 ? packs.ends[pack_index - 1] : 0);
+    const auto end = packs.samples.begin() + packs.ends[pack_index];
+    SampleSize total;
     std::for_each(first, end, [&](int64_t sample) {
-      sum.tokens += size_of(sample).tokens;
-      sum.images += size_of(sample).images;
-      sum.tiles += size_of(sample).tiles;
+      total.tokens += get_size(sample).tokens;
+      total.num_media += get_size(sample).num_media;
+      total.tiles += get_size(sample).tiles;
     });
-    tokens += sum.tokens;
-    images += sum.images;
-    census.packs.push_back(sum);
-    census.samples.push_back(end - first);
-    if (limits.tokens - sum.tokens >= shortest) {
-      const bool is_full_of_images = sum.images >= limits.images;
-      census.bound_by_images += is_full_of_images ? 1 : 0;
-      census.bound_by_tiles += !is_full_of_images && limits.tiles && sum.tiles >= *limits.tiles ? 1 : 0;
+    tokens += total.tokens;
+    images += total.num_media;
+    statistics.packs.push_back(total);
+    statistics.samples.push_back(end - first);
+    if (limits.tokens - total.tokens >= min_tokens) {
+      const bool is_image_limited = total.num_media >= limits.num_media;
+      statistics.limited_by_images += is_image_limited ? 1 : 0;
+      statistics.limited_by_tiles += !is_image_limited && limits.tiles && total.tiles >= *limits.tiles ? 1 : 0;
     }
-    if (sum.tiles > most_tiles) {
-      most_tiles = sum.tiles;
-      census.of_most_tiles.assign(first, end);
+    if (total.tiles > max_tiles) {
+      max_tiles = total.tiles;
+      statistics.largest_tile_pack.assign(first, end);
     }
   }
-  const auto all = static_cast<double>(census.fill.packs);
-  census.fill.tokens = static_cast<double>(tokens) / (all * static_cast<double>(limits.tokens));
-  census.fill.images = static_cast<double>(images) / (all * static_cast<double>(limits.images));
-  census.fill.most_tiles = most_tiles;
-  census.fill.bound_by_media = census.bound_by_images + census.bound_by_tiles;
-  return census;
+  const auto num_packs = static_cast<double>(statistics.fill.packs);
+  statistics.fill.tokens = static_cast<double>(tokens) / (num_packs * static_cast<double>(limits.tokens));
+  statistics.fill.num_media = static_cast<double>(images) / (num_packs * static_cast<double>(limits.num_media));
+  statistics.fill.max_tiles = max_tiles;
+  statistics.fill.limited_by_media = statistics.limited_by_images + statistics.limited_by_tiles;
+  return statistics;
 }
 
 }  // namespace vlmtrain::data

@@ -13,25 +13,25 @@ namespace vlmtrain::data {
 namespace {
 
 /// The room that is left in a pack.
-struct Room {
+struct RemainingCapacity {
   int64_t tokens = 0;
-  int64_t images = 0;
+  int64_t num_media = 0;
   int64_t tiles = 0;
 
-  bool has_media() const { return images > 0 && tiles > 0; }
-  bool holds(const SampleSize& size) const {
-    return size.tokens <= tokens && size.images <= images && size.tiles <= tiles;
+  bool has_media_capacity() const { return num_media > 0 && tiles > 0; }
+  bool fits(const SampleSize& size) const {
+    return size.tokens <= tokens && size.num_media <= num_media && size.tiles <= tiles;
   }
-  void take(const SampleSize& size) {
+  void subtract(const SampleSize& size) {
     tokens -= size.tokens;
-    images -= size.images;
+    num_media -= size.num_media;
     tiles -= size.tiles;
   }
 };
 
-Room room_of(const PackLimits& limits) {
+RemainingCapacity make_capacity(const PackLimits& limits) {
   return {.tokens = limits.tokens,
-          .images = limits.images,
+          .num_media = limits.num_media,
           .tiles = limits.tiles.value_or(std::numeric_limits<int64_t>::max())};
 }
 
@@ -40,49 +40,50 @@ class OpenPacks {
  public:
   explicit OpenPacks(const PackLimits& limits) : limits_(limits) {}
 
-  void put(int64_t sample, const SampleSize& size) {
-    const auto pack = best_for(size);
-    Room& room = rooms_[pack];
-    room.take(size);
-    members_[pack].push_back(sample);
+  void add(int64_t sample, const SampleSize& size) {
+    const auto pack = take_best_fit(size);
+    RemainingCapacity& remaining = remaining_[pack];
+    remaining.subtract(size);
+    samples_by_pack_[pack].push_back(sample);
     // Packs without room for another picture are out of the way of those with pictures.
-    (room.has_media() ? with_room_for_media_ : without_).emplace(room.tokens, pack);
+    (remaining.has_media_capacity() ? packs_with_media_capacity_ : packs_full_of_media_)
+        .emplace(remaining.tokens, pack);
   }
 
-  std::vector<std::vector<int64_t>> take() { return std::move(members_); }
+  std::vector<std::vector<int64_t>> take_packs() { return std::move(samples_by_pack_); }
 
  private:
   using ByTokens = std::set<std::pair<int64_t, size_t>>;
 
-  size_t best_for(const SampleSize& size) {
-    const auto in_one = first_that_holds(with_room_for_media_, size);
-    const auto in_other = size.images == 0 ? first_that_holds(without_, size) : without_.end();
-    const bool is_one = in_one != with_room_for_media_.end();
-    const bool is_other = in_other != without_.end();
-    if (!is_one && !is_other) {
-      rooms_.push_back(room_of(limits_));
-      members_.emplace_back();
-      return rooms_.size() - 1;
+  size_t take_best_fit(const SampleSize& size) {
+    const auto media_fit = find_first_fit(packs_with_media_capacity_, size);
+    const auto full_fit = size.num_media == 0 ? find_first_fit(packs_full_of_media_, size) : packs_full_of_media_.end();
+    const bool has_media_fit = media_fit != packs_with_media_capacity_.end();
+    const bool has_full_fit = full_fit != packs_full_of_media_.end();
+    if (!has_media_fit && !has_full_fit) {
+      remaining_.push_back(make_capacity(limits_));
+      samples_by_pack_.emplace_back();
+      return remaining_.size() - 1;
     }
-    const bool takes_other = is_other && (!is_one || in_other->first <= in_one->first);
-    ByTokens& packs = takes_other ? without_ : with_room_for_media_;
-    const auto found = takes_other ? in_other : in_one;
-    const size_t pack = found->second;
-    packs.erase(found);
+    const bool takes_full = has_full_fit && (!has_media_fit || full_fit->first <= media_fit->first);
+    ByTokens& packs = takes_full ? packs_full_of_media_ : packs_with_media_capacity_;
+    const auto fit = takes_full ? full_fit : media_fit;
+    const size_t pack = fit->second;
+    packs.erase(fit);
     return pack;
   }
 
-  ByTokens::const_iterator first_that_holds(const ByTokens& packs, const SampleSize& size) const {
+  ByTokens::const_iterator find_first_fit(const ByTokens& packs, const SampleSize& size) const {
     auto pack = packs.lower_bound({size.tokens, 0});
-    while (pack != packs.end() && !rooms_[pack->second].holds(size)) ++pack;
+    while (pack != packs.end() && !remaining_[pack->second].fits(size)) ++pack;
     return pack;
   }
 
   const PackLimits& limits_;
-  std::vector<Room> rooms_;
-  std::vector<std::vector<int64_t>> members_;
-  ByTokens with_room_for_media_;  // by the tokens that fit in
-  ByTokens without_;
+  std::vector<RemainingCapacity> remaining_;
+  std::vector<std::vector<int64_t>> samples_by_pack_;
+  ByTokens packs_with_media_capacity_;  // by the tokens that fit in
+  ByTokens packs_full_of_media_;
 };
 
 }  // namespace
@@ -91,25 +92,26 @@ Packs pack(std::span<const int64_t> order, const std::vector<SampleSize>& sizes,
            uint64_t seed) {
   Packs packs;
   packs.samples.reserve(order.size());
-  uint64_t number = 0;
-  for (; !order.empty(); ++number) {
+  uint64_t window_index = 0;
+  for (; !order.empty(); ++window_index) {
     const auto count = std::min(order.size(), static_cast<size_t>(std::max<int64_t>(limits.window, 1)));
     std::vector<int64_t> window(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count));
     order = order.subspan(count);
-    const auto size_of = [&](int64_t sample) -> const SampleSize& { return sizes[static_cast<size_t>(sample)]; };
-    std::ranges::stable_sort(window, [&](int64_t left, int64_t right) {
-      return std::pair(size_of(left).tokens, size_of(left).images) >
-             std::pair(size_of(right).tokens, size_of(right).images);
+    const auto get_size = [&](int64_t sample) -> const SampleSize& { return sizes[static_cast<size_t>(sample)]; };
+    std::ranges::stable_sort(window, [&](int64_t a, int64_t b) {
+      return std::pair(get_size(a).tokens, get_size(a).num_media) >
+             std::pair(get_size(b).tokens, get_size(b).num_media);
     });
-    OpenPacks open(limits);
+    OpenPacks open_packs(limits);
     for (const int64_t sample : window) {
-      VLMTRAIN_CHECK(limits.holds(size_of(sample)), "sample {} is larger than a pack", sample);
-      open.put(sample, size_of(sample));
+      VLMTRAIN_CHECK(limits.fits(get_size(sample)), "sample {} is larger than a pack", sample);
+      open_packs.add(sample, get_size(sample));
     }
-    const auto made = open.take();
-    for (const int64_t place : permutation(std::ssize(made), stream_seed(seed, "packs", {number}))) {
-      const auto& members = made[static_cast<size_t>(place)];
-      packs.samples.insert(packs.samples.end(), members.begin(), members.end());
+    const auto window_packs = open_packs.take_packs();
+    for (const int64_t pack_index :
+         random_permutation(std::ssize(window_packs), derive_stream_seed(seed, "packs", {window_index}))) {
+      const auto& pack_samples = window_packs[static_cast<size_t>(pack_index)];
+      packs.samples.insert(packs.samples.end(), pack_samples.begin(), pack_samples.end());
       packs.ends.push_back(std::ssize(packs.samples));
     }
   }

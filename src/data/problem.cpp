@@ -6,7 +6,7 @@
 
 namespace vlmtrain::data {
 
-Problem describe(const std::exception_ptr& error) {
+LoadFailure describe_failure(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const SampleError& bad) {
@@ -20,9 +20,9 @@ Problem describe(const std::exception_ptr& error) {
   }
 }
 
-SampleProblem bad_sample(const std::exception_ptr& error) {
-  Problem problem = describe(error);
-  if (!problem.skippable) std::rethrow_exception(error);
+SampleProblem to_sample_problem(const std::exception_ptr& error) {
+  LoadFailure problem = describe_failure(error);
+  if (!problem.is_skippable) std::rethrow_exception(error);
   return {std::move(problem.reason), std::move(problem.message), problem.is_dropped};
 }
 

@@ -8,17 +8,17 @@
 namespace vlmtrain::data {
 
 /// Why a sample was not made.
-struct Problem {
+struct LoadFailure {
   std::string reason;
   std::string message;
-  bool skippable = false;   ///< the sample's own fault, not the program's or the machine's
-  bool is_dropped = false;  ///< as SampleError::is_dropped
+  bool is_skippable = false;  ///< the sample's own fault, not the program's or the machine's
+  bool is_dropped = false;    ///< as SampleError::is_dropped
 };
 
 /// REQUIRES: `error` is one.
-Problem describe(const std::exception_ptr& error);
+LoadFailure describe_failure(const std::exception_ptr& error);
 
 /// What stands against the sample; an error that is not its own fault is thrown again. REQUIRES: `error` is one.
-SampleProblem bad_sample(const std::exception_ptr& error);
+SampleProblem to_sample_problem(const std::exception_ptr& error);
 
 }  // namespace vlmtrain::data

@@ -6,6 +6,6 @@
 namespace vlmtrain::data {
 
 /// The error of a record that cannot be used. REQUIRES: record.problem is not empty.
-SampleError record_problem(const io::Record& record);
+SampleError make_record_error(const io::Record& record);
 
 }  // namespace vlmtrain::data

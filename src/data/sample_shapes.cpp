@@ -11,13 +11,13 @@ namespace vlmtrain::data {
 
 namespace {
 
-uint64_t hash_of(const SampleShape& media) {
+uint64_t hash_media_shape(const SampleShape& media) {
   ContentHash hash;
-  const auto add = [&hash](int64_t number) { hash.add(static_cast<uint64_t>(number)); };
-  for (const int64_t number :
-       {media.image_tokens, media.images, media.pixel_rows, media.row.height, media.row.width, media.videos,
-        media.video_frames, media.volumes, media.masks, media.mask_pictures, media.mask_side}) {
-    add(number);
+  const auto add = [&hash](int64_t value) { hash.add(static_cast<uint64_t>(value)); };
+  for (const int64_t value :
+       {media.image_tokens, media.num_media, media.pixel_rows, media.row.height, media.row.width, media.num_videos,
+        media.video_frames, media.num_volumes, media.masks, media.mask_pictures, media.mask_side}) {
+    add(value);
   }
   for (const PatchGrid& grid : media.grids) {
     add(grid.frames);
@@ -27,7 +27,7 @@ uint64_t hash_of(const SampleShape& media) {
   return hash.value();
 }
 
-int32_t small(int64_t tokens) {
+int32_t to_int32(int64_t tokens) {
   VLMTRAIN_CHECK(tokens >= 0 && tokens <= std::numeric_limits<int32_t>::max(), "{} tokens", tokens);
   return static_cast<int32_t>(tokens);
 }
@@ -47,15 +47,16 @@ std::optional<SampleShape> SampleShapes::operator[](int64_t index) const {
   return has(index) ? std::optional{at(index)} : std::nullopt;
 }
 
-const SampleShape* SampleShapes::media_of(int64_t index) const {
+const SampleShape* SampleShapes::find_media(int64_t index) const {
   return has(index) ? &media_[samples_[static_cast<size_t>(index)].media] : nullptr;
 }
 
 void SampleShapes::set(int64_t index, const SampleShape& shape) {
   Entry& entry = samples_.at(static_cast<size_t>(index));
   const bool was_known = entry.media != kUnknown;
-  entry = {.media = number_of(shape), .tokens = small(shape.tokens), .label_tokens = small(shape.label_tokens)};
-  known_ += was_known ? 0 : 1;
+  entry = {
+      .media = intern_media(shape), .tokens = to_int32(shape.tokens), .label_tokens = to_int32(shape.label_tokens)};
+  num_known_ += was_known ? 0 : 1;
 }
 
 void SampleShapes::push_back(const std::optional<SampleShape>& shape) {
@@ -65,21 +66,21 @@ void SampleShapes::push_back(const std::optional<SampleShape>& shape) {
 
 void SampleShapes::remove(int64_t index) {
   Entry& entry = samples_.at(static_cast<size_t>(index));
-  known_ -= entry.media != kUnknown ? 1 : 0;
+  num_known_ -= entry.media != kUnknown ? 1 : 0;
   entry = {};
 }
 
-uint32_t SampleShapes::number_of(SampleShape media) {
+uint32_t SampleShapes::intern_media(SampleShape media) {
   media.tokens = media.label_tokens = 0;
-  const uint64_t hash = hash_of(media);
-  const auto [first, end] = numbers_.equal_range(hash);
-  for (auto known = first; known != end; ++known) {
-    if (media_[known->second] == media) return known->second;
+  const uint64_t hash = hash_media_shape(media);
+  const auto [first, end] = media_ids_by_hash_.equal_range(hash);
+  for (auto entry = first; entry != end; ++entry) {
+    if (media_[entry->second] == media) return entry->second;
   }
-  const auto number = static_cast<uint32_t>(media_.size());
+  const auto media_id = static_cast<uint32_t>(media_.size());
   media_.push_back(std::move(media));
-  numbers_.emplace(hash, number);
-  return number;
+  media_ids_by_hash_.emplace(hash, media_id);
+  return media_id;
 }
 
 bool SampleShapes::operator==(const SampleShapes& other) const {
@@ -91,7 +92,7 @@ bool SampleShapes::operator==(const SampleShapes& other) const {
 }
 
 bool SampleShapes::have_videos() const {
-  return std::ranges::any_of(media_, [](const SampleShape& media) { return media.videos > 0; });
+  return std::ranges::any_of(media_, [](const SampleShape& media) { return media.num_videos > 0; });
 }
 
 }  // namespace vlmtrain::data

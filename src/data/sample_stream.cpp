@@ -8,29 +8,29 @@
 
 namespace vlmtrain::data {
 
-IndexSource file_order(int64_t samples) {
+IndexGenerator make_sequential_indices(int64_t samples) {
   return [samples, next = int64_t{0}]() mutable -> std::optional<int64_t> {
     if (next >= samples) return std::nullopt;
     return next++;
   };
 }
 
-SampleStream::SampleStream(IndexSource source, MakeSample make, Settings settings)
+SampleStream::SampleStream(IndexGenerator source, MakeSample make, Settings settings)
     : SampleStream(
-          [source = std::move(source)]() -> std::optional<DrawnPlace> {
+          [source = std::move(source)]() -> std::optional<SampleRequest> {
             const auto index = source();
-            return index ? std::optional(DrawnPlace{.index = *index}) : std::nullopt;
+            return index ? std::optional(SampleRequest{.index = *index}) : std::nullopt;
           },
-          [make = std::move(make)](const DrawnPlace& place) { return make(place.index); }, settings) {}
+          [make = std::move(make)](const SampleRequest& request) { return make(request.index); }, settings) {}
 
-SampleStream::SampleStream(DrawSource source, MakeDrawn make, Settings settings)
+SampleStream::SampleStream(RequestSource source, MakeRequestedSample make, Settings settings)
     : source_(std::move(source)),
       make_(std::move(make)),
-      ahead_(static_cast<size_t>(std::max(settings.ahead, settings.workers))),
-      bytes_ahead_(settings.bytes_ahead) {
+      max_prefetch_samples_(static_cast<size_t>(std::max(settings.prefetch_samples, settings.workers))),
+      max_prefetch_bytes_(settings.prefetch_bytes) {
   VLMTRAIN_CHECK(settings.workers >= 1, "{} workers", settings.workers);
   for (int64_t worker = 0; worker < settings.workers; ++worker) {
-    workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+    workers_.emplace_back([this](const std::stop_token& stop) { run_worker(stop); });
   }
 }
 
@@ -50,22 +50,22 @@ std::optional<StreamItem> SampleStream::next() {
   ready_bytes_ -= slots_.front().bytes;
   --ready_samples_;
   slots_.pop_front();
-  room_.notify_all();  // what was taken may have been larger than several that now fit
+  slot_available_.notify_all();  // what was taken may have been larger than several that now fit
   return item;
 }
 
-void SampleStream::work(const std::stop_token& stop) {
-  memory::keep_aten_on_this_thread();
+void SampleStream::run_worker(const std::stop_token& stop) {
+  memory::use_single_aten_thread();
   std::unique_lock lock(mutex_);
-  while (room_.wait(lock, stop, [this] { return ended_ || has_room(); }) && !stop.stop_requested()) {
-    Slot* slot = claim();
+  while (slot_available_.wait(lock, stop, [this] { return ended_ || can_start_sample(); }) && !stop.stop_requested()) {
+    Slot* slot = claim_slot();
     if (slot == nullptr) return;
-    const DrawnPlace place{.index = slot->item.index, .seed = slot->seed};
+    const SampleRequest request{.index = slot->item.index, .seed = slot->seed};
     lock.unlock();
     Sample sample;
     std::exception_ptr error;
     try {
-      sample = make_(place);
+      sample = make_(request);
     } catch (...) {
       error = std::current_exception();
     }
@@ -78,33 +78,33 @@ void SampleStream::work(const std::stop_token& stop) {
     ++ready_samples_;
     largest_bytes_ = std::max(largest_bytes_, slot->bytes);
     if (slot == &slots_.front()) front_ready_.notify_one();
-    if (bytes_ahead_ > 0) room_.notify_all();
+    if (max_prefetch_bytes_ > 0) slot_available_.notify_all();
   }
 }
 
-bool SampleStream::has_room() {
-  if (slots_.size() >= ahead_) return false;
-  if (bytes_ahead_ == 0 || slots_.empty()) return true;
-  const int64_t being_made = std::ssize(slots_) - ready_samples_;
-  if (ready_bytes_ + (being_made + 1) * largest_bytes_ <= bytes_ahead_) return true;
-  held_back_ = true;
+bool SampleStream::can_start_sample() {
+  if (slots_.size() >= max_prefetch_samples_) return false;
+  if (max_prefetch_bytes_ == 0 || slots_.empty()) return true;
+  const int64_t num_in_progress = std::ssize(slots_) - ready_samples_;
+  if (ready_bytes_ + (num_in_progress + 1) * largest_bytes_ <= max_prefetch_bytes_) return true;
+  was_memory_limited_ = true;
   return false;
 }
 
-SampleStream::Slot* SampleStream::claim() {
+SampleStream::Slot* SampleStream::claim_slot() {
   if (ended_) return nullptr;
   try {
-    if (const auto place = source_()) {
+    if (const auto request = source_()) {
       Slot& slot = slots_.emplace_back();
-      slot.item.index = place->index;
-      slot.seed = place->seed;
+      slot.item.index = request->index;
+      slot.seed = request->seed;
       return &slot;
     }
   } catch (...) {
     source_error_ = std::current_exception();
   }
   ended_ = true;
-  room_.notify_all();
+  slot_available_.notify_all();
   front_ready_.notify_one();
   return nullptr;
 }

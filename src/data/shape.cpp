@@ -12,17 +12,17 @@
 
 namespace vlmtrain::data {
 
-SampleShape shape_of(const Sample& sample) {
+SampleShape get_shape(const Sample& sample) {
   SampleShape shape{.tokens = sample.tokens(),
                     .label_tokens = sample.label_tokens(),
                     .image_tokens = std::ssize(sample.image_token_positions),
-                    .images = sample.images,
-                    .videos = sample.videos,
+                    .num_media = sample.num_media,
+                    .num_videos = sample.num_videos,
                     .video_frames = sample.video_frames,
-                    .volumes = sample.volumes};
+                    .num_volumes = sample.num_volumes};
   if (sample.pixel_values.defined()) {
     shape.pixel_rows = sample.pixel_values.size(0);
-    shape.row = PixelRow::of(sample.pixel_values);
+    shape.row = PixelRow::from_tensor(sample.pixel_values);
     shape.grids = sample.grids;
   }
   if (!sample.masks.empty()) {
@@ -36,63 +36,64 @@ SampleShape shape_of(const Sample& sample) {
 namespace {
 
 /// Frames of a series are rows of their own.
-std::string volume_words(const SampleShape& shape) {
-  std::string text = counted(shape.volumes, "volume");
-  if (shape.row.depth == 0) return text;
-  if (shape.pixel_rows != shape.volumes) text += fmt::format(" in {}", counted(shape.pixel_rows, "grid"));
-  return text + fmt::format(" of {}x{}x{}", shape.row.depth, shape.row.height, shape.row.width);
+std::string describe_volumes(const SampleShape& shape) {
+  std::string description = pluralize(shape.num_volumes, "volume");
+  if (shape.row.depth == 0) return description;
+  if (shape.pixel_rows != shape.num_volumes) description += fmt::format(" in {}", pluralize(shape.pixel_rows, "grid"));
+  return description + fmt::format(" of {}x{}x{}", shape.row.depth, shape.row.height, shape.row.width);
 }
 
 }  // namespace
 
-std::string media_words(const SampleShape& shape) {
-  const int64_t pictures = shape.images - shape.videos - shape.volumes;
+std::string describe_media(const SampleShape& shape) {
+  const int64_t num_images = shape.num_media - shape.num_videos - shape.num_volumes;
   std::vector<std::string> kinds;
-  if (pictures > 0) kinds.push_back(counted(pictures, "image"));
-  if (shape.videos > 0) {
-    kinds.push_back(fmt::format("{} of {}", counted(shape.videos, "video"), counted(shape.video_frames, "frame")));
+  if (num_images > 0) kinds.push_back(pluralize(num_images, "image"));
+  if (shape.num_videos > 0) {
+    kinds.push_back(
+        fmt::format("{} of {}", pluralize(shape.num_videos, "video"), pluralize(shape.video_frames, "frame")));
   }
-  if (shape.volumes > 0) kinds.push_back(volume_words(shape));
-  if (shape.masks > 0) kinds.push_back(counted(shape.masks, "mask"));
+  if (shape.num_volumes > 0) kinds.push_back(describe_volumes(shape));
+  if (shape.masks > 0) kinds.push_back(pluralize(shape.masks, "mask"));
   return kinds.empty() ? "no image" : fmt::format("{}", fmt::join(kinds, " and "));
 }
 
-SampleShape with_share_of_pixels(SampleShape shape, double share) {
+SampleShape scale_pixels(SampleShape shape, double share) {
   if (shape.pixel_rows == 0) return shape;
-  const auto part = [share](int64_t count) {
+  const auto scale = [share](int64_t count) {
     return std::max<int64_t>(std::llround(static_cast<double>(count) * share), 1);
   };
-  const int64_t text = shape.tokens - shape.image_tokens;
+  const int64_t text_tokens = shape.tokens - shape.image_tokens;
   if (shape.grids.empty()) {
     const int64_t tokens_per_row = shape.image_tokens / shape.pixel_rows;
-    shape.pixel_rows = part(shape.pixel_rows);
+    shape.pixel_rows = scale(shape.pixel_rows);
     shape.image_tokens = shape.pixel_rows * tokens_per_row;
   } else {
     const int64_t patches_per_token = shape.pixel_rows / shape.image_tokens;
-    const int64_t side = std::llround(std::sqrt(static_cast<double>(patches_per_token)));
+    const int64_t patches_per_side = std::llround(std::sqrt(static_cast<double>(patches_per_token)));
     shape.pixel_rows = 0;
     for (PatchGrid& grid : shape.grids) {
-      grid.rows = part(grid.rows / side) * side;
+      grid.rows = scale(grid.rows / patches_per_side) * patches_per_side;
       shape.pixel_rows += grid.patches();
     }
     shape.image_tokens = shape.pixel_rows / patches_per_token;
   }
-  shape.tokens = shape.image_tokens + text;
+  shape.tokens = shape.image_tokens + text_tokens;
   return shape;
 }
 
 namespace {
 
-Masks masks_of(const SampleShape& shape) {
+Masks make_meta_masks(const SampleShape& shape) {
   VLMTRAIN_CHECK(shape.masks <= shape.label_tokens && shape.mask_pictures <= shape.masks, "{} masks of {} label tokens",
                  shape.masks, shape.label_tokens);
   Masks masks;
   for (int64_t i = 0; i < shape.masks; ++i) {
     masks.token_positions.push_back(shape.tokens - shape.masks + i);
-    masks.pictures.push_back(std::min(i, shape.mask_pictures - 1));
+    masks.image_indices.push_back(std::min(i, shape.mask_pictures - 1));
   }
   const auto count = static_cast<size_t>(shape.masks);
-  masks.filled.assign(count, {.rows = shape.mask_side, .columns = shape.mask_side});
+  masks.valid_regions.assign(count, {.rows = shape.mask_side, .columns = shape.mask_side});
   masks.structures.resize(count);
   const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
   masks.pixels = at::empty({shape.mask_pictures, 3, shape.mask_side, shape.mask_side}, bytes);
@@ -102,7 +103,7 @@ Masks masks_of(const SampleShape& shape) {
 
 }  // namespace
 
-Sample sample_of(const SampleShape& shape) {
+Sample make_meta_sample(const SampleShape& shape) {
   VLMTRAIN_CHECK(shape.image_tokens + shape.label_tokens <= shape.tokens && shape.label_tokens < shape.tokens,
                  "{} image tokens and {} label tokens in {} tokens", shape.image_tokens, shape.label_tokens,
                  shape.tokens);
@@ -112,18 +113,18 @@ Sample sample_of(const SampleShape& shape) {
   std::fill(sample.is_label.end() - shape.label_tokens, sample.is_label.end(), char{1});
   sample.image_token_positions.resize(static_cast<size_t>(shape.image_tokens));
   std::iota(sample.image_token_positions.begin(), sample.image_token_positions.end(), int64_t{0});
-  sample.images = shape.images;
-  sample.videos = shape.videos;
+  sample.num_media = shape.num_media;
+  sample.num_videos = shape.num_videos;
   sample.video_frames = shape.video_frames;
-  sample.volumes = shape.volumes;
-  if (shape.volumes > 0) sample.modalities.assign(static_cast<size_t>(shape.pixel_rows), 0);
+  sample.num_volumes = shape.num_volumes;
+  if (shape.num_volumes > 0) sample.modalities.assign(static_cast<size_t>(shape.pixel_rows), 0);
   sample.grids = shape.grids;
   if (!shape.grids.empty()) sample.position_ids.assign(static_cast<size_t>(kPositionAxes * shape.tokens), 0);
   if (shape.pixel_rows > 0) {
     sample.pixel_values =
         at::empty(shape.row.sizes(shape.pixel_rows), at::TensorOptions(shape.row.dtype).device(at::kMeta));
   }
-  if (shape.masks > 0) sample.masks = masks_of(shape);
+  if (shape.masks > 0) sample.masks = make_meta_masks(shape);
   return sample;
 }
 

@@ -18,55 +18,55 @@ namespace vlmtrain::data {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Wrong = std::optional<std::string>;
+using ParseError = std::optional<std::string>;
 
 /// So that shares of any number of sources add up.
-constexpr double kLargestShare = 1e15;
+constexpr double kMaxShare = 1e15;
 
 bool is_share(double number) {
-  return number >= 0 && number <= kLargestShare;
+  return number >= 0 && number <= kMaxShare;
 }
 
 /// Fills a text of a source.
-Wrong take_text(const Json& value, const std::string& key, std::string& text) {
+ParseError parse_text(const Json& value, const std::string& key, std::string& text) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
-    return fmt::format("{} of a source must be a text, not {}", key, excerpt(value.dump()));
+    return fmt::format("{} of a source must be a text, not {}", key, make_excerpt(value.dump()));
   }
   text = value.get<std::string>();
   if (text.find('\0') != std::string::npos) return fmt::format("{} of a source has a NUL in it", key);
   return std::nullopt;
 }
 
-Wrong take_number(const Json& value, const std::string& key, std::optional<double>& number) {
+ParseError parse_positive_number(const Json& value, const std::string& key, std::optional<double>& number) {
   if (!value.is_number() || !is_share(value.get<double>()) || value.get<double>() == 0) {
-    return fmt::format("{} of a source must be a number greater than 0 and at most {:g}, not {}", key, kLargestShare,
-                       value.is_number_float() ? fmt::format("{}", value.get<double>()) : excerpt(value.dump()));
+    return fmt::format("{} of a source must be a number greater than 0 and at most {:g}, not {}", key, kMaxShare,
+                       value.is_number_float() ? fmt::format("{}", value.get<double>()) : make_excerpt(value.dump()));
   }
   number = value.get<double>();
   return std::nullopt;
 }
 
-Wrong take_key(const std::string& key, const Json& value, Source& source) {
+ParseError parse_key(const std::string& key, const Json& value, Source& source) {
   static const std::vector<std::string> kKeys{"path", "weight", "repeat", "task", "image_root"};
-  if (key == "path") return take_text(value, key, source.path);
-  if (key == "weight") return take_number(value, key, source.weight);
-  if (key == "repeat") return take_number(value, key, source.repeat);
-  if (key == "task") return take_text(value, key, source.task);
-  if (key == "image_root") return take_text(value, key, source.image_root);
-  const auto near = nearest(key, kKeys);
-  return fmt::format(
-      "a source has no key {}; {}", excerpt(key),
-      near ? fmt::format("did you mean {}?", *near) : "its keys are path, weight, repeat, task, image_root");
+  if (key == "path") return parse_text(value, key, source.path);
+  if (key == "weight") return parse_positive_number(value, key, source.weight);
+  if (key == "repeat") return parse_positive_number(value, key, source.repeat);
+  if (key == "task") return parse_text(value, key, source.task);
+  if (key == "image_root") return parse_text(value, key, source.image_root);
+  const auto suggestion = find_nearest(key, kKeys);
+  return fmt::format("a source has no key {}; {}", make_excerpt(key),
+                     suggestion ? fmt::format("did you mean {}?", *suggestion)
+                                : "its keys are path, weight, repeat, task, image_root");
 }
 
-Wrong take_source(const Json& value, Source& source) {
-  if (value.is_string()) return take_text(value, "path", source.path);
+ParseError parse_source(const Json& value, Source& source) {
+  if (value.is_string()) return parse_text(value, "path", source.path);
   if (!value.is_object()) {
     return fmt::format("a source is a path, or has the keys path, weight or repeat, task and image_root; it is not {}",
-                       excerpt(value.dump()));
+                       make_excerpt(value.dump()));
   }
   for (const auto& [key, item] : value.items()) {
-    if (auto wrong = take_key(key, item, source)) return wrong;
+    if (auto error = parse_key(key, item, source)) return error;
   }
   if (source.path.empty()) return "a source has no path";
   if (source.weight && source.repeat) return fmt::format("{} has both weight and repeat: keep one", source.path);
@@ -74,23 +74,23 @@ Wrong take_source(const Json& value, Source& source) {
 }
 
 /// Nothing where the entry is no "name=share".
-std::optional<std::pair<std::string, double>> share_in(const std::string& entry) {
+std::optional<std::pair<std::string, double>> parse_share(const std::string& entry) {
   const auto equals = entry.rfind('=');
   if (equals == std::string::npos) return std::nullopt;
   const std::string_view text = std::string_view(entry).substr(equals + 1);
   double share = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  const auto [end, parse_status] = std::from_chars(text.data(), text.data() + text.size(), share);
+  if (parse_status != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return std::pair{entry.substr(0, equals), share};
 }
 
-Wrong take_shares(const Json& value, TaskShares& shares) {
-  const auto add = [&shares](const std::string& task, double share) -> Wrong {
+ParseError parse_shares(const Json& value, TaskShares& shares) {
+  const auto add = [&shares](const std::string& task, double share) -> ParseError {
     if (!is_share(share))
-      return fmt::format("{} has a share of {}; shares are numbers from 0 to {:g}", excerpt(task), share,
-                         kLargestShare);
+      return fmt::format("{} has a share of {}; shares are numbers from 0 to {:g}", make_excerpt(task), share,
+                         kMaxShare);
     if (std::ranges::find(shares.shares, task, &std::pair<std::string, double>::first) != shares.shares.end()) {
-      return fmt::format("{} stands twice; keep one", excerpt(task));
+      return fmt::format("{} stands twice; keep one", make_excerpt(task));
     }
     shares.shares.emplace_back(task, share);
     return std::nullopt;
@@ -98,21 +98,21 @@ Wrong take_shares(const Json& value, TaskShares& shares) {
   if (value.is_object()) {
     for (const auto& [task, share] : value.items()) {
       if (!share.is_number())
-        return fmt::format("{} has a share of {}, which is no number", excerpt(task), excerpt(share.dump()));
-      if (auto wrong = add(task, share.get<double>())) return wrong;
+        return fmt::format("{} has a share of {}, which is no number", make_excerpt(task), make_excerpt(share.dump()));
+      if (auto error = add(task, share.get<double>())) return error;
     }
   } else {
     for (const auto& entry : value) {
-      const auto share = entry.is_string() ? share_in(entry.get<std::string>()) : std::nullopt;
-      if (!share) return fmt::format("{} is not written task=share, such as caption=0.25", excerpt(entry.dump()));
-      if (auto wrong = add(share->first, share->second)) return wrong;
+      const auto share = entry.is_string() ? parse_share(entry.get<std::string>()) : std::nullopt;
+      if (!share) return fmt::format("{} is not written task=share, such as caption=0.25", make_excerpt(entry.dump()));
+      if (auto error = add(share->first, share->second)) return error;
     }
   }
-  const bool has_some = std::ranges::any_of(shares.shares, [](const auto& share) { return share.second > 0; });
-  return has_some ? Wrong() : "no task has a share above 0";
+  const bool has_positive = std::ranges::any_of(shares.shares, [](const auto& share) { return share.second > 0; });
+  return has_positive ? ParseError() : "no task has a share above 0";
 }
 
-Json shares_json(const TaskShares& shares) {
+Json shares_to_json(const TaskShares& shares) {
   Json json = Json::object();
   for (const auto& [task, share] : shares.shares) json[task] = share;
   return json;
@@ -124,7 +124,7 @@ Sources::Sources(const std::string& path) {
   if (!path.empty()) sources_.push_back({.path = path, .task = {}, .image_root = {}});
 }
 
-bool Sources::have_shares() const {
+bool Sources::has_shares() const {
   return std::ranges::any_of(sources_, [](const Source& source) { return source.weight || source.repeat; });
 }
 
@@ -132,7 +132,7 @@ std::string Sources::name() const {
   if (sources_.empty()) return {};
   const std::string& first = sources_.front().path;
   if (sources_.size() == 1) return first;
-  return fmt::format("{} and {}", first, counted(std::ssize(sources_) - 1, "more source"));
+  return fmt::format("{} and {}", first, pluralize(std::ssize(sources_) - 1, "more source"));
 }
 
 Json Sources::to_json() const {
@@ -149,21 +149,22 @@ Json Sources::to_json() const {
   return list.size() == 1 && list[0].is_string() ? list[0] : list;
 }
 
-Wrong Sources::set(const Json& value) {
+ParseError Sources::set(const Json& value) {
   std::vector<Source> sources;
-  const bool is_one = value.is_string() || value.is_object();
-  if (!is_one && !value.is_array() && !value.is_null()) {
+  const bool is_single = value.is_string() || value.is_object();
+  if (!is_single && !value.is_array() && !value.is_null()) {
     // A file may have a name that is a number.
     if (value.is_number() || value.is_boolean()) return set(value.dump());
     return "must be a path, or a list of sources";
   }
   if (!(value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty()))) {
-    for (const auto& item : is_one ? Json::array({value}) : value) {
-      if (auto wrong = take_source(item, sources.emplace_back())) return wrong;
+    for (const auto& item : is_single ? Json::array({value}) : value) {
+      if (auto error = parse_source(item, sources.emplace_back())) return error;
     }
   }
-  const auto weighted = std::ranges::count_if(sources, [](const Source& source) { return source.weight.has_value(); });
-  if (weighted != 0 && weighted != std::ssize(sources)) {
+  const auto num_weighted =
+      std::ranges::count_if(sources, [](const Source& source) { return source.weight.has_value(); });
+  if (num_weighted != 0 && num_weighted != std::ssize(sources)) {
     return "some sources have a weight and some do not: give each one, or use repeat";
   }
   sources_ = std::move(sources);
@@ -171,13 +172,13 @@ Wrong Sources::set(const Json& value) {
 }
 
 Json TaskShareSchedule::to_json() const {
-  if (changes_.size() == 1) return shares_json(changes_.front());
+  if (changes_.size() == 1) return shares_to_json(changes_.front());
   Json list = Json::array();
-  for (const auto& change : changes_) list.push_back({{"step", change.from_step}, {"shares", shares_json(change)}});
+  for (const auto& change : changes_) list.push_back({{"step", change.from_step}, {"shares", shares_to_json(change)}});
   return list;
 }
 
-Wrong TaskShareSchedule::set(const Json& value) {
+ParseError TaskShareSchedule::set(const Json& value) {
   std::vector<TaskShares> changes;
   const bool is_schedule = value.is_array() && !value.empty() && value.front().is_object();
   if (is_schedule) {
@@ -185,16 +186,16 @@ Wrong TaskShareSchedule::set(const Json& value) {
       const bool is_change = item.is_object() && item.size() == 2 && item.contains("step") && item.contains("shares");
       if (!is_change || !item["step"].is_number_integer() || !item["shares"].is_structured()) {
         return fmt::format("a change of shares is written {{step: 1000, shares: {{caption: 1}}}}, not {}",
-                           excerpt(item.dump()));
+                           make_excerpt(item.dump()));
       }
       TaskShares& change = changes.emplace_back(TaskShares{.from_step = item["step"].get<int64_t>(), .shares = {}});
       const bool is_next =
           changes.size() == 1 ? change.from_step == 0 : change.from_step > changes[changes.size() - 2].from_step;
       if (!is_next) return "steps of task shares ascend, and the first is 0";
-      if (auto wrong = take_shares(item["shares"], change)) return wrong;
+      if (auto error = parse_shares(item["shares"], change)) return error;
     }
   } else if (value.is_structured() && !value.empty()) {
-    if (auto wrong = take_shares(value, changes.emplace_back())) return wrong;
+    if (auto error = parse_shares(value, changes.emplace_back())) return error;
   } else if (!value.is_null() && !(value.is_structured() && value.empty()) &&
              !(value.is_string() && value.get_ref<const std::string&>().empty())) {
     return "must be tasks with their shares, such as {caption: 0.25, vqa: 0.75}";

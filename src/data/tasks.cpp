@@ -11,24 +11,24 @@ namespace {
 
 constexpr std::string_view kNoTask = "none";
 
-std::string_view name_of(std::string_view task) {
+std::string_view get_display_name(std::string_view task) {
   return task.empty() ? kNoTask : task;
 }
 
 }  // namespace
 
-std::string name_of_task(std::string_view task) {
-  return std::string(name_of(task));
+std::string get_task_name(std::string_view task) {
+  return std::string(get_display_name(task));
 }
 
-Tasks::Tasks(const Outlines& outlines, const io::Records& records) {
-  if (!outlines.are_all) {
+Tasks::Tasks(const SampleIndex& sample_index, const io::Records& records) {
+  if (!sample_index.is_complete) {
     *this = Tasks(records);
     return;
   }
   Counts counts;
-  for (int64_t i = 0; i < outlines.shapes.size(); ++i) {
-    if (outlines.shapes.has(i)) ++counts[std::string(name_of(outlines.tasks[i]))];
+  for (int64_t i = 0; i < sample_index.shapes.size(); ++i) {
+    if (sample_index.shapes.has(i)) ++counts[std::string(get_display_name(sample_index.tasks[i]))];
   }
   set(counts);
 }
@@ -36,8 +36,8 @@ Tasks::Tasks(const Outlines& outlines, const io::Records& records) {
 Tasks::Tasks(const io::Records& records) {
   Counts counts;
   for (int64_t index = 0; index < records.size(); ++index) {
-    const io::Record record = records.text_at(index);
-    if (record.problem.empty()) ++counts[std::string(name_of(record.task))];
+    const io::Record record = records.at_without_bytes(index);
+    if (record.problem.empty()) ++counts[std::string(get_display_name(record.task))];
   }
   set(counts);
 }
@@ -49,14 +49,14 @@ void Tasks::set(const Counts& counts) {
   }
 }
 
-int64_t Tasks::number_of(std::string_view task) const {
-  const auto found = std::ranges::lower_bound(names_, name_of(task));
-  VLMTRAIN_CHECK(found != names_.end() && *found == name_of(task), "{} is not one of the tasks", task);
-  return std::distance(names_.begin(), found);
+int64_t Tasks::find_task(std::string_view task) const {
+  const auto match = std::ranges::lower_bound(names_, get_display_name(task));
+  VLMTRAIN_CHECK(match != names_.end() && *match == get_display_name(task), "{} is not one of the tasks", task);
+  return std::distance(names_.begin(), match);
 }
 
-void Tasks::number(std::vector<Sample>& samples) const {
-  for (auto& sample : samples) sample.task_number = number_of(sample.task);
+void Tasks::assign_task_numbers(std::vector<Sample>& samples) const {
+  for (auto& sample : samples) sample.task_number = find_task(sample.task);
 }
 
 }  // namespace vlmtrain::data

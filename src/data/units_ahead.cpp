@@ -4,45 +4,48 @@
 
 namespace vlmtrain::data {
 
-UnitsAhead::UnitsAhead(const DrawOrder& order, Cursor start, int64_t units)
+PrefetchQueue::PrefetchQueue(const SampleOrder& order, Cursor start, int64_t units)
     : order_(&order),
       cursor_(std::move(start)),
-      units_(units),
-      wanted_(std::make_unique<std::vector<std::atomic<int64_t>>>(static_cast<size_t>(order.lanes()))) {
-  walks_.reserve(cursor_.lanes.size());
-  for (int64_t lane = 0; lane < order.lanes(); ++lane) {
-    walks_.emplace_back(order, lane, cursor_.lanes[static_cast<size_t>(lane)]);
+      batch_units_(units),
+      extra_units_(std::make_unique<std::vector<std::atomic<int64_t>>>(static_cast<size_t>(order.num_sources()))) {
+  iterators_.reserve(cursor_.sources.size());
+  for (int64_t source = 0; source < order.num_sources(); ++source) {
+    iterators_.emplace_back(order, source, cursor_.sources[static_cast<size_t>(source)]);
   }
 }
 
-UnitsAhead::Next UnitsAhead::next() {
-  if (given_ == unit_.size()) {
-    lane_ = choose();
-    const LaneWalk::Unit unit = walks_[static_cast<size_t>(lane_)].next();
-    unit_.assign(unit.samples.begin(), unit.samples.end());
-    begin_ = unit.begin;
-    given_ = 0;
+PrefetchQueue::Next PrefetchQueue::next() {
+  if (unit_offset_ == unit_samples_.size()) {
+    source_ = choose_next_source();
+    const SourceIterator::Unit unit = iterators_[static_cast<size_t>(source_)].next();
+    unit_samples_.assign(unit.samples.begin(), unit.samples.end());
+    unit_begin_ = unit.begin;
+    unit_offset_ = 0;
   }
-  Place place = begin_;
-  place.position += static_cast<int64_t>(given_);
-  return {.sample = unit_[given_++], .lane = lane_, .place = place, .position = position_};
+  EpochPosition position = unit_begin_;
+  position.offset += static_cast<int64_t>(unit_offset_);
+  return {.sample = unit_samples_[unit_offset_++],
+          .source = source_,
+          .position = position,
+          .unit_position = unit_position_};
 }
 
-int64_t UnitsAhead::choose() {
-  for (size_t lane = 0; lane < wanted_->size(); ++lane) {
-    std::atomic<int64_t>& wanted = (*wanted_)[lane];
-    if (wanted == 0) continue;
-    --wanted;
-    position_.reset();
-    return static_cast<int64_t>(lane);
+int64_t PrefetchQueue::choose_next_source() {
+  for (size_t source = 0; source < extra_units_->size(); ++source) {
+    std::atomic<int64_t>& extra = (*extra_units_)[source];
+    if (extra == 0) continue;
+    --extra;
+    unit_position_.reset();
+    return static_cast<int64_t>(source);
   }
-  position_ = in_batch_;
-  const int64_t lane = order_->chooser().choose(cursor_);
-  if (++in_batch_ == units_) {
-    in_batch_ = 0;
-    ++cursor_.batches;
+  unit_position_ = units_in_batch_;
+  const int64_t source = order_->mixture_sampler().choose_source(cursor_);
+  if (++units_in_batch_ == batch_units_) {
+    units_in_batch_ = 0;
+    ++cursor_.num_batches;
   }
-  return lane;
+  return source;
 }
 
 }  // namespace vlmtrain::data

@@ -12,37 +12,37 @@ namespace vlmtrain::data {
 
 /// The samples that loader threads are to make, ahead of the draws: in the order in which they will be drawn as long as
 /// none is dropped. Where a lane has to make up for one that was, its next unit comes earlier.
-class UnitsAhead {
+class PrefetchQueue {
  public:
   /// `units`: of a batch. `order` has to outlive it.
-  UnitsAhead(const DrawOrder& order, Cursor start, int64_t units);
+  PrefetchQueue(const SampleOrder& order, Cursor start, int64_t units);
 
   struct Next {
     int64_t sample = 0;
-    int64_t lane = 0;
-    Place place{};  ///< of its epoch in the lane, where it is drawn
+    int64_t source = 0;
+    EpochPosition position{};  ///< of its epoch in the lane, where it is drawn
     /// Of its unit in the batch, as long as none is dropped; nothing for one that was wanted besides.
-    std::optional<int64_t> position{};
+    std::optional<int64_t> unit_position{};
   };
   /// By one thread at a time.
   Next next();
   /// One more unit of a lane is wanted than was foreseen. By any thread.
-  void want_another(int64_t lane) { ++(*wanted_)[static_cast<size_t>(lane)]; }
+  void request_extra_unit(int64_t source) { ++(*extra_units_)[static_cast<size_t>(source)]; }
 
  private:
-  int64_t choose();
+  int64_t choose_next_source();
 
-  const DrawOrder* order_;
+  const SampleOrder* order_;
   Cursor cursor_;
-  int64_t units_;         // of a batch
-  int64_t in_batch_ = 0;  // of these, drawn
-  std::vector<LaneWalk> walks_;
-  std::vector<int64_t> unit_;                                  // samples of the newest one
-  int64_t lane_ = 0;                                           // of it
-  Place begin_{};                                              // of it
-  std::optional<int64_t> position_;                            // of it
-  size_t given_ = 0;                                           // of these
-  std::unique_ptr<std::vector<std::atomic<int64_t>>> wanted_;  // by lane
+  int64_t batch_units_;         // of a batch
+  int64_t units_in_batch_ = 0;  // of these, drawn
+  std::vector<SourceIterator> iterators_;
+  std::vector<int64_t> unit_samples_;                               // samples of the newest one
+  int64_t source_ = 0;                                              // of it
+  EpochPosition unit_begin_{};                                      // of it
+  std::optional<int64_t> unit_position_;                            // of it
+  size_t unit_offset_ = 0;                                          // of these
+  std::unique_ptr<std::vector<std::atomic<int64_t>>> extra_units_;  // by lane
 };
 
 }  // namespace vlmtrain::data

@@ -10,7 +10,7 @@ struct Collectives::Backends {
   c10::intrusive_ptr<c10d::Backend> host{};
   c10::intrusive_ptr<c10d::Backend> device{};
 
-  c10d::Backend& of(const at::Tensor& values) const { return values.is_cpu() ? *host : *device; }
+  c10d::Backend& select(const at::Tensor& tensor) const { return tensor.is_cpu() ? *host : *device; }
 };
 
 }  // namespace vlmtrain::distributed

@@ -20,269 +20,270 @@ namespace vlmtrain::distributed {
 namespace {
 
 /// The size of what a rank says, and what it says where that is short, as most is: one call of all ranks, not two.
-class ShortWords {
+class ShortMessage {
  public:
-  explicit ShortWords(const std::string& text) {
+  explicit ShortMessage(const std::string& text) {
     size_ = std::ssize(text);
-    std::memcpy(letters_.data(), text.data(), std::min(text.size(), letters_.size()));
+    std::memcpy(chars_.data(), text.data(), std::min(text.size(), chars_.size()));
   }
   /// Of a rank, in what all have sent.
-  ShortWords(const at::Tensor& all, size_t rank) {
-    const auto* const own = static_cast<const char*>(all.const_data_ptr()) + rank * kBytes;
-    std::memcpy(&size_, own, sizeof(size_));
-    std::memcpy(letters_.data(), own + sizeof(size_), letters_.size());
+  ShortMessage(const at::Tensor& all, size_t rank) {
+    const auto* const message = static_cast<const char*>(all.const_data_ptr()) + rank * kBytes;
+    std::memcpy(&size_, message, sizeof(size_));
+    std::memcpy(chars_.data(), message + sizeof(size_), chars_.size());
   }
 
   at::Tensor tensor() const {
     at::Tensor bytes = at::empty({static_cast<int64_t>(kBytes)}, at::kByte);
     auto* const first = static_cast<char*>(bytes.mutable_data_ptr());
     std::memcpy(first, &size_, sizeof(size_));
-    std::memcpy(first + sizeof(size_), letters_.data(), letters_.size());
+    std::memcpy(first + sizeof(size_), chars_.data(), chars_.size());
     return bytes;
   }
   int64_t size() const { return size_; }
-  bool is_all() const { return size_ <= std::ssize(letters_); }
-  /// REQUIRES: is_all().
-  std::string text() const { return {letters_.data(), static_cast<size_t>(size_)}; }
+  bool is_complete() const { return size_ <= std::ssize(chars_); }
+  /// REQUIRES: is_complete().
+  std::string text() const { return {chars_.data(), static_cast<size_t>(size_)}; }
 
  private:
   static constexpr size_t kBytes = 128;
   int64_t size_ = 0;
-  std::array<char, kBytes - sizeof(int64_t)> letters_{};
+  std::array<char, kBytes - sizeof(int64_t)> chars_{};
 };
 
-void count(Traffic& traffic, const at::Tensor& values) {
-  traffic.bytes += static_cast<int64_t>(values.nbytes());
+void record_traffic(Traffic& traffic, const at::Tensor& tensor) {
+  traffic.bytes += static_cast<int64_t>(tensor.nbytes());
   ++traffic.calls;
 }
 
 }  // namespace
 
-class Collectives::UnderWay {
+class Collectives::Impl {
  public:
-  explicit UnderWay(const Backends& all) : all_(all), group_(all) {}
+  explicit Impl(const Backends& world) : world_(world), group_(world) {}
 
   /// A group with calls under way waits for them as it goes, and a lost rank will not come; else it closes its
   /// connections, by which the others see that this rank ends.
-  ~UnderWay() {
-    const bool is_over = !is_broken_ && sums_.empty() && gathers_.empty();
-    for (Backends* const backends : {&copies_, &group_, &all_}) {
-      if (is_over) {
-        if (backends->device && (backends == &all_ || backends->device != all_.device)) backends->device->shutdown();
+  ~Impl() {
+    const bool is_idle = !is_broken_ && reductions_.empty() && all_gathers_.empty();
+    for (Backends* const backends : {&replicas_, &group_, &world_}) {
+      if (is_idle) {
+        if (backends->device && (backends == &world_ || backends->device != world_.device))
+          backends->device->shutdown();
       } else {
         static_cast<void>(backends->host.release());
         static_cast<void>(backends->device.release());
       }
     }
   }
-  UnderWay(const UnderWay&) = delete;
-  UnderWay& operator=(const UnderWay&) = delete;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
-  const Backends& all() const { return all_; }
+  const Backends& world() const { return world_; }
   const Backends& group() const { return group_; }
-  const Backends& copies() const { return copies_; }
+  const Backends& replicas() const { return replicas_; }
 
-  void share_in_groups(Backends group, Backends copies) {
+  void set_shard_groups(Backends group, Backends replicas) {
     group_ = std::move(group);
-    copies_ = std::move(copies);
+    replicas_ = std::move(replicas);
   }
 
-  void connect_device(Backends all, Backends group, Backends copies) {
-    all_.device = std::move(all.device);
-    group_.device = group.device ? std::move(group.device) : all_.device;
-    copies_.device = std::move(copies.device);
+  void connect_device(Backends world, Backends group, Backends replicas) {
+    world_.device = std::move(world.device);
+    group_.device = group.device ? std::move(group.device) : world_.device;
+    replicas_.device = std::move(replicas.device);
   }
 
-  void begin_sum(const Backends& ranks, at::Tensor values) {
-    device_ = values.device();
-    c10d::Backend& backend = ranks.of(values);
-    std::vector<at::Tensor> tensors{std::move(values)};
-    sums_.push_back(backend.allreduce(tensors));
+  void all_reduce_async(const Backends& backends, at::Tensor tensor) {
+    device_ = tensor.device();
+    c10d::Backend& backend = backends.select(tensor);
+    std::vector<at::Tensor> tensors{std::move(tensor)};
+    reductions_.push_back(backend.allreduce(tensors));
   }
 
-  void begin_sum_of_parts(at::Tensor values) {
-    device_ = values.device();
-    at::Tensor own = own_part(values);
-    sums_.push_back(group_.of(values)._reduce_scatter_base(own, values));
+  void reduce_scatter_async(at::Tensor tensor) {
+    device_ = tensor.device();
+    at::Tensor output = get_own_shard(tensor);
+    reductions_.push_back(group_.select(tensor)._reduce_scatter_base(output, tensor));
   }
 
-  int64_t begin_gather(at::Tensor all, at::Tensor own) {
-    device_ = all.device();
-    gathers_.emplace(next_gather_, group_.of(all)._allgather_base(all, own));
-    return next_gather_++;
+  int64_t all_gather_async(at::Tensor output, at::Tensor input) {
+    device_ = output.device();
+    all_gathers_.emplace(next_ticket_, group_.select(output)._allgather_base(output, input));
+    return next_ticket_++;
   }
 
-  void finish_gather(int64_t ticket) {
-    const auto gather = gathers_.extract(ticket);
-    VLMTRAIN_CHECK(!gather.empty(), "parts of ranks that are not under way");
-    waiting_.begin(device_);
-    gather.mapped()->wait();
-    waiting_.end(device_);
+  void wait_for_all_gather(int64_t ticket) {
+    const auto work = all_gathers_.extract(ticket);
+    VLMTRAIN_CHECK(!work.empty(), "parts of ranks that are not under way");
+    wait_timer_.begin(device_);
+    work.mapped()->wait();
+    wait_timer_.end(device_);
   }
 
-  void finish_sums() {
-    if (sums_.empty()) return;
-    waiting_.begin(device_);
-    for (const auto& sum : std::exchange(sums_, {})) sum->wait();
-    waiting_.end(device_);
+  void wait_for_reductions() {
+    if (reductions_.empty()) return;
+    wait_timer_.begin(device_);
+    for (const auto& reduction : std::exchange(reductions_, {})) reduction->wait();
+    wait_timer_.end(device_);
   }
 
-  at::Tensor own_part(const at::Tensor& values) const {
-    const int64_t part = values.numel() / group_.host->getSize();
-    return values.narrow(0, group_.host->getRank() * part, part);
+  at::Tensor get_own_shard(const at::Tensor& tensor) const {
+    const int64_t shard_size = tensor.numel() / group_.host->getSize();
+    return tensor.narrow(0, group_.host->getRank() * shard_size, shard_size);
   }
 
-  at::Tensor gather(at::Tensor own) {
-    at::Tensor all = at::empty({all_.host->getSize() * own.numel()}, own.options());
-    all_.host->_allgather_base(all, own)->wait();
-    return all;
+  at::Tensor all_gather(at::Tensor input) {
+    at::Tensor output = at::empty({world_.host->getSize() * input.numel()}, input.options());
+    world_.host->_allgather_base(output, input)->wait();
+    return output;
   }
 
-  double waited_seconds() { return waiting_.seconds(); }
-  bool are_waits_over() { return waiting_.is_over(); }
-  bool has_device() const { return all_.device.defined(); }
+  double wait_seconds() { return wait_timer_.seconds(); }
+  bool are_waits_complete() { return wait_timer_.is_idle(); }
+  bool has_device() const { return world_.device.defined(); }
   void set_broken() { is_broken_ = true; }
 
  private:
-  Backends all_, group_, copies_;  // the group is all, and there are no copies, unless ranks share in groups
-  std::vector<c10::intrusive_ptr<c10d::Work>> sums_;
-  std::map<int64_t, c10::intrusive_ptr<c10d::Work>> gathers_;  // by ticket
-  int64_t next_gather_ = 0;
+  Backends world_, group_, replicas_;  // the group is all, and there are no copies, unless ranks share in groups
+  std::vector<c10::intrusive_ptr<c10d::Work>> reductions_;
+  std::map<int64_t, c10::intrusive_ptr<c10d::Work>> all_gathers_;  // by ticket
+  int64_t next_ticket_ = 0;
   at::Device device_ = at::kCPU;  // of these
-  WaitingTime waiting_;
+  WaitTimer wait_timer_;
   bool is_broken_ = false;
 };
 
-Collectives::Collectives(const Backends& backends, OnBroken on_broken)
-    : under_way_(std::make_unique<UnderWay>(backends)), on_broken_(std::move(on_broken)) {}
+Collectives::Collectives(const Backends& backends, ErrorHandler on_error)
+    : impl_(std::make_unique<Impl>(backends)), on_error_(std::move(on_error)) {}
 
 Collectives::~Collectives() = default;
 
 int64_t Collectives::world_size() const {
-  return under_way_->all().host->getSize();
+  return impl_->world().host->getSize();
 }
 
 int64_t Collectives::group_size() const {
-  return under_way_->group().host->getSize();
+  return impl_->group().host->getSize();
 }
 
-void Collectives::share_in_groups(Backends group, Backends copies) {
-  under_way_->share_in_groups(std::move(group), std::move(copies));
+void Collectives::set_shard_groups(Backends group, Backends replicas) {
+  impl_->set_shard_groups(std::move(group), std::move(replicas));
 }
 
-void Collectives::connect_device(Backends all, Backends group, Backends copies) {
-  under_way_->connect_device(std::move(all), std::move(group), std::move(copies));
+void Collectives::connect_device(Backends world, Backends group, Backends replicas) {
+  impl_->connect_device(std::move(world), std::move(group), std::move(replicas));
 }
 
-template <class Act>
-void Collectives::guarded(const Act& act) {
+template <class Operation>
+void Collectives::run_guarded(const Operation& operation) {
   // Gloo copies what it adds up.
-  const memory::Unwatched unwatched;
+  const memory::ScopedDisableTracking no_tracking;
   try {
-    act();
+    operation();
   } catch (const std::exception& error) {
-    under_way_->set_broken();
-    if (on_broken_) on_broken_(error);
+    impl_->set_broken();
+    if (on_error_) on_error_(error);
     throw;
   }
 }
 
-void Collectives::check_place(const at::Tensor& values) const {
-  VLMTRAIN_CHECK(values.is_contiguous(), "sums of ranks are of contiguous values");
-  VLMTRAIN_CHECK(values.is_cpu() || under_way_->has_device(), "the ranks' devices are not connected");
+void Collectives::check_tensor(const at::Tensor& tensor) const {
+  VLMTRAIN_CHECK(tensor.is_contiguous(), "sums of ranks are of contiguous values");
+  VLMTRAIN_CHECK(tensor.is_cpu() || impl_->has_device(), "the ranks' devices are not connected");
 }
 
-void Collectives::begin_sum(const at::Tensor& values) {
-  check_place(values);
-  count(summed_, values);
-  guarded([&] { under_way_->begin_sum(under_way_->all(), values); });
+void Collectives::all_reduce_async(const at::Tensor& tensor) {
+  check_tensor(tensor);
+  record_traffic(all_reduce_traffic_, tensor);
+  run_guarded([&] { impl_->all_reduce_async(impl_->world(), tensor); });
 }
 
-void Collectives::begin_sum_in_group(const at::Tensor& values) {
-  check_place(values);
-  count(summed_, values);
-  guarded([&] { under_way_->begin_sum(under_way_->group(), values); });
+void Collectives::all_reduce_group_async(const at::Tensor& tensor) {
+  check_tensor(tensor);
+  record_traffic(all_reduce_traffic_, tensor);
+  run_guarded([&] { impl_->all_reduce_async(impl_->group(), tensor); });
 }
 
-void Collectives::begin_sum_of_copies(const at::Tensor& values) {
-  if (!under_way_->copies().host) return;
-  check_place(values);
-  count(summed_, values);
-  guarded([&] { under_way_->begin_sum(under_way_->copies(), values); });
+void Collectives::all_reduce_replicas_async(const at::Tensor& tensor) {
+  if (!impl_->replicas().host) return;
+  check_tensor(tensor);
+  record_traffic(all_reduce_traffic_, tensor);
+  run_guarded([&] { impl_->all_reduce_async(impl_->replicas(), tensor); });
 }
 
-void Collectives::check_parts(const at::Tensor& values) const {
-  check_place(values);
-  VLMTRAIN_CHECK(values.dim() == 1 && values.numel() % group_size() == 0, "{} values in parts of {} ranks",
-                 values.numel(), group_size());
+void Collectives::check_shards(const at::Tensor& tensor) const {
+  check_tensor(tensor);
+  VLMTRAIN_CHECK(tensor.dim() == 1 && tensor.numel() % group_size() == 0, "{} values in parts of {} ranks",
+                 tensor.numel(), group_size());
 }
 
-void Collectives::begin_sum_of_parts(const at::Tensor& values) {
-  check_parts(values);
-  count(summed_in_parts_, values);
-  guarded([&] { under_way_->begin_sum_of_parts(values); });
+void Collectives::reduce_scatter_async(const at::Tensor& tensor) {
+  check_shards(tensor);
+  record_traffic(reduce_scatter_traffic_, tensor);
+  run_guarded([&] { impl_->reduce_scatter_async(tensor); });
 }
 
-int64_t Collectives::begin_gather(const at::Tensor& parts) {
-  check_parts(parts);
-  return begin_gather(parts, under_way_->own_part(parts));
+int64_t Collectives::all_gather_async(const at::Tensor& tensor) {
+  check_shards(tensor);
+  return all_gather_async(tensor, impl_->get_own_shard(tensor));
 }
 
-int64_t Collectives::begin_gather(const at::Tensor& all, const at::Tensor& own) {
-  check_parts(all);
-  VLMTRAIN_CHECK(own.is_contiguous() && own.numel() * group_size() == all.numel(), "{} of {} values of each rank",
-                 own.numel(), all.numel());
-  count(gathered_, all);
+int64_t Collectives::all_gather_async(const at::Tensor& output, const at::Tensor& input) {
+  check_shards(output);
+  VLMTRAIN_CHECK(input.is_contiguous() && input.numel() * group_size() == output.numel(),
+                 "{} of {} values of each rank", input.numel(), output.numel());
+  record_traffic(all_gather_traffic_, output);
   int64_t ticket = 0;
-  guarded([&] { ticket = under_way_->begin_gather(all, own); });
+  run_guarded([&] { ticket = impl_->all_gather_async(output, input); });
   return ticket;
 }
 
-void Collectives::finish_gather(int64_t ticket) {
-  guarded([&] { under_way_->finish_gather(ticket); });
+void Collectives::wait_for_all_gather(int64_t ticket) {
+  run_guarded([&] { impl_->wait_for_all_gather(ticket); });
 }
 
-void Collectives::finish_sums() {
-  guarded([&] { under_way_->finish_sums(); });
+void Collectives::wait_for_reductions() {
+  run_guarded([&] { impl_->wait_for_reductions(); });
 }
 
-bool Collectives::are_sums_done(std::chrono::milliseconds patience) {
-  constexpr auto kPause = std::chrono::milliseconds(5);
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!under_way_->are_waits_over()) {
+bool Collectives::are_reductions_complete(std::chrono::milliseconds timeout) {
+  constexpr auto kPollInterval = std::chrono::milliseconds(5);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!impl_->are_waits_complete()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kPollInterval);
   }
   return true;
 }
 
-double Collectives::waited_seconds() {
-  return under_way_->waited_seconds();
+double Collectives::wait_seconds() {
+  return impl_->wait_seconds();
 }
 
-std::vector<std::string> Collectives::each(const std::string& own) {
-  std::vector<std::string> all(static_cast<size_t>(world_size()));
-  guarded([&] {
-    const at::Tensor short_words = under_way_->gather(ShortWords(own).tensor());
-    bool are_short = true;
+std::vector<std::string> Collectives::all_gather_strings(const std::string& text) {
+  std::vector<std::string> texts(static_cast<size_t>(world_size()));
+  run_guarded([&] {
+    const at::Tensor messages = impl_->all_gather(ShortMessage(text).tensor());
+    bool are_all_complete = true;
     int64_t longest = 0;
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      const ShortWords said(short_words, rank);
-      are_short = are_short && said.is_all();
-      longest = std::max(longest, said.size());
-      if (said.is_all()) all[rank] = said.text();
+    for (size_t rank = 0; rank < texts.size(); ++rank) {
+      const ShortMessage message(messages, rank);
+      are_all_complete = are_all_complete && message.is_complete();
+      longest = std::max(longest, message.size());
+      if (message.is_complete()) texts[rank] = message.text();
     }
-    if (are_short) return;
-    at::Tensor letters = at::zeros({longest}, at::kByte);
-    std::memcpy(letters.mutable_data_ptr(), own.data(), own.size());
-    const at::Tensor gathered = under_way_->gather(letters);
-    const auto* const first = static_cast<const char*>(gathered.const_data_ptr());
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      all[rank].assign(first + static_cast<int64_t>(rank) * longest,
-                       static_cast<size_t>(ShortWords(short_words, rank).size()));
+    if (are_all_complete) return;
+    at::Tensor padded = at::zeros({longest}, at::kByte);
+    std::memcpy(padded.mutable_data_ptr(), text.data(), text.size());
+    const at::Tensor gathered_bytes = impl_->all_gather(padded);
+    const auto* const first = static_cast<const char*>(gathered_bytes.const_data_ptr());
+    for (size_t rank = 0; rank < texts.size(); ++rank) {
+      texts[rank].assign(first + static_cast<int64_t>(rank) * longest,
+                         static_cast<size_t>(ShortMessage(messages, rank).size()));
     }
   });
-  return all;
+  return texts;
 }
 
 }  // namespace vlmtrain::distributed

@@ -10,24 +10,24 @@ namespace vlmtrain::distributed {
 
 namespace {
 
-constexpr int64_t kMostPorts = 65535;
+constexpr int64_t kMaxPort = 65535;
 
 /// Nothing where it is not set or is no number: something else may go by that name.
-std::optional<int64_t> number_in(const Environment& environment, const char* name) {
+std::optional<int64_t> read_number(const Environment& environment, const char* name) {
   const auto text = environment(name);
-  return text ? number_behind("", *text) : std::nullopt;
+  return text ? parse_suffix_int("", *text) : std::nullopt;
 }
 
-int64_t port_in(const Environment& environment) {
-  const auto port = number_in(environment, "MASTER_PORT");
-  if (!port || *port < 1 || *port > kMostPorts) {
+int64_t read_port(const Environment& environment) {
+  const auto port = read_number(environment, "MASTER_PORT");
+  if (!port || *port < 1 || *port > kMaxPort) {
     throw usage_error("MASTER_PORT={}: a number from 1 to {} is wanted, the port at which rank 0 waits for the others",
-                      excerpt(environment("MASTER_PORT").value_or("")), kMostPorts);
+                      make_excerpt(environment("MASTER_PORT").value_or("")), kMaxPort);
   }
   return *port;
 }
 
-void check(const Launch& launch, const char* rank, const char* world_size) {
+void validate(const Launch& launch, const char* rank, const char* world_size) {
   if (launch.rank < 0 || launch.rank >= launch.world_size) {
     throw usage_error("{}={} and {}={}: ranks are 0 to {}", rank, launch.rank, world_size, launch.world_size,
                       launch.world_size - 1);
@@ -36,13 +36,13 @@ void check(const Launch& launch, const char* rank, const char* world_size) {
 }
 
 void check_world_size(int64_t world_size, const char* variable) {
-  if (world_size >= 1 && world_size <= kMostRanks) return;
-  throw usage_error("{}={}: a number of ranks from 1 to {} is wanted", variable, world_size, kMostRanks);
+  if (world_size >= 1 && world_size <= kMaxRanks) return;
+  throw usage_error("{}={}: a number of ranks from 1 to {} is wanted", variable, world_size, kMaxRanks);
 }
 
-std::optional<Launch> by_torchrun(const Environment& environment) {
-  const auto world_size = number_in(environment, "WORLD_SIZE");
-  const auto rank = number_in(environment, "RANK");
+std::optional<Launch> parse_torchrun(const Environment& environment) {
+  const auto world_size = read_number(environment, "WORLD_SIZE");
+  const auto rank = read_number(environment, "RANK");
   if (!world_size) {
     if (rank && *rank > 0) throw usage_error("RANK={}, but WORLD_SIZE is not set: how many ranks are there?", *rank);
     return std::nullopt;
@@ -50,7 +50,7 @@ std::optional<Launch> by_torchrun(const Environment& environment) {
   check_world_size(*world_size, "WORLD_SIZE");
   if (*world_size == 1) return std::nullopt;
   if (!rank && environment("RANK")) {
-    throw usage_error("RANK={}: a number from 0 to {} is wanted", excerpt(environment("RANK").value_or("")),
+    throw usage_error("RANK={}: a number from 0 to {} is wanted", make_excerpt(environment("RANK").value_or("")),
                       *world_size - 1);
   }
   if (!rank) throw usage_error("WORLD_SIZE={}, but RANK is not set: which of them is this process?", *world_size);
@@ -63,26 +63,26 @@ std::optional<Launch> by_torchrun(const Environment& environment) {
   }
   Launch launch{.rank = *rank,
                 .world_size = *world_size,
-                .local_rank = number_in(environment, "LOCAL_RANK").value_or(*rank),
+                .local_rank = read_number(environment, "LOCAL_RANK").value_or(*rank),
                 .host = *host,
-                .port = port_in(environment),
+                .port = read_port(environment),
                 .launcher = environment("VLMTRAIN_LAUNCHER").value_or("torchrun")};
-  check(launch, "RANK", "WORLD_SIZE");
+  validate(launch, "RANK", "WORLD_SIZE");
   return launch;
 }
 
 /// The same for all tasks of a step, another one for most other steps; behind the ports that servers have, below those
 /// that a system gives to who asks for any.
-int64_t port_of_step(int64_t job, int64_t step) {
-  constexpr int64_t kFirst = 20'000, kCount = 10'000, kStepsOfJob = 31;
-  return kFirst + (job * kStepsOfJob + step) % kCount;
+int64_t derive_port(int64_t job, int64_t step) {
+  constexpr int64_t kFirstPort = 20'000, kNumPorts = 10'000, kStepsPerJob = 31;
+  return kFirstPort + (job * kStepsPerJob + step) % kNumPorts;
 }
 
-std::optional<Launch> by_srun(const Environment& environment) {
-  const auto tasks = number_in(environment, "SLURM_STEP_NUM_TASKS");
+std::optional<Launch> parse_srun(const Environment& environment) {
+  const auto tasks = read_number(environment, "SLURM_STEP_NUM_TASKS");
   if (!environment("SLURM_STEP_ID") || !tasks || *tasks <= 1) return std::nullopt;
   check_world_size(*tasks, "SLURM_STEP_NUM_TASKS");
-  const auto rank = number_in(environment, "SLURM_PROCID");
+  const auto rank = read_number(environment, "SLURM_PROCID");
   const auto nodes = environment("SLURM_STEP_NODELIST");
   if (!rank || !nodes || nodes->empty()) {
     throw usage_error("SLURM_STEP_NUM_TASKS={}, but {} is not set: is this a task of srun?", *tasks,
@@ -90,20 +90,20 @@ std::optional<Launch> by_srun(const Environment& environment) {
   }
   Launch launch{.rank = *rank,
                 .world_size = *tasks,
-                .local_rank = number_in(environment, "SLURM_LOCALID").value_or(0),
+                .local_rank = read_number(environment, "SLURM_LOCALID").value_or(0),
                 .host = environment("MASTER_ADDR").value_or(first_host(*nodes)),
-                .port = environment("MASTER_PORT") ? port_in(environment)
-                                                   : port_of_step(number_in(environment, "SLURM_JOB_ID").value_or(0),
-                                                                  number_in(environment, "SLURM_STEP_ID").value_or(0)),
+                .port = environment("MASTER_PORT") ? read_port(environment)
+                                                   : derive_port(read_number(environment, "SLURM_JOB_ID").value_or(0),
+                                                                 read_number(environment, "SLURM_STEP_ID").value_or(0)),
                 .launcher = "srun"};
-  check(launch, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
+  validate(launch, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
   return launch;
 }
 
-void refuse_other_launchers(const Environment& environment) {
+void reject_other_launchers(const Environment& environment) {
   // Open MPI; MPICH and Intel MPI.
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const auto count = number_in(environment, variable);
+    const auto count = read_number(environment, variable);
     if (!count || *count <= 1) continue;
     throw usage_error(
         "{}={}: this is one of several processes that mpirun has started, which have nowhere to meet; start them with "
@@ -114,15 +114,15 @@ void refuse_other_launchers(const Environment& environment) {
 
 }  // namespace
 
-std::optional<Launch> launch_from(const Environment& environment) {
-  if (auto launch = by_torchrun(environment)) return launch;
-  if (auto launch = by_srun(environment)) return launch;
-  refuse_other_launchers(environment);
+std::optional<Launch> parse_launch(const Environment& environment) {
+  if (auto launch = parse_torchrun(environment)) return launch;
+  if (auto launch = parse_srun(environment)) return launch;
+  reject_other_launchers(environment);
   return std::nullopt;
 }
 
-std::optional<Launch> launch_of_process() {
-  return launch_from([](const char* name) {
+std::optional<Launch> get_process_launch() {
+  return parse_launch([](const char* name) {
     const char* const value = std::getenv(name);
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   });
@@ -131,12 +131,12 @@ std::optional<Launch> launch_of_process() {
 std::string first_host(std::string_view hosts) {
   const size_t bracket = hosts.find_first_of("[,");
   if (bracket == std::string_view::npos || hosts[bracket] == ',') return std::string(hosts.substr(0, bracket));
-  const std::string_view behind = hosts.substr(bracket + 1);
-  const std::string first(behind.substr(0, behind.find_first_of("-,]")));
-  const size_t close = behind.find(']');
+  const std::string_view rest = hosts.substr(bracket + 1);
+  const std::string first(rest.substr(0, rest.find_first_of("-,]")));
+  const size_t close = rest.find(']');
   if (close == std::string_view::npos) return std::string(hosts.substr(0, bracket)) + first;
   // "rack[1-2]node[3-4]"
-  return std::string(hosts.substr(0, bracket)) + first + first_host(behind.substr(close + 1));
+  return std::string(hosts.substr(0, bracket)) + first + first_host(rest.substr(close + 1));
 }
 
 }  // namespace vlmtrain::distributed

@@ -6,7 +6,7 @@ namespace vlmtrain::distributed {
 
 namespace {
 
-c10::Event recorded_on(at::Device device) {
+c10::Event record_event(at::Device device) {
   c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // one that tells its time
   event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   return event;
@@ -14,34 +14,34 @@ c10::Event recorded_on(at::Device device) {
 
 }  // namespace
 
-void WaitingTime::begin(at::Device device) {
+void WaitTimer::begin(at::Device device) {
   if (device.is_cuda()) {
-    on_device_.emplace_back(recorded_on(device), c10::Event(device.type()));
+    pending_waits_.emplace_back(record_event(device), c10::Event(device.type()));
   } else {
     start_ = Clock::now();
   }
 }
 
-void WaitingTime::end(at::Device device) {
+void WaitTimer::end(at::Device device) {
   if (device.is_cuda()) {
-    on_device_.back().second = recorded_on(device);
+    pending_waits_.back().second = record_event(device);
   } else {
     seconds_ += std::chrono::duration<double>(Clock::now() - start_).count();
   }
 }
 
-double WaitingTime::seconds() {
+double WaitTimer::seconds() {
   constexpr double kMilliseconds = 1e-3;
-  while (!on_device_.empty() && on_device_.front().second.query()) {
-    seconds_ += kMilliseconds * on_device_.front().first.elapsedTime(on_device_.front().second);
-    on_device_.pop_front();
+  while (!pending_waits_.empty() && pending_waits_.front().second.query()) {
+    seconds_ += kMilliseconds * pending_waits_.front().first.elapsedTime(pending_waits_.front().second);
+    pending_waits_.pop_front();
   }
   return seconds_;
 }
 
-bool WaitingTime::is_over() {
+bool WaitTimer::is_idle() {
   seconds();
-  return on_device_.empty();
+  return pending_waits_.empty();
 }
 
 }  // namespace vlmtrain::distributed

@@ -11,14 +11,14 @@ AsyncScalars::AsyncScalars(const at::Tensor& scalars) {
     host_ = scalars;
     return;
   }
-  host_ = memory::pinned_room(scalars.sizes());
+  host_ = memory::empty_pinned(scalars.sizes());
   host_.copy_(scalars, /*non_blocking=*/true);
-  copied_.emplace(scalars.device().type());
-  copied_->record(c10::impl::VirtualGuardImpl(scalars.device().type()).getStream(scalars.device()));
+  copy_done_.emplace(scalars.device().type());
+  copy_done_->record(c10::impl::VirtualGuardImpl(scalars.device().type()).getStream(scalars.device()));
 }
 
 std::vector<double> AsyncScalars::read() {
-  if (copied_) copied_->synchronize();
+  if (copy_done_) copy_done_->synchronize();
   const float* const values = host_.const_data_ptr<float>();
   return {values, values + host_.numel()};
 }

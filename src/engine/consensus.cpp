@@ -2,7 +2,7 @@
 
 namespace vlmtrain::engine {
 
-GatherTicket Consensus::gather_into(const at::Tensor& all, const at::Tensor& own) const {
+AllGatherHandle Consensus::all_gather_into_tensor(const at::Tensor& all, const at::Tensor& own) const {
   all.copy_(own);
   return {};
 }

@@ -8,8 +8,8 @@ namespace vlmtrain::engine {
 
 namespace {
 
-constexpr double kGrowth = 2.0;
-constexpr double kBackOff = 0.5;
+constexpr double kGrowthFactor = 2.0;
+constexpr double kBackoffFactor = 0.5;
 
 }  // namespace
 
@@ -20,7 +20,7 @@ LossScale::LossScale(const LossScaleSettings& settings, at::TensorOptions option
 
 void LossScale::update(const at::Tensor& skipped) {
   if (!settings_.dynamic) return;
-  at::_amp_update_scale_(value_, good_steps_, skipped, kGrowth, kBackOff, settings_.growth_steps);
+  at::_amp_update_scale_(value_, good_steps_, skipped, kGrowthFactor, kBackoffFactor, settings_.growth_steps);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> LossScale::state() const {

@@ -8,15 +8,15 @@
 
 namespace vlmtrain::engine {
 
-struct MicroBatchSource::Ahead {
-  Ahead(data::MicroBatch collated, at::Device device) : batch(std::move(collated)), copy(device) {
+struct MicroBatchSource::PrefetchedBatch {
+  PrefetchedBatch(data::MicroBatch collated_batch, at::Device device) : batch(std::move(collated_batch)), copy(device) {
     for (at::Tensor* tensor : batch.tensors()) {
       if (tensor->defined()) *tensor = copy.add(*tensor);
     }
   }
 
   data::MicroBatch batch;
-  memory::CopyBeside copy;  // destroyed first: waits for copies into the batch
+  memory::AsyncHostToDevice copy;  // destroyed first: waits for copies into the batch
 };
 
 MicroBatchSource::MicroBatchSource(const StepInput& input, const StepLayout& layout, at::Device device)
@@ -25,33 +25,33 @@ MicroBatchSource::MicroBatchSource(const StepInput& input, const StepLayout& lay
 MicroBatchSource::~MicroBatchSource() = default;
 
 data::MicroBatch MicroBatchSource::next() {
-  const memory::InComponent place(memory::Component::kInput);
+  const memory::ComponentScope scope(memory::Component::kInput);
   data::MicroBatch batch;
-  if (ahead_) {
-    ahead_->copy.wait();
-    batch = std::move(ahead_->batch);
-    ahead_.reset();
+  if (prefetched_) {
+    prefetched_->copy.wait();
+    batch = std::move(prefetched_->batch);
+    prefetched_.reset();
   } else {
     batch = collate_next().to(device_);
   }
-  if (copies_ahead_ && next_ < layout_.cut.micro_batches()) copy_ahead();
+  if (copies_ahead_ && next_ < layout_.split.micro_batches()) prefetch_next();
   return batch;
 }
 
 data::MicroBatch MicroBatchSource::collate_next() {
-  auto batch = input_.objective.collate(input_.samples, layout_.cut.micro_batch(next_));
+  auto batch = input_.objective.collate(input_.samples, layout_.split.micro_batch(next_));
   ++next_;
   return batch;
 }
 
-void MicroBatchSource::copy_ahead() {
-  const int64_t begun = next_;
+void MicroBatchSource::prefetch_next() {
+  const int64_t index = next_;
   try {
-    ahead_ = std::make_unique<Ahead>(collate_next(), device_);
+    prefetched_ = std::make_unique<PrefetchedBatch>(collate_next(), device_);
   } catch (const std::exception& error) {
-    if (!memory::shortage_in(error)) throw;
+    if (!memory::detect_out_of_memory(error)) throw;
     copies_ahead_ = false;
-    next_ = begun;
+    next_ = index;
   }
 }
 

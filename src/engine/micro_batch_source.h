@@ -25,17 +25,17 @@ class MicroBatchSource {
   data::MicroBatch next();
 
  private:
-  struct Ahead;
+  struct PrefetchedBatch;
 
   data::MicroBatch collate_next();
-  void copy_ahead();
+  void prefetch_next();
 
   const StepInput& input_;
   const StepLayout& layout_;
   at::Device device_;
   bool copies_ahead_;
-  int64_t next_ = 0;              // to be collated
-  std::unique_ptr<Ahead> ahead_;  // micro-batch next_ - 1, where it is not handed out yet
+  int64_t next_ = 0;                             // to be collated
+  std::unique_ptr<PrefetchedBatch> prefetched_;  // micro-batch next_ - 1, where it is not handed out yet
 };
 
 }  // namespace vlmtrain::engine

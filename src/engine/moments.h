@@ -26,7 +26,7 @@ struct ChunkBuffers {
   ChunkBuffers(OptimizerStates states, int64_t blocks, const at::TensorOptions& options);
 
   /// Views of the same memory for fewer blocks, dense as well.
-  ChunkBuffers for_blocks(int64_t blocks) const;
+  ChunkBuffers narrow_blocks(int64_t blocks) const;
 
   int64_t blocks() const { return values.size(1); }
 
@@ -56,8 +56,8 @@ class Moments {
 };
 
 /// What the moments of an optimizer share.
-struct MomentsShared {
-  MomentsShared(OptimizerStates states, const at::TensorOptions& options);
+struct MomentTables {
+  MomentTables(OptimizerStates states, const at::TensorOptions& options);
 
   // With bf16:
   at::Generator random;  ///< of the rounding; a stream of its own
@@ -68,7 +68,7 @@ struct MomentsShared {
 };
 
 /// Zeros.
-std::unique_ptr<Moments> make_moments(OptimizerStates states, int64_t blocks, const MomentsShared& shared,
+std::unique_ptr<Moments> make_moments(OptimizerStates states, int64_t blocks, const MomentTables& tables,
                                       const at::TensorOptions& options);
 
 }  // namespace vlmtrain::engine

@@ -10,9 +10,9 @@ namespace vlmtrain::engine {
 struct AdamW::Entry {
   std::string name;
   nn::Component component;
-  bool decays;
+  bool has_weight_decay;
   at::Tensor parameter;       // what the model computes with
-  Piece piece;                // of it, that is this rank's
+  ElementRange range;         // of it, that is this rank's
   at::Tensor weight;          // that piece; without shards the parameter itself
   at::Tensor master;          // fp32; the same storage as `weight` if that is fp32
   at::Tensor first_moment{};  // fp32; undefined where it is compressed
@@ -20,7 +20,7 @@ struct AdamW::Entry {
   at::Tensor steps{};  // fp32 scalar
 
   bool is_compressed() const { return !first_moment.defined(); }
-  bool is_here() const { return piece.count > 0; }
+  bool is_local() const { return range.count > 0; }
   bool has_master() const { return weight.scalar_type() != at::kFloat; }
 };
 

@@ -23,15 +23,15 @@ void AdamW::refresh_weights() {
 }
 
 std::string AdamW::saved_name(const StateTensor& tensor) const {
-  return tensor.is_shared && !shard().is_all() ? piece_name(tensor.name, tensor.first) : tensor.name;
+  return tensor.is_sharded && !shard().covers_all() ? make_shard_name(tensor.name, tensor.first) : tensor.name;
 }
 
-AdamW::StateTensor AdamW::master_of(const Entry& entry) const {
+AdamW::StateTensor AdamW::make_master_tensor(const Entry& entry) const {
   return {.name = "master." + entry.name,
           .values = entry.master,
-          .first = entry.piece.first,
+          .first = entry.range.first,
           .total = entry.parameter.numel(),
-          .is_shared = true};
+          .is_sharded = true};
 }
 
 std::vector<AdamW::StateTensor> AdamW::state_tensors() const {
@@ -43,32 +43,32 @@ std::vector<AdamW::StateTensor> AdamW::state_tensors() const {
   if (loss_scale_) {
     for (const auto& [name, values] : loss_scale_->state()) add(name, values);
   }
-  if (updates_.defined()) add("updates", updates_);
+  if (num_updates_.defined()) add("updates", num_updates_);
   for (const auto& entry : entries_) {
-    if (!entry.is_here()) continue;
+    if (!entry.is_local()) continue;
     if (!entry.is_compressed()) {
       for (const auto& [prefix, values] :
            {std::pair{"first_moment.", entry.first_moment}, {"second_moment.", entry.second_moment}}) {
-        StateTensor moment = master_of(entry);
+        StateTensor moment = make_master_tensor(entry);
         moment.name = prefix + entry.name;
         moment.values = values;
         tensors.push_back(std::move(moment));
       }
     }
-    if (entry.has_master()) tensors.push_back(master_of(entry));
+    if (entry.has_master()) tensors.push_back(make_master_tensor(entry));
   }
   for (const auto& compressed : compressed_) {
     for (size_t i = 0; i < compressed.entries.size(); ++i) {
       const Entry& entry = entries_[compressed.entries[i]];
-      if (!entry.is_here()) continue;
+      if (!entry.is_local()) continue;
       for (auto& [prefix, values] : compressed.states->state(i)) {
         // What a block of the parameter's elements has of it: a value for each, or one.
-        const int64_t of_block = values.dim() == 2 ? values.size(1) : 1;
+        const int64_t values_per_block = values.dim() == 2 ? values.size(1) : 1;
         tensors.push_back({.name = fmt::format("{}.{}", prefix, entry.name),
                            .values = values,
-                           .first = entry.piece.first / kShardAlignment * of_block,
-                           .total = CompressedStates::blocks_of(entry.parameter.numel()) * of_block,
-                           .is_shared = true});
+                           .first = entry.range.first / kShardAlignment * values_per_block,
+                           .total = CompressedStates::count_blocks(entry.parameter.numel()) * values_per_block,
+                           .is_sharded = true});
       }
     }
   }
@@ -78,7 +78,7 @@ std::vector<AdamW::StateTensor> AdamW::state_tensors() const {
 std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& tensor : state_tensors()) {
-    if (tensor.is_shared || shard().rank == 0) tensors.emplace_back(saved_name(tensor), tensor.values);
+    if (tensor.is_sharded || shard().rank == 0) tensors.emplace_back(saved_name(tensor), tensor.values);
   }
   return tensors;
 }
@@ -86,109 +86,117 @@ std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
 std::vector<std::pair<std::string, at::Tensor>> AdamW::masters() const {
   std::vector<std::pair<std::string, at::Tensor>> masters;
   for (const auto& entry : entries_) {
-    if (!entry.is_here()) continue;
-    masters.emplace_back(shard().is_all() ? entry.name : piece_name(entry.name, entry.piece.first), entry.master);
+    if (!entry.is_local()) continue;
+    masters.emplace_back(shard().covers_all() ? entry.name : make_shard_name(entry.name, entry.range.first),
+                         entry.master);
   }
   return masters;
 }
 
-void AdamW::load_state(const SavedPieces& saved, const std::string& source) {
+void AdamW::load_state(const SavedOptimizerState& saved, const std::string& source) {
   const at::NoGradGuard no_gradients;
-  auto own = state_tensors();
+  auto expected = state_tensors();
   for (const auto& entry : entries_) {
-    if (entry.is_here() && !entry.has_master() && saved.contains("master." + entry.name)) {
-      own.push_back(master_of(entry));
+    if (entry.is_local() && !entry.has_master() && saved.contains("master." + entry.name)) {
+      expected.push_back(make_master_tensor(entry));
     }
   }
-  const auto refuse = [&source](const std::string& name, std::string_view problem) {
+  const auto fail = [&source](const std::string& name, std::string_view problem) {
     throw data_error(
         "{}: {} {}; the run's model, frozen parts, precision and optimizer states must be those that the checkpoint "
         "was made with",
         source, name, problem);
   };
-  std::set<std::string> own_names;
-  for (const auto& tensor : own) {
-    own_names.insert(tensor.name);
-    if (!saved.contains(tensor.name)) refuse(tensor.name, "is missing");
-    if (const at::Tensor* const whole = saved.whole(tensor.name)) {
-      const bool is_flat = tensor.is_shared && !shard().is_all();
-      if (is_flat ? whole->numel() != tensor.total : whole->sizes() != tensor.values.sizes()) {
-        refuse(tensor.name, "has another shape");
+  std::set<std::string> expected_names;
+  for (const auto& tensor : expected) {
+    expected_names.insert(tensor.name);
+    if (!saved.contains(tensor.name)) fail(tensor.name, "is missing");
+    if (const at::Tensor* const whole_tensor = saved.find_whole(tensor.name)) {
+      const bool is_flat = tensor.is_sharded && !shard().covers_all();
+      if (is_flat ? whole_tensor->numel() != tensor.total : whole_tensor->sizes() != tensor.values.sizes()) {
+        fail(tensor.name, "has another shape");
       }
-      if (whole->scalar_type() != tensor.values.scalar_type()) refuse(tensor.name, "has another type");
+      if (whole_tensor->scalar_type() != tensor.values.scalar_type()) fail(tensor.name, "has another type");
     }
   }
-  const auto is_elsewhere = [&](const std::string& name) {
-    return !shard().is_all() && std::ranges::any_of(entries_, [&](const Entry& entry) {
-      return !entry.is_here() && name.ends_with("." + entry.name);
+  const auto is_on_other_rank = [&](const std::string& name) {
+    return !shard().covers_all() && std::ranges::any_of(entries_, [&](const Entry& entry) {
+      return !entry.is_local() && name.ends_with("." + entry.name);
     });
   };
   for (const auto& name : saved.names()) {
-    if (!own_names.contains(name) && !is_elsewhere(name)) refuse(name, "is not one of this run's");
+    if (!expected_names.contains(name) && !is_on_other_rank(name)) fail(name, "is not one of this run's");
   }
-  for (const auto& tensor : own) {
+  for (const auto& tensor : expected) {
     const auto values =
         saved.find(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
-    if (!values) refuse(tensor.name, "is not all there, or has another type");
+    if (!values) fail(tensor.name, "is not all there, or has another type");
     tensor.values.copy_(values->view(tensor.values.sizes()));
   }
   refresh_weights();
 }
 
-CarriedStates AdamW::carry_state(const nn::ParameterStore& store, const SavedPieces& saved, const std::string& source) {
+MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedOptimizerState& saved,
+                                   const std::string& source) {
   const at::NoGradGuard no_gradients;
-  std::map<std::string, int64_t> places;  // in the saved steps
+  std::map<std::string, int64_t> step_indices;  // in the saved steps
   for (const auto& parameter : store.all()) {
-    if (saved.contains("first_moment." + parameter.name)) places.emplace(parameter.name, std::ssize(places));
+    if (saved.contains("first_moment." + parameter.name))
+      step_indices.emplace(parameter.name, std::ssize(step_indices));
   }
-  const at::Tensor* const steps = saved.whole("steps");
-  if (steps == nullptr || steps->sizes() != at::IntArrayRef{std::ssize(places)}) {
-    throw data_error("{}: its steps are not those of its {} moments; copy the checkpoint again", source, places.size());
+  const at::Tensor* const steps = saved.find_whole("steps");
+  if (steps == nullptr || steps->sizes() != at::IntArrayRef{std::ssize(step_indices)}) {
+    throw data_error("{}: its steps are not those of its {} moments; copy the checkpoint again", source,
+                     step_indices.size());
   }
-  const auto fitting = [&](const StateTensor& tensor) -> std::optional<at::Tensor> {
-    const at::Tensor* const whole = saved.whole(tensor.name);
-    if (whole != nullptr && shard().is_all() && whole->sizes() != tensor.values.sizes()) return std::nullopt;
+  const auto find_matching = [&](const StateTensor& tensor) -> std::optional<at::Tensor> {
+    const at::Tensor* const whole_tensor = saved.find_whole(tensor.name);
+    if (whole_tensor != nullptr && shard().covers_all() && whole_tensor->sizes() != tensor.values.sizes())
+      return std::nullopt;
     return saved.find(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
   };
   // Of what other ranks hold, whether they will find it: the steps are all ranks' own.
-  const auto is_found_elsewhere = [&](const Entry& entry) {
+  const auto is_found_on_other_rank = [&](const Entry& entry) {
     const at::ScalarType compressed = settings_.states == OptimizerStates::kBf16 ? at::kBFloat16 : at::kByte;
     const int64_t elements = entry.parameter.numel();
     return entry.is_compressed() ? saved.find("first_moment." + entry.name, 0, 1,
-                                              CompressedStates::blocks_of(elements) * kBlockElements, compressed)
+                                              CompressedStates::count_blocks(elements) * kBlockElements, compressed)
                                  : saved.find("first_moment." + entry.name, 0, 1, elements, at::kFloat);
   };
-  const auto take = [](const at::Tensor& own, const at::Tensor& found) { own.copy_(found.view(own.sizes())); };
+  const auto copy_values = [](const at::Tensor& current, const at::Tensor& saved_values) {
+    current.copy_(saved_values.view(current.sizes()));
+  };
   std::map<std::string, std::vector<std::pair<at::Tensor, std::optional<at::Tensor>>>> moments;  // by parameter
   for (const auto& tensor : state_tensors()) {
-    auto found = fitting(tensor);
+    auto saved_values = find_matching(tensor);
     const size_t dot = tensor.name.find('.');
-    if (tensor.is_shared) {
+    if (tensor.is_sharded) {
       if (!tensor.name.starts_with("master.")) {
-        moments[tensor.name.substr(dot + 1)].emplace_back(tensor.values, std::move(found));
+        moments[tensor.name.substr(dot + 1)].emplace_back(tensor.values, std::move(saved_values));
       }
-    } else if (found && tensor.name != "steps" && (tensor.name == "updates" || settings_.loss_scale->dynamic)) {
-      take(tensor.values, *found);
+    } else if (saved_values && tensor.name != "steps" && (tensor.name == "updates" || settings_.loss_scale->dynamic)) {
+      copy_values(tensor.values, *saved_values);
     }
   }
-  CarriedStates result;
+  MigratedState result;
   for (const auto& entry : entries_) {
-    const auto place = places.find(entry.name);
-    bool goes_on = place != places.end();
-    if (entry.is_here()) {
-      if (const auto master = fitting(master_of(entry))) take(entry.master, *master);
-      const auto& own = moments.at(entry.name);
-      goes_on = goes_on && std::ranges::all_of(own, [](const auto& pair) { return pair.second.has_value(); });
-      for (size_t i = 0; goes_on && i < own.size(); ++i) take(own[i].first, *own[i].second);
+    const auto step_index = step_indices.find(entry.name);
+    bool is_migrated = step_index != step_indices.end();
+    if (entry.is_local()) {
+      if (const auto master = find_matching(make_master_tensor(entry))) copy_values(entry.master, *master);
+      const auto& current = moments.at(entry.name);
+      is_migrated =
+          is_migrated && std::ranges::all_of(current, [](const auto& pair) { return pair.second.has_value(); });
+      for (size_t i = 0; is_migrated && i < current.size(); ++i) copy_values(current[i].first, *current[i].second);
     } else {
-      goes_on = goes_on && is_found_elsewhere(entry);
+      is_migrated = is_migrated && is_found_on_other_rank(entry);
     }
-    if (!goes_on) {
-      ++result.anew;
+    if (!is_migrated) {
+      ++result.reset;
       continue;
     }
-    entry.steps.copy_(steps->select(0, place->second));
-    ++result.carried;
+    entry.steps.copy_(steps->select(0, step_index->second));
+    ++result.migrated;
   }
   refresh_weights();
   return result;

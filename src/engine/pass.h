@@ -8,15 +8,15 @@
 
 namespace vlmtrain::engine {
 
-/// Calls `act`, which is a pass over the model (nn::BlockWeights). Where memory runs out in it the pass is ended, so
+/// Calls `pass`, which is a pass over the model (nn::BlockUnsharder). Where memory runs out in it the pass is ended, so
 /// that other processes can go on with theirs; what ends the process needs no end.
-template <class Act>
-void in_pass(const nn::ParameterStore& store, const nn::PassShape& shape, const Act& act) {
-  store.begin_pass(shape);
+template <class Pass>
+void run_pass(const nn::ParameterStore& store, const nn::PassSpec& spec, const Pass& pass) {
+  store.begin_pass(spec);
   try {
-    act();
+    pass();
   } catch (const std::exception& error) {
-    if (!memory::shortage_in(error)) throw;
+    if (!memory::detect_out_of_memory(error)) throw;
     wait_for_backward_thread(store.options().device());
     store.end_pass();
     throw;

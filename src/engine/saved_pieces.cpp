@@ -11,65 +11,65 @@
 
 namespace vlmtrain::engine {
 
-std::string piece_name(std::string_view tensor, int64_t first) {
+std::string make_shard_name(std::string_view tensor, int64_t first) {
   return fmt::format("{}@{}", tensor, first);
 }
 
-std::optional<std::pair<std::string, int64_t>> parse_piece_name(std::string_view name) {
-  const size_t at = name.rfind('@');
-  if (at == std::string_view::npos) return std::nullopt;
-  const auto first = number_behind("@", name.substr(at));
+std::optional<std::pair<std::string, int64_t>> parse_shard_name(std::string_view name) {
+  const size_t separator = name.rfind('@');
+  if (separator == std::string_view::npos) return std::nullopt;
+  const auto first = parse_suffix_int("@", name.substr(separator));
   if (!first || *first < 0) return std::nullopt;
-  return std::pair{std::string(name.substr(0, at)), *first};
+  return std::pair{std::string(name.substr(0, separator)), *first};
 }
 
-SavedPieces::SavedPieces(const std::map<std::string, at::Tensor>& tensors) {
+SavedOptimizerState::SavedOptimizerState(const std::map<std::string, at::Tensor>& tensors) {
   for (const auto& [name, values] : tensors) add(name, values, {});
   sort();
 }
 
-SavedPieces::SavedPieces(const std::map<std::string, UnreadTensor>& tensors) {
+SavedOptimizerState::SavedOptimizerState(const std::map<std::string, LazyTensor>& tensors) {
   for (const auto& [name, tensor] : tensors) {
     add(name, at::empty(tensor.shape, at::TensorOptions(tensor.dtype).device(at::kMeta)), tensor.read);
   }
   sort();
 }
 
-void SavedPieces::add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read) {
-  const auto piece = parse_piece_name(name);
-  pieces_[piece ? piece->first : name].push_back(
-      {.first = piece ? piece->second : 0, .values = values, .is_whole = !piece, .read = std::move(read)});
+void SavedOptimizerState::add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read) {
+  const auto shard = parse_shard_name(name);
+  shards_[shard ? shard->first : name].push_back(
+      {.first = shard ? shard->second : 0, .values = values, .is_whole = !shard, .read = std::move(read)});
 }
 
-void SavedPieces::sort() {
-  for (auto& [name, pieces] : pieces_) std::ranges::sort(pieces, {}, &Saved::first);
+void SavedOptimizerState::sort() {
+  for (auto& [name, shards] : shards_) std::ranges::sort(shards, {}, &SavedShard::first);
 }
 
-std::vector<std::string> SavedPieces::names() const {
+std::vector<std::string> SavedOptimizerState::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, pieces] : pieces_) names.push_back(name);
+  for (const auto& [name, shards] : shards_) names.push_back(name);
   return names;
 }
 
-const at::Tensor* SavedPieces::whole(const std::string& tensor) const {
-  const auto found = pieces_.find(tensor);
-  return found != pieces_.end() && found->second.front().is_whole ? &found->second.front().values : nullptr;
+const at::Tensor* SavedOptimizerState::find_whole(const std::string& tensor) const {
+  const auto it = shards_.find(tensor);
+  return it != shards_.end() && it->second.front().is_whole ? &it->second.front().values : nullptr;
 }
 
-std::optional<at::Tensor> SavedPieces::find(const std::string& tensor, int64_t first, int64_t count, int64_t total,
-                                            at::ScalarType dtype) const {
-  const auto found = pieces_.find(tensor);
-  if (found == pieces_.end()) return std::nullopt;
+std::optional<at::Tensor> SavedOptimizerState::find(const std::string& tensor, int64_t first, int64_t count,
+                                                    int64_t total, at::ScalarType dtype) const {
+  const auto it = shards_.find(tensor);
+  if (it == shards_.end()) return std::nullopt;
   std::vector<at::Tensor> parts;
   int64_t end = 0;
-  for (const Saved& piece : found->second) {
-    if (piece.first != end || piece.values.scalar_type() != dtype) return std::nullopt;
-    const int64_t piece_end = piece.first + piece.values.numel();
-    const int64_t from = std::max(first, piece.first), to = std::min(first + count, piece_end);
+  for (const SavedShard& shard : it->second) {
+    if (shard.first != end || shard.values.scalar_type() != dtype) return std::nullopt;
+    const int64_t shard_end = shard.first + shard.values.numel();
+    const int64_t from = std::max(first, shard.first), to = std::min(first + count, shard_end);
     if (to > from)
       parts.push_back(
-          (piece.read ? piece.read() : piece.values).reshape({-1}).narrow(0, from - piece.first, to - from));
-    end = piece_end;
+          (shard.read ? shard.read() : shard.values).reshape({-1}).narrow(0, from - shard.first, to - from));
+    end = shard_end;
   }
   if (end != total || parts.empty()) return std::nullopt;
   return parts.size() == 1 ? parts.front() : at::cat(parts);

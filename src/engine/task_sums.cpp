@@ -12,8 +12,8 @@
 
 namespace vlmtrain::engine {
 
-TaskSums::TaskSums(const TaskSettings& settings, int64_t features, at::Device device) {
-  const memory::InComponent loss(memory::Component::kLoss);
+PerTaskSums::PerTaskSums(const TaskSettings& settings, int64_t features, at::Device device) {
+  const memory::ComponentScope loss(memory::Component::kLoss);
   VLMTRAIN_CHECK(settings.weights.empty() || std::ssize(settings.weights) == settings.count, "{} weights for {} tasks",
                  settings.weights.size(), settings.count);
   const auto fp32 = at::TensorOptions(at::kFloat).device(device);
@@ -25,25 +25,25 @@ TaskSums::TaskSums(const TaskSettings& settings, int64_t features, at::Device de
   if (settings.gradient_norms) scale_gradients_ = at::zeros({settings.count, features}, fp32);
 }
 
-nn::LossByTask TaskSums::of(const at::Tensor& label_tasks) const {
-  return {.members = label_tasks.eq(tasks_).to(at::kFloat),
+nn::PerTaskLoss PerTaskSums::make_loss_args(const at::Tensor& label_tasks) const {
+  return {.task_one_hot = label_tasks.eq(tasks_).to(at::kFloat),
           .weights = weights_.defined() ? weights_.index_select(0, label_tasks) : weights_,
           .sums = sums_,
           .scale_gradients = scale_gradients_};
 }
 
-std::vector<at::Tensor> TaskSums::sums() const {
+std::vector<at::Tensor> PerTaskSums::sums() const {
   if (!scale_gradients_.defined()) return {sums_};
   return {sums_, scale_gradients_};
 }
 
-at::Tensor TaskSums::numbers() const {
+at::Tensor PerTaskSums::scalars() const {
   if (!scale_gradients_.defined()) return sums_.flatten();
   return at::cat({sums_, at::linalg_vector_norm(scale_gradients_, 2, at::IntArrayRef{1}, /*keepdim=*/true)}, 1)
       .flatten();
 }
 
-std::vector<TaskCounts> count_by_task(std::span<const data::Sample> samples, int64_t tasks) {
+std::vector<TaskCounts> count_per_task(std::span<const data::Sample> samples, int64_t tasks) {
   std::vector<TaskCounts> counts(static_cast<size_t>(tasks));
   for (const auto& sample : samples) {
     TaskCounts& count = counts.at(static_cast<size_t>(sample.task_number));
@@ -53,20 +53,20 @@ std::vector<TaskCounts> count_by_task(std::span<const data::Sample> samples, int
   return counts;
 }
 
-std::vector<TaskResult> task_results(std::span<const double> numbers, const std::vector<TaskCounts>& counts) {
+std::vector<TaskResult> make_task_results(std::span<const double> scalars, const std::vector<TaskCounts>& counts) {
   std::vector<TaskResult> results;
   if (counts.empty()) return results;
-  const size_t each = numbers.size() / counts.size();
-  VLMTRAIN_CHECK(each * counts.size() == numbers.size() && (each == 2 || each == 3), "{} numbers of {} tasks",
-                 numbers.size(), counts.size());
+  const size_t scalars_per_task = scalars.size() / counts.size();
+  VLMTRAIN_CHECK(scalars_per_task * counts.size() == scalars.size() && (scalars_per_task == 2 || scalars_per_task == 3),
+                 "{} numbers of {} tasks", scalars.size(), counts.size());
   for (size_t task = 0; task < counts.size(); ++task) {
-    const auto own = numbers.subspan(task * each, each);
+    const auto values = scalars.subspan(task * scalars_per_task, scalars_per_task);
     TaskResult& result = results.emplace_back(TaskResult{.counts = counts[task]});
     if (counts[task].label_tokens > 0) {
-      result.loss = own[0] / static_cast<double>(counts[task].label_tokens);
-      result.accuracy = own[1] / static_cast<double>(counts[task].label_tokens);
+      result.loss = values[0] / static_cast<double>(counts[task].label_tokens);
+      result.accuracy = values[1] / static_cast<double>(counts[task].label_tokens);
     }
-    if (each == 3) result.gradient_norm = own[2];
+    if (scalars_per_task == 3) result.gradient_norm = values[2];
   }
   return results;
 }

@@ -11,16 +11,16 @@ TextLoss::TextLoss(const models::VisionLanguageModel& model, double label_tokens
     : model_(model), label_tokens_(label_tokens), chunk_rows_(chunk_rows) {
   VLMTRAIN_CHECK(label_tokens > 0, "a step without a label token");
   const at::Tensor& weight = model.output_weight();
-  if (tasks.apart()) tasks_.emplace(tasks, weight.size(1), weight.device());
+  if (tasks.is_multi_task()) tasks_.emplace(tasks, weight.size(1), weight.device());
 }
 
-at::Tensor TextLoss::of(const at::Tensor& hidden, const data::MicroBatch& batch) {
-  const memory::InComponent loss(memory::Component::kLoss);
+at::Tensor TextLoss::forward(const at::Tensor& hidden, const data::MicroBatch& batch) {
+  const memory::ComponentScope loss(memory::Component::kLoss);
   if (!tasks_) {
     return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, label_tokens_, chunk_rows_);
   }
   return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, label_tokens_, chunk_rows_,
-                                  tasks_->of(batch.label_tasks));
+                                  tasks_->make_loss_args(batch.label_tasks));
 }
 
 }  // namespace vlmtrain::engine

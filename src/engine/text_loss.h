@@ -21,17 +21,17 @@ class TextLoss {
            const TaskSettings& tasks);
 
   /// `hidden` [labels, hidden] at batch.label_positions → fp32 scalar with its graph.
-  at::Tensor of(const at::Tensor& hidden, const data::MicroBatch& batch);
+  at::Tensor forward(const at::Tensor& hidden, const data::MicroBatch& batch);
 
   /// As StepLoss's.
   std::vector<at::Tensor> sums() const { return tasks_ ? tasks_->sums() : std::vector<at::Tensor>{}; }
-  at::Tensor numbers() const { return tasks_ ? tasks_->numbers() : at::Tensor(); }
+  at::Tensor scalars() const { return tasks_ ? tasks_->scalars() : at::Tensor(); }
 
  private:
   const models::VisionLanguageModel& model_;
   double label_tokens_;
   int64_t chunk_rows_;
-  std::optional<TaskSums> tasks_;
+  std::optional<PerTaskSums> tasks_;
 };
 
 }  // namespace vlmtrain::engine

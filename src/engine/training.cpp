@@ -3,12 +3,12 @@
 namespace vlmtrain::engine {
 
 void Training::connect(const Consensus& consensus) {
-  if (blocks) blocks->connect(consensus);
-  if (sums.shard().is_all()) {
-    sums.reduce_with([&consensus](const at::Tensor& bucket) { consensus.add_up(bucket); });
+  if (sharded_blocks) sharded_blocks->connect(consensus);
+  if (gradient_buckets.shard().covers_all()) {
+    gradient_buckets.register_comm_hook([&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum(bucket); });
   } else {
-    sums.reduce_with([&consensus](const at::Tensor& bucket) { consensus.add_up_parts(bucket); },
-                     [&consensus] { consensus.finish(); });
+    gradient_buckets.register_comm_hook([&consensus](const at::Tensor& bucket) { consensus.reduce_scatter(bucket); },
+                                        [&consensus] { consensus.wait_for_reductions(); });
   }
 }
 

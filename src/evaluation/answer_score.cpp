@@ -10,7 +10,7 @@ namespace vlmtrain::evaluation {
 
 namespace {
 
-char lower(char c) {
+char to_lower(char c) {
   return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
 }
 
@@ -19,16 +19,16 @@ bool is_digit(char c) {
 }
 
 /// In lower case, punctuation as spaces; bytes of other alphabets stay.
-std::string without_punctuation(std::string_view text) {
-  std::string plain;
+std::string strip_punctuation(std::string_view text) {
+  std::string stripped;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    const bool within_number =
+    const bool is_in_number =
         (c == '.' || c == ',') && i > 0 && i + 1 < text.size() && is_digit(text[i - 1]) && is_digit(text[i + 1]);
-    if (c == '\'' || (within_number && c == ',')) continue;  // don't and dont are one, and so are 1,000 and 1000
-    plain += std::ispunct(static_cast<unsigned char>(c)) != 0 && !within_number ? ' ' : lower(c);
+    if (c == '\'' || (is_in_number && c == ',')) continue;  // don't and dont are one, and so are 1,000 and 1000
+    stripped += std::ispunct(static_cast<unsigned char>(c)) != 0 && !is_in_number ? ' ' : to_lower(c);
   }
-  return plain;
+  return stripped;
 }
 
 std::map<std::string, int64_t> count_words(const std::string& normalized) {
@@ -40,21 +40,21 @@ std::map<std::string, int64_t> count_words(const std::string& normalized) {
 
 }  // namespace
 
-AnswerType answer_type_of(const io::Record& record) {
+AnswerType get_answer_type(const io::Record& record) {
   std::string type = record.answer_type;
-  std::ranges::transform(type, type.begin(), lower);
+  std::ranges::transform(type, type.begin(), to_lower);
   if (type == "closed") return AnswerType::kClosed;
   if (type == "open") return AnswerType::kOpen;
-  const std::string answer = record.turns.empty() ? "" : normalized_answer(record.turns.back().text);
+  const std::string answer = record.turns.empty() ? "" : normalize_answer(record.turns.back().text);
   return answer == "yes" || answer == "no" ? AnswerType::kClosed : AnswerType::kOpen;
 }
 
-std::string normalized_answer(std::string_view text) {
+std::string normalize_answer(std::string_view text) {
   constexpr std::array<std::string_view, 11> kNumbers{"none", "one",   "two",   "three", "four", "five",
                                                       "six",  "seven", "eight", "nine",  "ten"};
   std::string normalized;
-  const std::string plain = without_punctuation(text);
-  std::istringstream words(plain);
+  const std::string stripped = strip_punctuation(text);
+  std::istringstream words(stripped);
   for (std::string word; words >> word;) {
     if (word == "a" || word == "an" || word == "the") continue;
     if (word == "zero") word = "none";
@@ -65,27 +65,28 @@ std::string normalized_answer(std::string_view text) {
   }
   if (!normalized.empty()) return normalized;
   // The first of several choices, no article.
-  std::istringstream single(plain);
-  std::string word, further;
-  return single >> word && word == "a" && !(single >> further) ? word : normalized;
+  std::istringstream word_stream(stripped);
+  std::string word, second_word;
+  return word_stream >> word && word == "a" && !(word_stream >> second_word) ? word : normalized;
 }
 
-void ClosedScore::add(std::string_view expected, std::string_view given) {
+void ClosedScore::add(std::string_view expected, std::string_view prediction) {
   ++samples;
-  right += normalized_answer(expected) == normalized_answer(given) ? 1 : 0;
+  num_correct += normalize_answer(expected) == normalize_answer(prediction) ? 1 : 0;
 }
 
-void OpenScore::add(std::string_view expected, std::string_view given) {
+void OpenScore::add(std::string_view expected, std::string_view prediction) {
   ++samples;
-  const std::string wanted = normalized_answer(expected), found = normalized_answer(given);
-  exact += wanted == found ? 1 : 0;
-  const auto wanted_words = count_words(wanted), found_words = count_words(found);
-  int64_t common = 0, additional = 0, missed = 0;
-  for (const auto& [word, count] : found_words) (wanted_words.contains(word) ? common : additional) += count;
-  for (const auto& [word, count] : wanted_words) missed += found_words.contains(word) ? 0 : count;
-  if (common == 0) return;
-  const double precision = static_cast<double>(common) / static_cast<double>(common + additional);
-  const double recall = static_cast<double>(common) / static_cast<double>(common + missed);
+  const std::string reference = normalize_answer(expected), candidate = normalize_answer(prediction);
+  num_exact += reference == candidate ? 1 : 0;
+  const auto reference_words = count_words(reference), candidate_words = count_words(candidate);
+  int64_t num_common = 0, num_additional = 0, num_missed = 0;
+  for (const auto& [word, count] : candidate_words)
+    (reference_words.contains(word) ? num_common : num_additional) += count;
+  for (const auto& [word, count] : reference_words) num_missed += candidate_words.contains(word) ? 0 : count;
+  if (num_common == 0) return;
+  const double precision = static_cast<double>(num_common) / static_cast<double>(num_common + num_additional);
+  const double recall = static_cast<double>(num_common) / static_cast<double>(num_common + num_missed);
   precision_sum += precision;
   recall_sum += recall;
   f1_sum += 2 * precision * recall / (precision + recall);

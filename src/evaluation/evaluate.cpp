@@ -25,21 +25,22 @@ namespace vlmtrain::evaluation {
 
 namespace {
 
-std::string trimmed(const std::string& text) {
+std::string trim(const std::string& text) {
   constexpr const char* kSpace = " \t\r\n";
   const auto first = text.find_first_not_of(kSpace);
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
 /// What the record's last answer answers, without the places of images and videos.
-std::string question_of(const io::Record& record) {
+std::string get_question(const io::Record& record) {
   const auto turn = std::find_if(record.turns.rbegin(), record.turns.rend(),
                                  [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
   if (turn == record.turns.rend()) return "";
   std::string question = turn->text;
-  const std::vector<io::Mark> marks = io::find_marks(*turn);
-  for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark) question.erase(mark->begin, io::kImageMark.size());
-  return trimmed(question);
+  const std::vector<io::MediaPlaceholder> marks = io::find_placeholders(*turn);
+  for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark)
+    question.erase(mark->begin, io::kImagePlaceholder.size());
+  return trim(question);
 }
 
 class Evaluator {
@@ -49,17 +50,19 @@ class Evaluator {
       : model_(model), processor_(processor), records_(records), settings_(settings), on_answer_(on_answer) {
     generation_.device = settings.device;
     generation_.max_new_tokens = settings.max_new_tokens;
-    generation_.most_tokens = processor.most_positions();
-    generation_.end_token_ids = settings.end_token_ids;
-    if (generation_.end_token_ids.empty()) generation_.end_token_ids = {processor.end_of_turn_id()};
+    generation_.max_length = processor.max_positions();
+    generation_.eos_token_ids = settings.eos_token_ids;
+    if (generation_.eos_token_ids.empty()) generation_.eos_token_ids = {processor.end_of_turn_id()};
   }
 
   Evaluation run() {
     const auto start = std::chrono::steady_clock::now();
     result_.batch_size = settings_.batch_size;
-    data::SampleStream stream(
-        data::file_order(records_.size()), [this](int64_t index) { return make_sample(index); },
-        {.workers = settings_.num_workers, .ahead = 2 * settings_.batch_size, .bytes_ahead = settings_.bytes_ahead});
+    data::SampleStream stream(data::make_sequential_indices(records_.size()),
+                              [this](int64_t index) { return make_sample(index); },
+                              {.workers = settings_.num_workers,
+                               .prefetch_samples = 2 * settings_.batch_size,
+                               .prefetch_bytes = settings_.prefetch_bytes});
     std::vector<data::Sample> batch;
     while (auto item = stream.next()) {
       if (item->error) {
@@ -69,19 +72,19 @@ class Evaluator {
       result_.notices.add(item->sample.id, item->sample.notices);
       batch.push_back(std::move(item->sample));
       if (std::ssize(batch) < result_.batch_size) continue;
-      if (settings_.is_to_stop && settings_.is_to_stop()) {
-        result_.is_whole = false;
+      if (settings_.should_stop && settings_.should_stop()) {
+        result_.is_complete = false;
         return result_;
       }
-      score(batch);
-      forget_prompts(batch);
+      score_batch(batch);
+      erase_prompts(batch);
       batch.clear();
     }
-    if (!batch.empty()) score(batch);
-    if (result_.skipped > 0 && result_.skipped == records_.size()) {
+    if (!batch.empty()) score_batch(batch);
+    if (result_.num_skipped > 0 && result_.num_skipped == records_.size()) {
       throw data_error("data.eval: none of the {} samples can be used; the first: {}", records_.size(), first_problem_);
     }
-    tell_of_left_out();
+    report_dropped_samples();
     result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return result_;
   }
@@ -108,43 +111,43 @@ class Evaluator {
       const bool fails = settings_.on_bad_sample == data::BadSamplePolicy::kFail && !is_dropped;
       if (bad.code() != ExitCode::kBadData || fails) throw;
       spdlog::warn("skipped: {}", bad.what());
-      if (result_.skipped == 0) first_problem_ = bad.what();
-      ++result_.skipped;
+      if (result_.num_skipped == 0) first_problem_ = bad.what();
+      ++result_.num_skipped;
     }
   }
 
-  void forget_prompts(const std::vector<data::Sample>& samples) {
+  void erase_prompts(const std::vector<data::Sample>& samples) {
     const std::lock_guard lock(prompts_mutex_);
     for (const data::Sample& sample : samples) prompts_.erase(sample.index);
   }
 
   /// In pieces of the size that memory allows.
-  void score(std::span<const data::Sample> samples) {
+  void score_batch(std::span<const data::Sample> samples) {
     while (!samples.empty()) {
       const auto size = static_cast<size_t>(std::min(result_.batch_size, std::ssize(samples)));
-      const auto shortage = try_score(samples.first(size), settings_.layout);
-      if (!shortage) {
+      const auto out_of_memory = try_score(samples.first(size), settings_.layout);
+      if (!out_of_memory) {
         samples = samples.subspan(size);
         continue;
       }
       ++result_.oom_splits;
       if (size > 1) {
         result_.batch_size = static_cast<int64_t>(size + 1) / 2;
-        tell(report::EventKind::kOomSplit,
-             fmt::format("evaluation: memory ran out ({}); it goes on with batches of {}", shortage->reason,
-                         result_.batch_size),
-             {});
+        report_event(report::EventKind::kOomSplit,
+                     fmt::format("evaluation: memory ran out ({}); it goes on with batches of {}",
+                                 out_of_memory->reason, result_.batch_size),
+                     {});
         continue;
       }
-      if (const auto still = try_score(samples.first(1), engine::kLeastEvaluationLayout))
-        left_out_.push_back(samples.front().id);
+      if (const auto second_failure = try_score(samples.first(1), engine::kMinMemoryEvaluationLayout))
+        dropped_ids_.push_back(samples.front().id);
       samples = samples.subspan(1);
     }
   }
 
   /// Counts nothing where memory ran out.
-  std::optional<memory::Shortage> try_score(std::span<const data::Sample> samples,
-                                            const engine::EvaluationLayout& layout) {
+  std::optional<memory::OutOfMemory> try_score(std::span<const data::Sample> samples,
+                                               const engine::EvaluationLayout& layout) {
     try {
       std::vector<data::Sample> prompts;
       for (const auto& sample : samples) {
@@ -152,58 +155,59 @@ class Evaluator {
         const std::lock_guard lock(prompts_mutex_);
         prompts.push_back(prompts_.at(sample.index));
       }
-      const auto scored =
+      const auto batch_result =
           engine::evaluate_batch(model_, {samples.begin(), samples.end()}, std::move(prompts), layout, generation_);
       for (size_t i = 0; i < samples.size(); ++i) {
-        add_loss(samples[i], scored.losses[i]);
-        auto masks =
-            samples[i].masks.empty() ? std::vector<DrawnMask>{} : score_masks(samples[i], scored.mask_logits[i]);
-        if (settings_.answers) count(samples[i], scored.answers[i], std::move(masks));
+        add_loss(samples[i], batch_result.losses[i]);
+        auto masks = samples[i].masks.empty() ? std::vector<MaskPrediction>{}
+                                              : score_masks(samples[i], batch_result.mask_logits[i]);
+        if (settings_.answers) score_answer(samples[i], batch_result.answers[i], std::move(masks));
       }
       return std::nullopt;
     } catch (const std::exception& error) {
-      auto shortage = memory::shortage_in(error);
-      if (!shortage) throw;
-      if (shortage->of != memory::Scarce::kDevice) memory::release_pinned(settings_.device);
+      auto out_of_memory = memory::detect_out_of_memory(error);
+      if (!out_of_memory) throw;
+      if (out_of_memory->kind != memory::MemoryKind::kDevice) memory::release_pinned(settings_.device);
       memory::release_unused(settings_.device);
-      return shortage;
+      return out_of_memory;
     }
   }
 
-  io::Record record_of(const data::Sample& sample) const { return records_.text_at(sample.index); }
+  io::Record read_record(const data::Sample& sample) const { return records_.at_without_bytes(sample.index); }
 
   void add_loss(const data::Sample& sample, double loss) {
     const auto add = [&](TaskScore& score) {
-      ++score.with_loss;
+      ++score.num_with_loss;
       score.loss_sum += loss;
       score.label_tokens += sample.label_tokens();
     };
     add(result_.total);
-    if (const auto& task = record_of(sample).task; !task.empty()) add(result_.by_task[task]);
+    if (const auto& task = read_record(sample).task; !task.empty()) add(result_.by_task[task]);
   }
 
   /// Counts them, and hands them out.
-  std::vector<DrawnMask> score_masks(const data::Sample& sample, const at::Tensor& logits) {
+  std::vector<MaskPrediction> score_masks(const data::Sample& sample, const at::Tensor& logits) {
     const io::Record record = records_.at(sample.index);
-    const std::vector<at::Tensor> truths = processor_.masks_of(record);
+    const std::vector<at::Tensor> truths = processor_.load_masks(record);
     const data::Masks& masks = sample.masks;
-    std::vector<DrawnMask> drawn;
+    std::vector<MaskPrediction> predictions;
     for (size_t i = 0; i < truths.size(); ++i) {
       const at::Tensor& truth = truths[i];
-      const at::Tensor mask = mask_in_picture(logits[static_cast<int64_t>(i)], masks.pixels.size(-1), masks.filled[i],
-                                              {.height = truth.size(0), .width = truth.size(1)});
+      const at::Tensor mask =
+          postprocess_mask(logits[static_cast<int64_t>(i)], masks.pixels.size(-1), masks.valid_regions[i],
+                           {.height = truth.size(0), .width = truth.size(1)});
       const MaskScore score = score_mask(mask, truth);
       result_.masks.add(score, record.task, masks.structures[i]);
-      drawn.push_back({.structure = masks.structures[i],
-                       .image = record.masks[i].image,
-                       .drawn = mask,
-                       .truth = truth,
-                       .dice = score.dice});
+      predictions.push_back({.structure = masks.structures[i],
+                             .image = record.masks[i].image,
+                             .predicted = mask,
+                             .truth = truth,
+                             .dice = score.dice});
     }
-    return drawn;
+    return predictions;
   }
 
-  void tell(report::EventKind kind, const std::string& message, std::vector<std::string> ids) const {
+  void report_event(report::EventKind kind, const std::string& message, std::vector<std::string> ids) const {
     if (settings_.on_event) {
       settings_.on_event(kind, message, std::move(ids));
     } else {
@@ -211,40 +215,41 @@ class Evaluator {
     }
   }
 
-  void tell_of_left_out() {
-    result_.left_out = std::ssize(left_out_);
-    if (left_out_.empty()) return;
-    constexpr size_t kMostNamed = 5;
-    const auto named = std::span(left_out_).first(std::min(kMostNamed, left_out_.size()));
-    tell(report::EventKind::kAnomaly,
-         fmt::format("evaluation: {} left out, since even alone there is no memory for {}: {}{}",
-                     counted(result_.left_out, "sample"), left_out_.size() == 1 ? "it" : "them", fmt::join(named, ", "),
-                     left_out_.size() > kMostNamed ? ", …" : ""),
-         left_out_);
+  void report_dropped_samples() {
+    result_.num_dropped = std::ssize(dropped_ids_);
+    if (dropped_ids_.empty()) return;
+    constexpr size_t kMaxReportedIds = 5;
+    const auto first_ids = std::span(dropped_ids_).first(std::min(kMaxReportedIds, dropped_ids_.size()));
+    report_event(report::EventKind::kAnomaly,
+                 fmt::format("evaluation: {} left out, since even alone there is no memory for {}: {}{}",
+                             pluralize(result_.num_dropped, "sample"), dropped_ids_.size() == 1 ? "it" : "them",
+                             fmt::join(first_ids, ", "), dropped_ids_.size() > kMaxReportedIds ? ", …" : ""),
+                 dropped_ids_);
   }
 
-  void count(const data::Sample& sample, const std::vector<int64_t>& answer_ids, std::vector<DrawnMask> masks) {
-    const auto& record = record_of(sample);
+  void score_answer(const data::Sample& sample, const std::vector<int64_t>& answer_ids,
+                    std::vector<MaskPrediction> masks) {
+    const auto& record = read_record(sample);
     if (record.turns.back().role != io::Role::kAssistant) return;  // there is nothing to compare with
     const Answer answer{record.id,
                         record.task,
-                        question_of(record),
-                        trimmed(record.turns.back().text),
-                        trimmed(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true)),
-                        answer_type_of(record),
+                        get_question(record),
+                        trim(record.turns.back().text),
+                        trim(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true)),
+                        get_answer_type(record),
                         std::move(masks),
                         sample.index};
-    const bool exact = answer.expected == answer.given;
+    const bool exact = answer.expected == answer.prediction;
     const auto add = [exact](TaskScore& score) {
       ++score.samples;
-      score.exact += exact ? 1 : 0;
+      score.num_exact += exact ? 1 : 0;
     };
     add(result_.total);
     if (!record.task.empty()) add(result_.by_task[record.task]);
     if (answer.type == AnswerType::kClosed) {
-      result_.closed.add(answer.expected, answer.given);
+      result_.closed.add(answer.expected, answer.prediction);
     } else {
-      result_.open.add(answer.expected, answer.given);
+      result_.open.add(answer.expected, answer.prediction);
     }
     if (on_answer_) on_answer_(answer);
   }
@@ -257,7 +262,7 @@ class Evaluator {
   const std::function<void(const Answer&)>& on_answer_;
   Evaluation result_;
   std::string first_problem_;
-  std::vector<std::string> left_out_;  // ids
+  std::vector<std::string> dropped_ids_;  // ids
   std::mutex prompts_mutex_;
   std::map<int64_t, data::Sample> prompts_;  // without pixels, of samples that are not scored yet; guarded by the mutex
 };
@@ -267,28 +272,29 @@ class Evaluator {
 report::EvaluationScore TaskScore::metrics() const {
   return {.loss = label_tokens > 0 ? loss() : std::numeric_limits<double>::quiet_NaN(),
           .label_tokens = label_tokens,
-          .samples = with_loss,
+          .samples = num_with_loss,
           .exact_match = samples > 0 ? std::optional(exact_match()) : std::nullopt};
 }
 
 namespace {
 
-std::optional<report::MaskMetrics> metrics_of(const MaskScoreSums& sums) {
+std::optional<report::MaskMetrics> make_mask_metrics(const MaskScoreSums& sums) {
   if (sums.masks == 0) return std::nullopt;
   return report::MaskMetrics{.masks = sums.masks,
                              .dice = sums.dice(),
                              .iou = sums.iou(),
                              .hausdorff95 = sums.hausdorff95(),
                              .empty_truths = sums.empty_truths,
-                             .empty_drawn = sums.empty_drawn};
+                             .empty_predictions = sums.empty_predictions};
 }
 
 /// MaskMetrics with "by_task" and "by_structure". Of one mask at least, as all parts of such scores are.
 nlohmann::ordered_json masks_json(const MaskScores& scores) {
-  auto json = metrics_of(scores.total())->to_json();
+  auto json = make_mask_metrics(scores.total())->to_json();
   json["by_task"] = json["by_structure"] = nlohmann::ordered_json::object();
-  for (const auto& [name, sums] : scores.by_task()) json["by_task"][name] = metrics_of(sums)->to_json();
-  for (const auto& [name, sums] : scores.by_structure()) json["by_structure"][name] = metrics_of(sums)->to_json();
+  for (const auto& [name, sums] : scores.by_task()) json["by_task"][name] = make_mask_metrics(sums)->to_json();
+  for (const auto& [name, sums] : scores.by_structure())
+    json["by_structure"][name] = make_mask_metrics(sums)->to_json();
   return json;
 }
 
@@ -302,9 +308,9 @@ report::EvaluationMetrics Evaluation::metrics(bool has_values) const {
                                     .batch_size = batch_size,
                                     .oom_splits = oom_splits};
   for (const auto& [task, score] : by_task) metrics.tasks[task] = score.metrics();
-  metrics.total.masks = metrics_of(masks.total());
-  for (const auto& [task, sums] : masks.by_task()) metrics.tasks[task].masks = metrics_of(sums);
-  for (const auto& [name, sums] : masks.by_structure()) metrics.structures[name] = *metrics_of(sums);
+  metrics.total.masks = make_mask_metrics(masks.total());
+  for (const auto& [task, sums] : masks.by_task()) metrics.tasks[task].masks = make_mask_metrics(sums);
+  for (const auto& [name, sums] : masks.by_structure()) metrics.structures[name] = *make_mask_metrics(sums);
   if (has_values) return metrics;
   metrics.total.masks.reset();
   metrics.structures.clear();
@@ -333,15 +339,15 @@ std::string Evaluation::to_json() const {
                                 {"recall", open.recall()},
                                 {"precision", open.precision()},
                                 {"f1", open.f1()}}},
-                              {"skipped", skipped},
-                              {"left_out", left_out},
+                              {"skipped", num_skipped},
+                              {"left_out", num_dropped},
                               {"batch_size", batch_size},
                               {"oom_splits", oom_splits},
                               {"seconds", seconds},
                               {"by_task", tasks},
                               {"notices", notices.to_json()}};
   if (masks.total().masks > 0) json["masks"] = masks_json(masks);
-  return io::json_text(json);
+  return io::to_json_string(json);
 }
 
 Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,

@@ -17,7 +17,7 @@ struct Overlap {
   int64_t either() const { return predicted + truth - both; }
 };
 
-Overlap overlap_of(const at::Tensor& predicted, const at::Tensor& truth) {
+Overlap compute_overlap(const at::Tensor& predicted, const at::Tensor& truth) {
   Overlap overlap;
   const auto* const a = predicted.const_data_ptr<uint8_t>();
   const auto* const b = truth.const_data_ptr<uint8_t>();
@@ -30,7 +30,7 @@ Overlap overlap_of(const at::Tensor& predicted, const at::Tensor& truth) {
 }
 
 /// The smallest window with every pixel of either; there is one.
-Window window_of(const at::Tensor& a, const at::Tensor& b) {
+Window compute_window(const at::Tensor& a, const at::Tensor& b) {
   const int64_t height = a.size(0), width = a.size(1);
   int64_t top = height, bottom = -1, left = width, right = -1;
   for (const at::Tensor& mask : {a, b}) {
@@ -62,27 +62,27 @@ double percentile(std::vector<int64_t>& squares, double percent) {
 
 /// From each pixel of the edge `from` to the edge `to`.
 double directed_hausdorff95(const at::Tensor& from, const at::Tensor& to, const Window& window) {
-  const std::vector<int64_t> to_nearest = squared_distances(to, window);
+  const std::vector<int64_t> squared_to_nearest = compute_squared_distances(to, window);
   std::vector<int64_t> squares;
   for (int64_t y = 0; y < window.height; ++y) {
     const uint8_t* row = from.const_data_ptr<uint8_t>() + (window.top + y) * from.size(1) + window.left;
     for (int64_t x = 0; x < window.width; ++x) {
-      if (row[x] != 0) squares.push_back(to_nearest[y * window.width + x]);
+      if (row[x] != 0) squares.push_back(squared_to_nearest[y * window.width + x]);
     }
   }
   constexpr double kPercent = 95;
   return percentile(squares, kPercent);
 }
 
-double hausdorff95_of(const at::Tensor& predicted, const at::Tensor& truth) {
-  const Window window = window_of(predicted, truth);
-  const at::Tensor predicted_edge = image::mask_edge(predicted);
-  const at::Tensor true_edge = image::mask_edge(truth);
+double compute_hausdorff95(const at::Tensor& predicted, const at::Tensor& truth) {
+  const Window window = compute_window(predicted, truth);
+  const at::Tensor predicted_edge = image::find_mask_edge(predicted);
+  const at::Tensor true_edge = image::find_mask_edge(truth);
   return std::max(directed_hausdorff95(predicted_edge, true_edge, window),
                   directed_hausdorff95(true_edge, predicted_edge, window));
 }
 
-void add_to(std::map<std::string, MaskScoreSums>& groups, const std::string& name, const MaskScore& score) {
+void add_score(std::map<std::string, MaskScoreSums>& groups, const std::string& name, const MaskScore& score) {
   if (!name.empty()) groups[name].add(score);
 }
 
@@ -96,17 +96,17 @@ MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth) {
   VLMTRAIN_CHECK(predicted.sizes() == truth.sizes(), "a predicted mask of {} x {} for a true one of {} x {}",
                  predicted.size(0), predicted.size(1), truth.size(0), truth.size(1));
   const at::Tensor a = predicted.contiguous(), b = truth.contiguous();
-  const Overlap overlap = overlap_of(a, b);
+  const Overlap overlap = compute_overlap(a, b);
   if (overlap.either() == 0) {
-    return {.iou = 1, .dice = 1, .hausdorff95 = {}, .is_truth_empty = true, .is_drawn_empty = true};
+    return {.iou = 1, .dice = 1, .hausdorff95 = {}, .is_truth_empty = true, .is_prediction_empty = true};
   }
-  const auto both = static_cast<double>(overlap.both);
-  MaskScore score{.iou = both / static_cast<double>(overlap.either()),
-                  .dice = 2 * both / static_cast<double>(overlap.predicted + overlap.truth),
+  const auto num_both = static_cast<double>(overlap.num_both);
+  MaskScore score{.iou = num_both / static_cast<double>(overlap.either()),
+                  .dice = 2 * num_both / static_cast<double>(overlap.predicted + overlap.truth),
                   .hausdorff95 = {},
                   .is_truth_empty = overlap.truth == 0,
-                  .is_drawn_empty = overlap.predicted == 0};
-  if (overlap.predicted > 0 && overlap.truth > 0) score.hausdorff95 = hausdorff95_of(a, b);
+                  .is_prediction_empty = overlap.predicted == 0};
+  if (overlap.predicted > 0 && overlap.truth > 0) score.hausdorff95 = compute_hausdorff95(a, b);
   return score;
 }
 
@@ -114,31 +114,31 @@ void MaskScoreSums::add(const MaskScore& score) {
   merge({.masks = 1,
          .iou_sum = score.iou,
          .dice_sum = score.dice,
-         .with_hausdorff95 = score.hausdorff95 ? 1 : 0,
+         .num_with_hausdorff95 = score.hausdorff95 ? 1 : 0,
          .hausdorff95_sum = score.hausdorff95.value_or(0),
          .empty_truths = score.is_truth_empty ? 1 : 0,
-         .empty_drawn = score.is_drawn_empty ? 1 : 0});
+         .empty_predictions = score.is_prediction_empty ? 1 : 0});
 }
 
 void MaskScoreSums::merge(const MaskScoreSums& other) {
   masks += other.masks;
   iou_sum += other.iou_sum;
   dice_sum += other.dice_sum;
-  with_hausdorff95 += other.with_hausdorff95;
+  num_with_hausdorff95 += other.num_with_hausdorff95;
   hausdorff95_sum += other.hausdorff95_sum;
   empty_truths += other.empty_truths;
-  empty_drawn += other.empty_drawn;
+  empty_predictions += other.empty_predictions;
 }
 
 std::optional<double> MaskScoreSums::hausdorff95() const {
-  if (with_hausdorff95 == 0) return std::nullopt;
-  return hausdorff95_sum / static_cast<double>(with_hausdorff95);
+  if (num_with_hausdorff95 == 0) return std::nullopt;
+  return hausdorff95_sum / static_cast<double>(num_with_hausdorff95);
 }
 
 void MaskScores::add(const MaskScore& score, const std::string& task, const std::string& structure) {
   total_.add(score);
-  add_to(by_task_, task, score);
-  add_to(by_structure_, structure, score);
+  add_score(by_task_, task, score);
+  add_score(by_structure_, structure, score);
 }
 
 void MaskScores::merge(const MaskScores& other) {

@@ -16,6 +16,6 @@ struct Window {
 /// [height, width], contiguous, on the CPU), exactly and in time linear in the pixels.
 /// Source: Felzenszwalb and Huttenlocher, Distance Transforms of Sampled Functions, 2012.
 /// REQUIRES: a point in the window.
-std::vector<int64_t> squared_distances(const at::Tensor& points, const Window& window);
+std::vector<int64_t> compute_squared_distances(const at::Tensor& points, const Window& window);
 
 }  // namespace vlmtrain::evaluation

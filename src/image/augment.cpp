@@ -17,14 +17,14 @@ namespace vlmtrain::image {
 namespace {
 
 /// Uniform in [0, 1), of 53 bits.
-double uniform(uint64_t seed, std::string_view stream) {
-  return static_cast<double>(RandomStream(stream_seed(seed, stream)).next() >> 11) * 0x1p-53;
+double draw_uniform(uint64_t seed, std::string_view stream) {
+  return static_cast<double>(RandomStream(derive_stream_seed(seed, stream)).next() >> 11) * 0x1p-53;
 }
 
-/// Uniform in ± `most`, a multiple of 2^-24: so that what is computed of it is exact, with and without fused
+/// Uniform in ± `max`, a multiple of 2^-24: so that what is computed of it is exact, with and without fused
 /// operations.
-double uniform_around_zero(double most, uint64_t seed, std::string_view stream) {
-  return std::round(most * (2 * uniform(seed, stream) - 1) * 0x1p24) * 0x1p-24;
+double draw_symmetric(double max, uint64_t seed, std::string_view stream) {
+  return std::round(max * (2 * draw_uniform(seed, stream) - 1) * 0x1p24) * 0x1p-24;
 }
 
 /// One channel [height, width] in memory; 0 beyond its border.
@@ -32,56 +32,56 @@ struct Plane {
   const uint8_t* pixels;
   int64_t height, width;
 
-  int64_t at(int64_t y, int64_t x) const {
+  int64_t get_pixel(int64_t y, int64_t x) const {
     return y >= 0 && y < height && x >= 0 && x < width ? pixels[y * width + x] : 0;
   }
 };
 
-uint8_t nearest(const Plane& plane, Rotation::Place place) {
-  constexpr int64_t kHalf = int64_t{1} << (Rotation::kFraction - 1);
-  return static_cast<uint8_t>(
-      plane.at((place.y + kHalf) >> Rotation::kFraction, (place.x + kHalf) >> Rotation::kFraction));
+uint8_t sample_nearest(const Plane& plane, Rotation::Position position) {
+  constexpr int64_t kHalfPixel = int64_t{1} << (Rotation::kFractionBits - 1);
+  return static_cast<uint8_t>(plane.get_pixel((position.y + kHalfPixel) >> Rotation::kFractionBits,
+                                              (position.x + kHalfPixel) >> Rotation::kFractionBits));
 }
 
 /// With weights in units of 2^-kBits.
-uint8_t bilinear(const Plane& plane, Rotation::Place place) {
+uint8_t sample_bilinear(const Plane& plane, Rotation::Position position) {
   constexpr int kBits = 15;
-  constexpr int64_t kOne = int64_t{1} << kBits;
-  const int64_t y = place.y >> Rotation::kFraction, x = place.x >> Rotation::kFraction;
-  const int64_t down = (place.y >> (Rotation::kFraction - kBits)) & (kOne - 1);
-  const int64_t right = (place.x >> (Rotation::kFraction - kBits)) & (kOne - 1);
-  const int64_t above = plane.at(y, x) * (kOne - right) + plane.at(y, x + 1) * right;
-  const int64_t below = plane.at(y + 1, x) * (kOne - right) + plane.at(y + 1, x + 1) * right;
+  constexpr int64_t kUnit = int64_t{1} << kBits;
+  const int64_t y = position.y >> Rotation::kFractionBits, x = position.x >> Rotation::kFractionBits;
+  const int64_t fraction_y = (position.y >> (Rotation::kFractionBits - kBits)) & (kUnit - 1);
+  const int64_t fraction_x = (position.x >> (Rotation::kFractionBits - kBits)) & (kUnit - 1);
+  const int64_t top = plane.get_pixel(y, x) * (kUnit - fraction_x) + plane.get_pixel(y, x + 1) * fraction_x;
+  const int64_t bottom = plane.get_pixel(y + 1, x) * (kUnit - fraction_x) + plane.get_pixel(y + 1, x + 1) * fraction_x;
   constexpr int64_t kRounding = int64_t{1} << (2 * kBits - 1);
-  return static_cast<uint8_t>((above * (kOne - down) + below * down + kRounding) >> (2 * kBits));
+  return static_cast<uint8_t>((top * (kUnit - fraction_y) + bottom * fraction_y + kRounding) >> (2 * kBits));
 }
 
-/// Of channels [channels, height, width], each pixel what `sample` gives of the place where it comes from.
+/// Of channels [channels, height, width], each pixel what `interpolate` gives of the place where it comes from.
 template <class Sample>
-at::Tensor rotated(const at::Tensor& channels, double degrees, const Sample& sample) {
+at::Tensor rotate(const at::Tensor& channels, double degrees, const Sample& interpolate) {
   const at::Tensor source = channels.contiguous();
   const int64_t height = source.size(1), width = source.size(2);
   const Rotation rotation(degrees, height, width);
   at::Tensor result = at::empty(source.sizes(), at::kByte);
-  auto* out = result.mutable_data_ptr<uint8_t>();
+  auto* output = result.mutable_data_ptr<uint8_t>();
   for (int64_t channel = 0; channel < source.size(0); ++channel) {
     const Plane plane{source.const_data_ptr<uint8_t>() + channel * height * width, height, width};
     for (int64_t y = 0; y < height; ++y) {
-      for (int64_t x = 0; x < width; ++x) *out++ = sample(plane, rotation.source_of(y, x));
+      for (int64_t x = 0; x < width; ++x) *output++ = interpolate(plane, rotation.map_to_source(y, x));
     }
   }
   return result;
 }
 
-at::Tensor brightened(const at::Tensor& picture, double factor) {
+at::Tensor brighten(const at::Tensor& image, double factor) {
   std::array<uint8_t, 256> bytes;
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<uint8_t>(std::clamp(std::round(static_cast<double>(i) * factor), 0.0, 255.0));
   }
-  const at::Tensor source = picture.contiguous();
+  const at::Tensor source = image.contiguous();
   at::Tensor result = at::empty(source.sizes(), at::kByte);
-  const auto* const in = source.const_data_ptr<uint8_t>();
-  std::transform(in, in + source.numel(), result.mutable_data_ptr<uint8_t>(),
+  const auto* const input = source.const_data_ptr<uint8_t>();
+  std::transform(input, input + source.numel(), result.mutable_data_ptr<uint8_t>(),
                  [&](uint8_t byte) { return bytes[byte]; });
   return result;
 }
@@ -93,18 +93,18 @@ Augmentation draw_augmentation(const AugmentSettings& settings, uint64_t seed) {
                      settings.brightness >= 0 && settings.brightness <= 1,
                  "a flip of {}, a rotation of {} degrees, a brightness of {}", settings.flip, settings.rotation_degrees,
                  settings.brightness);
-  return {.flip = uniform(seed, "flip") < settings.flip,
-          .degrees = uniform_around_zero(settings.rotation_degrees, seed, "rotation"),
-          .brightness = 1 + uniform_around_zero(settings.brightness, seed, "brightness")};
+  return {.flip = draw_uniform(seed, "flip") < settings.flip,
+          .degrees = draw_symmetric(settings.rotation_degrees, seed, "rotation"),
+          .brightness = 1 + draw_symmetric(settings.brightness, seed, "brightness")};
 }
 
-at::Tensor augment_picture(const at::Tensor& picture, const Augmentation& augmentation) {
-  VLMTRAIN_CHECK(picture.dim() == 3 && picture.size(0) == 3 && picture.scalar_type() == at::kByte && picture.is_cpu(),
+at::Tensor augment_image(const at::Tensor& image, const Augmentation& augmentation) {
+  VLMTRAIN_CHECK(image.dim() == 3 && image.size(0) == 3 && image.scalar_type() == at::kByte && image.is_cpu(),
                  "a picture to augment is uint8 [3, height, width] on the CPU");
-  at::Tensor result = picture;
+  at::Tensor result = image;
   if (augmentation.flip) result = result.flip({2});
-  if (augmentation.degrees != 0) result = rotated(result, augmentation.degrees, bilinear);
-  return augmentation.brightness == 1 ? result : brightened(result, augmentation.brightness);
+  if (augmentation.degrees != 0) result = rotate(result, augmentation.degrees, sample_bilinear);
+  return augmentation.brightness == 1 ? result : brighten(result, augmentation.brightness);
 }
 
 at::Tensor augment_mask(const at::Tensor& mask, const Augmentation& augmentation) {
@@ -112,7 +112,7 @@ at::Tensor augment_mask(const at::Tensor& mask, const Augmentation& augmentation
   at::Tensor result = mask;
   if (augmentation.flip) result = result.flip({1});
   if (augmentation.degrees == 0) return result;
-  return rotated(result.unsqueeze(0), augmentation.degrees, nearest).squeeze(0);
+  return rotate(result.unsqueeze(0), augmentation.degrees, sample_nearest).squeeze(0);
 }
 
 }  // namespace vlmtrain::image

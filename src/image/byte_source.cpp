@@ -14,18 +14,19 @@ bool MemorySource::read(uint64_t offset, std::span<uint8_t> out) {
   return true;
 }
 
-void require_file(const std::filesystem::path& path, std::string_view what) {
-  if (const auto kind = kind_if_no_file(path); !kind.empty()) {
-    throw data_error("{}: {} cannot be opened: it is {}; a file is wanted there", path.string(), what, kind);
+void check_is_file(const std::filesystem::path& path, std::string_view description) {
+  if (const auto file_kind = describe_non_regular_file(path); !file_kind.empty()) {
+    throw data_error("{}: {} cannot be opened: it is {}; a file is wanted there", path.string(), description,
+                     file_kind);
   }
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
-    throw data_error("{}: {} cannot be opened; check the path and data.image_root", path.string(), what);
+    throw data_error("{}: {} cannot be opened; check the path and data.image_root", path.string(), description);
   }
 }
 
 FileSource::FileSource(const std::filesystem::path& path) {
-  require_file(path, "the picture");
+  check_is_file(path, "the picture");
   file_.open(path, std::ios::binary);
   if (!file_) {
     throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
@@ -39,8 +40,8 @@ bool FileSource::read(uint64_t offset, std::span<uint8_t> out) {
   return file_.gcount() == static_cast<std::streamsize>(out.size());
 }
 
-std::vector<std::byte> read_whole_file(const std::filesystem::path& path) {
-  require_file(path, "the picture");
+std::vector<std::byte> read_file_bytes(const std::filesystem::path& path) {
+  check_is_file(path, "the picture");
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) {
     throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());

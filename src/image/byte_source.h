@@ -28,8 +28,8 @@ class MemorySource final : public ByteSource {
   std::span<const std::byte> bytes_;
 };
 
-/// A data error unless `path` is a file; `what` is it meant to hold: the picture, the video. Opens nothing.
-void require_file(const std::filesystem::path& path, std::string_view what);
+/// A data error unless `path` is a file; `description` is it meant to hold: the picture, the video. Opens nothing.
+void check_is_file(const std::filesystem::path& path, std::string_view description);
 
 class FileSource final : public ByteSource {
  public:
@@ -42,6 +42,6 @@ class FileSource final : public ByteSource {
 };
 
 /// The content of a file that holds a picture. A data error where it cannot be opened or read.
-std::vector<std::byte> read_whole_file(const std::filesystem::path& path);
+std::vector<std::byte> read_file_bytes(const std::filesystem::path& path);
 
 }  // namespace vlmtrain::image

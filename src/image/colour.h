@@ -5,7 +5,7 @@
 namespace vlmtrain::image {
 
 /// Pillow's conversions to RGB, to the bit.
-StoredPixels grey_to_rgb(const StoredPixels& grey);
+StoredPixels gray_to_rgb(const StoredPixels& gray);
 StoredPixels inverted_cmyk_to_rgb(const StoredPixels& cmyk);  ///< 255 is no ink, as in Adobe's JPEGs
 StoredPixels rgba_on_white(const StoredPixels& rgba);
 

@@ -14,11 +14,11 @@
 namespace vlmtrain::image {
 namespace {
 
-UserError without_frames(const std::string& name) {
+UserError make_no_frames_error(const std::string& name) {
   return data_error("{}: a video without frames; replace the file or drop the sample", name);
 }
 
-double frame_rate(const AVStream& stream) {
+double get_frame_rate(const AVStream& stream) {
   for (const AVRational rate : {stream.avg_frame_rate, stream.r_frame_rate}) {
     if (rate.num > 0 && rate.den > 0) return av_q2d(rate);
   }
@@ -29,42 +29,42 @@ double frame_rate(const AVStream& stream) {
 /// once, unless it has to be gone through anew and cannot be wound back.
 class FrameReader {
  public:
-  explicit FrameReader(const io::Medium& video) : video_(video), container_(std::in_place, video) {}
+  explicit FrameReader(const io::MediaRef& video) : video_(video), container_(std::in_place, video) {}
 
   const VideoContainer& container() const { return *container_; }
 
-  /// To be called once, before any at().
-  int64_t count() {
+  /// To be called once, before any read_frame().
+  int64_t count_frames() {
     if (packets_are_frames(container_->stream().codecpar->codec_id)) {
-      if (const int64_t samples = container_->indexed_samples(); samples > 0) {
-        check_frames(samples, container_->name());
+      if (const int64_t samples = container_->count_indexed_samples(); samples > 0) {
+        check_frame_count(samples, container_->name());
         return samples;
       }
     }
     if (!times().empty()) return std::ssize(times());
-    restart();
-    is_placed_ = false;  // it will be at the end
+    reopen();
+    is_positioned_ = false;  // it will be at the end
     int64_t frames = 0;
-    for (; decoder_->next() != nullptr; ++frames) check_frames(frames + 1, container_->name());
+    for (; decoder_->next() != nullptr; ++frames) check_frame_count(frames + 1, container_->name());
     return frames;
   }
 
-  const AVFrame& at(int64_t index) {
-    is_placed_ = is_placed_ && index >= position_;
+  const AVFrame& read_frame(int64_t index) {
+    is_positioned_ = is_positioned_ && index >= position_;
     if (!times().empty() && may_seek_) {
-      const int64_t key = last_key(index);
-      if (!is_placed_) {
-        begin_at(key);
-      } else if (key > position_ && !seek(key)) {
-        give_up_seeking();
+      const int64_t key_index = find_key_frame(index);
+      if (!is_positioned_) {
+        start_at(key_index);
+      } else if (key_index > position_ && !seek(key_index)) {
+        stop_seeking();
       }
     }
-    if (!is_placed_) restart();
+    if (!is_positioned_) reopen();
     const AVFrame* frame = nullptr;
     while (position_ <= index) {
       frame = decode();
       if (frame == nullptr) {
-        give_up_seeking();
+        stop_seeking();
         continue;
       }
       ++position_;
@@ -80,26 +80,26 @@ class FrameReader {
   }
 
   /// At the file's first packet, with a fresh decoder.
-  void restart() {
+  void reopen() {
     decoder_.reset();
     container_.emplace(video_);
     decoder_.emplace(*container_);
     position_ = 0;
-    sought_ = false;
-    is_placed_ = true;
+    has_sought_ = false;
+    is_positioned_ = true;
   }
 
-  void give_up_seeking() {
+  void stop_seeking() {
     may_seek_ = false;
-    restart();
+    reopen();
   }
 
   /// Winds the file back, which is at its end, to its first wanted frame's key frame.
-  void begin_at(int64_t key) {
-    if (!times()[key].key) return;
+  void start_at(int64_t key_index) {
+    if (!times()[key_index].is_key) return;
     decoder_.emplace(*container_);
     position_ = 0;
-    is_placed_ = seek(key);
+    is_positioned_ = seek(key_index);
   }
 
   /// The frame at position_; nullptr where another one comes and a seek may be why.
@@ -107,75 +107,77 @@ class FrameReader {
     const AVFrame* frame = decoder_->next();
     if (times().empty()) {
       if (frame != nullptr) return frame;
-      throw undecodable();
+      throw make_decode_error();
     }
     // Pictures that lead a key frame refer to frames before it, which a seek leaves out.
-    while (sought_ && frame != nullptr && frame->pts < time_at(position_)) frame = decoder_->next();
-    if (frame != nullptr && frame->pts == time_at(position_)) return frame;
-    if (sought_) return nullptr;
-    throw undecodable();
+    while (has_sought_ && frame != nullptr && frame->pts < get_frame_time(position_)) frame = decoder_->next();
+    if (frame != nullptr && frame->pts == get_frame_time(position_)) return frame;
+    if (has_sought_) return nullptr;
+    throw make_decode_error();
   }
 
-  UserError undecodable() const {
+  UserError make_decode_error() const {
     return data_error("{}: frame {} cannot be decoded ({}); encode the video again or drop the sample",
-                      container_->name(), position_, ffmpeg_reason(AVERROR_INVALIDDATA));
+                      container_->name(), position_, get_ffmpeg_error(AVERROR_INVALIDDATA));
   }
 
-  std::optional<int64_t> index_of(int64_t time) {
-    const auto found = std::ranges::lower_bound(times(), time, {}, &FrameTime::shown);
-    if (found == times().end() || found->shown != time) return std::nullopt;
-    return found - times().begin();
+  std::optional<int64_t> find_frame(int64_t time) {
+    const auto match = std::ranges::lower_bound(times(), time, {}, &FrameTime::presentation_time);
+    if (match == times().end() || match->presentation_time != time) return std::nullopt;
+    return match - times().begin();
   }
 
-  int64_t time_at(int64_t index) { return index < std::ssize(times()) ? times()[index].shown : AV_NOPTS_VALUE; }
+  int64_t get_frame_time(int64_t index) {
+    return index < std::ssize(times()) ? times()[index].presentation_time : AV_NOPTS_VALUE;
+  }
 
-  int64_t last_key(int64_t index) {
-    while (index > 0 && !times()[index].key) --index;
+  int64_t find_key_frame(int64_t index) {
+    while (index > 0 && !times()[index].is_key) --index;
     return index;
   }
 
-  /// Goes to the key frame at `key`, or to one between position_ and it.
-  bool seek(int64_t key) {
-    sought_ = true;
+  /// Goes to the key frame at `key_index`, or to one between position_ and it.
+  bool seek(int64_t key_index) {
+    has_sought_ = true;
     decoder_->flush();
-    if (!container_->seek(times()[key].shown, times()[key].decoded)) return false;
+    if (!container_->seek(times()[key_index].presentation_time, times()[key_index].decoding_time)) return false;
     const AVPacket* packet = container_->next_packet();
     if (packet == nullptr || (packet->flags & AV_PKT_FLAG_KEY) == 0) return false;
-    const std::optional<int64_t> landed = index_of(packet->pts);
-    if (!landed || *landed < position_ || *landed > key) return false;
-    decoder_->feed(packet);
-    position_ = *landed;
+    const std::optional<int64_t> landed_index = find_frame(packet->pts);
+    if (!landed_index || *landed_index < position_ || *landed_index > key_index) return false;
+    decoder_->send_packet(packet);
+    position_ = *landed_index;
     return true;
   }
 
-  io::Medium video_;
+  io::MediaRef video_;
   std::optional<VideoContainer> container_;
   std::optional<std::vector<FrameTime>> times_;  // empty: packets do not tell them
   std::optional<VideoDecoder> decoder_;
-  int64_t position_ = 0;    // of the frame that comes next
-  bool is_placed_ = false;  // whether the container is where position_ says
+  int64_t position_ = 0;        // of the frame that comes next
+  bool is_positioned_ = false;  // whether the container is where position_ says
   bool may_seek_ = true;
-  bool sought_ = false;
+  bool has_sought_ = false;
 };
 
-VideoInfo examine(FrameReader& reader) {
-  const int64_t frames = reader.count();
+VideoInfo make_video_info(FrameReader& reader) {
+  const int64_t frames = reader.count_frames();
   const VideoContainer& container = reader.container();
-  if (frames == 0) throw without_frames(container.name());
+  if (frames == 0) throw make_no_frames_error(container.name());
   return {.frames = frames,
-          .fps = frame_rate(container.stream()),
-          .size = upright_size(container.stored_size(), container.orientation())};
+          .fps = get_frame_rate(container.stream()),
+          .size = get_upright_size(container.get_stored_size(), container.orientation())};
 }
 
-class EncodedVideo final : public VideoFile::Source {
+class EncodedVideo final : public VideoFile::FrameSource {
  public:
   EncodedVideo(const VideoInfo& info, std::unique_ptr<FrameReader> reader)
-      : Source(info), reader_(std::move(reader)), orientation_(reader_->container().orientation()) {}
+      : FrameSource(info), reader_(std::move(reader)), orientation_(reader_->container().orientation()) {}
 
   void read(int64_t index, uint8_t* planes) override {
-    const AVFrame& frame = reader_->at(index);
+    const AVFrame& frame = reader_->read_frame(index);
     const std::string& name = reader_->container().name();
-    if (upright_size({frame.height, frame.width}, orientation_) != info().size) {
+    if (get_upright_size({frame.height, frame.width}, orientation_) != info().size) {
       throw data_error(
           "{}: frame {} is of {} x {} pixels, unlike the first ones; encode the video again or drop the sample", name,
           index, frame.width, frame.height);
@@ -191,9 +193,9 @@ class EncodedVideo final : public VideoFile::Source {
 
 }  // namespace
 
-std::unique_ptr<VideoFile::Source> open_encoded_video(const io::Medium& video) {
+std::unique_ptr<VideoFile::FrameSource> open_encoded_video(const io::MediaRef& video) {
   auto reader = std::make_unique<FrameReader>(video);
-  const VideoInfo info = examine(*reader);
+  const VideoInfo info = make_video_info(*reader);
   return std::make_unique<EncodedVideo>(info, std::move(reader));
 }
 

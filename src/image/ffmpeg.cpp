@@ -8,26 +8,26 @@ namespace {
 
 thread_local std::string first_error;
 
-void keep_first_error(void* /*object*/, int level, const char* format, va_list values) {
+void store_first_error(void* /*object*/, int level, const char* format, va_list arguments) {
   if (level > AV_LOG_ERROR || !first_error.empty()) return;
   std::array<char, 256> line{};
-  std::vsnprintf(line.data(), line.size(), format, values);
+  std::vsnprintf(line.data(), line.size(), format, arguments);
   first_error = line.data();
   first_error.erase(first_error.find_last_not_of(" \r\n") + 1);
 }
 
 }  // namespace
 
-void begin_ffmpeg_messages() {
-  [[maybe_unused]] static const bool set = (av_log_set_callback(keep_first_error), true);
+void capture_ffmpeg_messages() {
+  [[maybe_unused]] static const bool is_set = (av_log_set_callback(store_first_error), true);
   first_error.clear();
 }
 
-std::string ffmpeg_reason(int code) {
+std::string get_ffmpeg_error(int code) {
   if (!first_error.empty()) return first_error;
-  std::array<char, AV_ERROR_MAX_STRING_SIZE> text{};
-  av_strerror(code, text.data(), text.size());
-  return text.data();
+  std::array<char, AV_ERROR_MAX_STRING_SIZE> message{};
+  av_strerror(code, message.data(), message.size());
+  return message.data();
 }
 
 }  // namespace vlmtrain::image

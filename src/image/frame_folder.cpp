@@ -13,12 +13,12 @@
 namespace vlmtrain::image {
 namespace {
 
-std::vector<io::Medium> frame_files(const std::filesystem::path& folder) {
+std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (is_named_like_a_picture(entry.path()) && !is_hidden(entry.path())) files.push_back(entry.path());
-    check_frames(std::ssize(files), folder.string());
+    if (has_image_extension(entry.path()) && !is_hidden(entry.path())) files.push_back(entry.path());
+    check_frame_count(std::ssize(files), folder.string());
   }
   if (error) {
     throw data_error("{}: the folder of frames cannot be read ({}); check its permissions", folder.string(),
@@ -27,47 +27,47 @@ std::vector<io::Medium> frame_files(const std::filesystem::path& folder) {
   if (files.empty()) {
     throw data_error("{}: a folder without JPEG, PNG or WebP files is no video; put its frames there", folder.string());
   }
-  std::ranges::sort(files, comes_before, [](const auto& file) { return file.filename().string(); });
+  std::ranges::sort(files, natural_less, [](const auto& file) { return file.filename().string(); });
   return {files.begin(), files.end()};
 }
 
-class FramePictures final : public VideoFile::Source {
+class ImageFrames final : public VideoFile::FrameSource {
  public:
-  FramePictures(std::vector<io::Medium> pictures, double fps, bool is_folder)
-      : Source({.frames = std::ssize(pictures),
-                .fps = fps,
-                .size = read_image_size(pictures.front()),
-                .is_list = !is_folder,
-                .is_folder = is_folder}),
-        pictures_(std::move(pictures)) {}
+  ImageFrames(std::vector<io::MediaRef> images, double fps, bool is_folder)
+      : FrameSource({.frames = std::ssize(images),
+                     .fps = fps,
+                     .size = read_image_size(images.front()),
+                     .is_frame_list = !is_folder,
+                     .is_folder = is_folder}),
+        images_(std::move(images)) {}
 
   void read(int64_t index, uint8_t* planes) override {
-    const io::Medium& picture = pictures_[static_cast<size_t>(index)];
-    const at::Tensor frame = decode_image(picture);
+    const io::MediaRef& image = images_[static_cast<size_t>(index)];
+    const at::Tensor frame = decode_image(image);
     const auto [height, width] = info().size;
     if (frame.size(1) != height || frame.size(2) != width) {
       throw data_error("{}: a frame of {} x {} pixels in a video of {} x {}; make all frames of the video equal",
-                       picture.path, frame.size(2), frame.size(1), width, height);
+                       image.path, frame.size(2), frame.size(1), width, height);
     }
     std::memcpy(planes, frame.const_data_ptr<uint8_t>(), frame.nbytes());
   }
 
  private:
-  std::vector<io::Medium> pictures_;
+  std::vector<io::MediaRef> images_;
 };
 
 }  // namespace
 
-std::unique_ptr<VideoFile::Source> open_frames(std::vector<io::Medium> pictures, double fps) {
-  check_frames(std::ssize(pictures), pictures.front().path);
-  for (const io::Medium& picture : pictures) {
-    if (!picture.bytes) require_file(picture.path, "the frame");
+std::unique_ptr<VideoFile::FrameSource> open_frame_list(std::vector<io::MediaRef> images, double fps) {
+  check_frame_count(std::ssize(images), images.front().path);
+  for (const io::MediaRef& image : images) {
+    if (!image.bytes) check_is_file(image.path, "the frame");
   }
-  return std::make_unique<FramePictures>(std::move(pictures), fps, /*is_folder=*/false);
+  return std::make_unique<ImageFrames>(std::move(images), fps, /*is_folder=*/false);
 }
 
-std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder, double fps) {
-  return std::make_unique<FramePictures>(frame_files(folder), fps, /*is_folder=*/true);
+std::unique_ptr<VideoFile::FrameSource> open_frame_folder(const std::filesystem::path& folder, double fps) {
+  return std::make_unique<ImageFrames>(list_frame_files(folder), fps, /*is_folder=*/true);
 }
 
 }  // namespace vlmtrain::image

@@ -8,20 +8,20 @@
 
 namespace vlmtrain::image {
 
-enum class Format { kJpeg, kPng, kWebp };
+enum class ImageFormat { kJpeg, kPng, kWebp };
 
 /// What a picture's headers tell, without a look at its pixels.
-struct Header {
-  Format format;
+struct ImageHeader {
+  ImageFormat format;
   ImageSize stored;  ///< before the orientation is applied
   Orientation orientation = Orientation::kUpright;
 };
 
 /// The size of the upright picture.
-ImageSize upright_size(const Header& header);
+ImageSize get_upright_size(const ImageHeader& header);
 
 /// Reads a few bytes of each segment or chunk. A data error, with `name`, for other formats, broken headers and
 /// pictures beyond kMaxImagePixels.
-Header read_header(ByteSource& source, const std::string& name);
+ImageHeader read_header(ByteSource& source, const std::string& name);
 
 }  // namespace vlmtrain::image

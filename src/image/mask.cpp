@@ -18,11 +18,11 @@
 namespace vlmtrain::image {
 namespace {
 
-void check_is_png(const Header& header, const std::string& name) {
-  if (header.format == Format::kJpeg) {
+void check_is_png(const ImageHeader& header, const std::string& name) {
+  if (header.format == ImageFormat::kJpeg) {
     throw data_error("{}: a mask as JPEG, which blurs its edges; save the mask as PNG, grey or with a palette", name);
   }
-  if (header.format == Format::kWebp) {
+  if (header.format == ImageFormat::kWebp) {
     throw data_error("{}: a mask as WebP; convert it to PNG, grey or with a palette", name);
   }
 }
@@ -34,91 +34,91 @@ void check_value(int64_t value, bool is_rgb, int64_t bits, const std::string& na
         "palette, or leave the value out: then all that is not black is mask",
         name, value);
   }
-  const int64_t largest = (int64_t{1} << bits) - 1;
-  if (value < 0 || value > largest) {
+  const int64_t max_value = (int64_t{1} << bits) - 1;
+  if (value < 0 || value > max_value) {
     throw data_error(
         "{}: no pixel can have the mask's value {}: the PNG has {} bits a pixel, values of 0 to {}; give one of these, "
         "or leave the value out: then all that is not 0 is mask",
-        name, value, bits, largest);
+        name, value, bits, max_value);
   }
 }
 
-/// To a byte a pixel: 1 where `belongs` says so of its bytes.
-template <class Belongs>
-StoredPixels bytes_where(const StoredPixels& rows, const Belongs& belongs) {
+/// To a byte a pixel: 1 where `is_inside` says so of its bytes.
+template <class IsInside>
+StoredPixels threshold_pixels(const StoredPixels& rows, const IsInside& is_inside) {
   StoredPixels mask(rows.size, 1);
   const int64_t pixels = rows.size.height * rows.size.width;
   const uint8_t* pixel = rows.samples.get();
-  for (int64_t i = 0; i < pixels; ++i, pixel += rows.channels) mask.samples[i] = belongs(pixel) ? 1 : 0;
+  for (int64_t i = 0; i < pixels; ++i, pixel += rows.channels) mask.samples[i] = is_inside(pixel) ? 1 : 0;
   return mask;
 }
 
-/// `above`: of gray values, what mask is above; 0: anything that is not 0, or not black.
-StoredPixels mask_of(const StoredPixels& rows, std::optional<int64_t> value, int64_t above, int64_t bits) {
+/// `threshold`: of gray values, what mask is above; 0: anything that is not 0, or not black.
+StoredPixels make_mask(const StoredPixels& rows, std::optional<int64_t> value, int64_t threshold, int64_t bits) {
   const int64_t count = rows.channels;
-  if (!value && above > 0) {
-    const bool is_wide = bits == 16;
-    return bytes_where(
-        rows, [=](const uint8_t* pixel) { return (is_wide ? pixel[0] << 8 | pixel[1] : int{pixel[0]}) > above; });
+  if (!value && threshold > 0) {
+    const bool is_16_bit = bits == 16;
+    return threshold_pixels(
+        rows, [=](const uint8_t* pixel) { return (is_16_bit ? pixel[0] << 8 | pixel[1] : int{pixel[0]}) > threshold; });
   }
   if (!value) {
-    return bytes_where(rows, [count](const uint8_t* pixel) {
-      uint8_t any = 0;
-      for (int64_t i = 0; i < count; ++i) any |= pixel[i];
-      return any != 0;
+    return threshold_pixels(rows, [count](const uint8_t* pixel) {
+      uint8_t combined = 0;
+      for (int64_t i = 0; i < count; ++i) combined |= pixel[i];
+      return combined != 0;
     });
   }
-  const int64_t wanted = *value;
-  if (count == 1) return bytes_where(rows, [wanted](const uint8_t* pixel) { return pixel[0] == wanted; });
-  return bytes_where(rows, [wanted](const uint8_t* pixel) { return (pixel[0] << 8 | pixel[1]) == wanted; });
+  const int64_t expected = *value;
+  if (count == 1) return threshold_pixels(rows, [expected](const uint8_t* pixel) { return pixel[0] == expected; });
+  return threshold_pixels(rows, [expected](const uint8_t* pixel) { return (pixel[0] << 8 | pixel[1]) == expected; });
 }
 
 DecodedMask decode_mask_bytes(std::span<const std::byte> bytes, std::optional<int64_t> value, const std::string& name) {
   MemorySource source(bytes);
-  const Header header = read_header(source, name);
+  const ImageHeader header = read_header(source, name);
   check_is_png(header, name);
   const PngSamples samples = decode_png_samples(bytes, header.stored, name);
   if (value) check_value(*value, samples.channels != 1, samples.bits, name);
-  const auto [height, width] = upright_size(header);
+  const auto [height, width] = get_upright_size(header);
   at::Tensor result = at::empty({height, width}, at::kByte);
   MaskRule rule = value ? MaskRule{} : find_mask_rule(samples, name);
-  write_upright_plane(mask_of(samples.rows, value, rule.above, samples.bits), header.orientation,
+  write_upright_plane(make_mask(samples.rows, value, rule.threshold, samples.bits), header.orientation,
                       result.mutable_data_ptr<uint8_t>());
   return {.mask = std::move(result), .notice = std::move(rule.notice)};
 }
 
 /// Of the header chunk, which is a PNG's first (https://www.w3.org/TR/png-3/#11IHDR).
-ImageSize size_in_header(ByteSource& source, std::optional<int64_t> value, const std::string& name) {
-  constexpr uint64_t kBitDepthAt = 24;  // the colour type follows
-  constexpr uint8_t kColourBit = 2, kPalette = 3;
-  const Header header = read_header(source, name);
+ImageSize read_header_size(ByteSource& source, std::optional<int64_t> value, const std::string& name) {
+  constexpr uint64_t kBitDepthOffset = 24;  // the colour type follows
+  constexpr uint8_t kColorBit = 2, kPalette = 3;
+  const ImageHeader header = read_header(source, name);
   check_is_png(header, name);
   std::array<uint8_t, 2> depth_and_type{};
-  if (value && source.read(kBitDepthAt, depth_and_type)) {
+  if (value && source.read(kBitDepthOffset, depth_and_type)) {
     const auto [depth, type] = depth_and_type;
-    check_value(*value, type != kPalette && (type & kColourBit) != 0, depth, name);
+    check_value(*value, type != kPalette && (type & kColorBit) != 0, depth, name);
   }
-  return upright_size(header);
+  return get_upright_size(header);
 }
 
 }  // namespace
 
-ImageSize read_mask_size(const io::Medium& file, std::optional<int64_t> value) {
+ImageSize read_mask_size(const io::MediaRef& file, std::optional<int64_t> value) {
   if (file.bytes) {
-    MemorySource source(std::as_bytes(std::span(io::bytes_of(file))));
-    return size_in_header(source, value, file.path);
+    MemorySource source(std::as_bytes(std::span(io::get_media_bytes(file))));
+    return read_header_size(source, value, file.path);
   }
   FileSource source(file.path);
-  return size_in_header(source, value, file.path);
+  return read_header_size(source, value, file.path);
 }
 
-at::Tensor decode_mask(const io::Medium& file, std::optional<int64_t> value) {
+at::Tensor decode_mask(const io::MediaRef& file, std::optional<int64_t> value) {
   return decode_mask_with_notice(file, value).mask;
 }
 
-DecodedMask decode_mask_with_notice(const io::Medium& file, std::optional<int64_t> value) {
-  if (!file.bytes) return decode_mask_bytes(read_whole_file(file.path), value, file.path);
-  return decode_mask_bytes(std::as_bytes(std::span(io::bytes_of(file))), value, file.path);
+DecodedMask decode_mask_with_notice(const io::MediaRef& file, std::optional<int64_t> value) {
+  if (!file.bytes) return decode_mask_bytes(read_file_bytes(file.path), value, file.path);
+  return decode_mask_bytes(std::as_bytes(std::span(io::get_media_bytes(file))), value, file.path);
 }
 
 }  // namespace vlmtrain::image

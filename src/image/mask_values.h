@@ -12,7 +12,7 @@ namespace vlmtrain::image {
 /// How the pixels of a file become mask or not, where no value is asked for.
 struct MaskRule {
   /// Gray values above it are mask; of RGB and palettes 0, so that all that is not black, or not entry 0, is.
-  int64_t above = 0;
+  int64_t threshold = 0;
   std::optional<io::Notice> notice = {};  ///< of a file that says more than mask or not
 };
 

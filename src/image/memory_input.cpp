@@ -24,40 +24,40 @@ MemoryInput::MemoryInput(std::shared_ptr<const std::string> bytes) : bytes_(std:
   throw std::bad_alloc();
 }
 
-void MemoryInput::FreeContext::operator()(AVIOContext* context) const {
+void MemoryInput::ContextDeleter::operator()(AVIOContext* context) const {
   av_freep(&context->buffer);  // which may be another one than it was given
   avio_context_free(&context);
 }
 
-int MemoryInput::read(void* self, uint8_t* out, int most) {
-  auto& input = *static_cast<MemoryInput*>(self);
-  const int64_t count = std::min<int64_t>(most, std::ssize(*input.bytes_) - input.position_);
+int MemoryInput::read(void* opaque, uint8_t* out, int max_bytes) {
+  auto& input = *static_cast<MemoryInput*>(opaque);
+  const int64_t count = std::min<int64_t>(max_bytes, std::ssize(*input.bytes_) - input.position_);
   if (count <= 0) return AVERROR_EOF;
   std::memcpy(out, input.bytes_->data() + input.position_, static_cast<size_t>(count));
   input.position_ += count;
   return static_cast<int>(count);
 }
 
-int64_t MemoryInput::seek(void* self, int64_t offset, int whence) {
-  auto& input = *static_cast<MemoryInput*>(self);
+int64_t MemoryInput::seek(void* opaque, int64_t offset, int whence) {
+  auto& input = *static_cast<MemoryInput*>(opaque);
   const int64_t size = std::ssize(*input.bytes_);
-  int64_t from = 0;
+  int64_t origin = 0;
   switch (whence & ~AVSEEK_FORCE) {
     case AVSEEK_SIZE:
       return size;
     case SEEK_SET:
       break;
     case SEEK_CUR:
-      from = input.position_;
+      origin = input.position_;
       break;
     case SEEK_END:
-      from = size;
+      origin = size;
       break;
     default:
       return AVERROR(EINVAL);
   }
-  if (offset < -from || offset > size - from) return AVERROR(EINVAL);
-  return input.position_ = from + offset;
+  if (offset < -origin || offset > size - origin) return AVERROR(EINVAL);
+  return input.position_ = origin + offset;
 }
 
 }  // namespace vlmtrain::image

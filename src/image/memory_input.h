@@ -18,16 +18,16 @@ class MemoryInput {
   AVIOContext* context() { return context_.get(); }
 
  private:
-  static int read(void* self, uint8_t* out, int most);
-  static int64_t seek(void* self, int64_t offset, int whence);
+  static int read(void* opaque, uint8_t* out, int max_bytes);
+  static int64_t seek(void* opaque, int64_t offset, int whence);
 
-  struct FreeContext {
+  struct ContextDeleter {
     void operator()(AVIOContext* context) const;
   };
 
   std::shared_ptr<const std::string> bytes_;
   int64_t position_ = 0;
-  std::unique_ptr<AVIOContext, FreeContext> context_;
+  std::unique_ptr<AVIOContext, ContextDeleter> context_;
 };
 
 }  // namespace vlmtrain::image

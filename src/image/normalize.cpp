@@ -9,7 +9,7 @@ namespace {
 
 /// [3, 1, 1] on the device, filled there. Not a Scalar: CUDA's division by one multiplies with its reciprocal, which
 /// rounds differently.
-at::Tensor per_channel(const std::array<float, 3>& values, const at::Device& device) {
+at::Tensor make_channel_tensor(const std::array<float, 3>& values, const at::Device& device) {
   at::Tensor result = at::empty({3, 1, 1}, at::TensorOptions(at::kFloat).device(device));
   for (int64_t channel = 0; channel < 3; ++channel) result.select(0, channel).fill_(values[channel]);
   return result;
@@ -17,12 +17,12 @@ at::Tensor per_channel(const std::array<float, 3>& values, const at::Device& dev
 
 }  // namespace
 
-ByteNormalization for_bytes(const Normalization& normalization) {
-  const auto inverse = static_cast<float>(1.0 / normalization.rescale_factor);
+ByteNormalization to_byte_normalization(const Normalization& normalization) {
+  const auto inverse_factor = static_cast<float>(1.0 / normalization.rescale_factor);
   ByteNormalization result{};
   for (size_t channel = 0; channel < 3; ++channel) {
-    result.mean[channel] = static_cast<float>(normalization.mean[channel]) * inverse;
-    result.std[channel] = static_cast<float>(normalization.std[channel]) * inverse;
+    result.mean[channel] = static_cast<float>(normalization.mean[channel]) * inverse_factor;
+    result.std[channel] = static_cast<float>(normalization.std[channel]) * inverse_factor;
   }
   return result;
 }
@@ -30,10 +30,10 @@ ByteNormalization for_bytes(const Normalization& normalization) {
 at::Tensor normalize_pixels(const at::Tensor& pixels, const Normalization& normalization) {
   VLMTRAIN_CHECK(pixels.scalar_type() == at::kByte && pixels.dim() == 4 && pixels.size(1) == 3,
                  "pixels to normalise are uint8 [n, 3, height, width]");
-  const auto [mean, std] = for_bytes(normalization);
+  const auto [mean, std] = to_byte_normalization(normalization);
   at::Tensor result = pixels.to(at::kFloat);
-  result.sub_(per_channel(mean, pixels.device()));
-  result.div_(per_channel(std, pixels.device()));
+  result.sub_(make_channel_tensor(mean, pixels.device()));
+  result.div_(make_channel_tensor(std, pixels.device()));
   return result;
 }
 

@@ -20,7 +20,7 @@ enum class Orientation : uint8_t {
 };
 
 /// Whether the upright picture's height is the stored one's width.
-inline bool swaps_sides(Orientation orientation) {
+inline bool swaps_axes(Orientation orientation) {
   return orientation >= Orientation::kTransposed;
 }
 

@@ -15,12 +15,12 @@
 namespace vlmtrain::image {
 namespace {
 
-struct ErrorMessage {
+struct ErrorBuffer {
   std::array<char, 200> text{};
 };
 
-[[noreturn]] void leave(png_structp png, png_const_charp message) {
-  auto* error = static_cast<ErrorMessage*>(png_get_error_ptr(png));
+[[noreturn]] void handle_error(png_structp png, png_const_charp message) {
+  auto* error = static_cast<ErrorBuffer*>(png_get_error_ptr(png));
   std::strncpy(error->text.data(), message, error->text.size() - 1);
   png_longjmp(png, 1);
 }
@@ -28,38 +28,38 @@ struct ErrorMessage {
 void ignore_warning(png_structp /*png*/, png_const_charp /*message*/) {}
 
 void read_bytes(png_structp png, png_bytep out, size_t count) {
-  auto* rest = static_cast<std::span<const std::byte>*>(png_get_io_ptr(png));
-  if (count > rest->size()) png_error(png, "the file ends too early");
-  std::memcpy(out, rest->data(), count);
-  *rest = rest->subspan(count);
+  auto* remaining = static_cast<std::span<const std::byte>*>(png_get_io_ptr(png));
+  if (count > remaining->size()) png_error(png, "the file ends too early");
+  std::memcpy(out, remaining->data(), count);
+  *remaining = remaining->subspan(count);
 }
 
 /// What the samples of a PNG become.
-enum class Samples {
-  kAsColour,  ///< RGB or RGBA of 8 bits
-  kAsStored,  ///< grey, palette indices or RGB as in the file, each with its alpha
+enum class PngOutput {
+  kColor,   ///< RGB or RGBA of 8 bits
+  kStored,  ///< grey, palette indices or RGB as in the file, each with its alpha
 };
 
 /// A decompressor. What libpng's longjmp jumps over must have no destructor, so memory is owned here and by the caller.
 class PngReader {
  public:
-  explicit PngReader(std::span<const std::byte> bytes) : rest_(bytes) {
-    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, &error_, leave, ignore_warning);
+  explicit PngReader(std::span<const std::byte> bytes) : remaining_(bytes) {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, &error_, handle_error, ignore_warning);
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
     VLMTRAIN_CHECK(info_ != nullptr, "libpng of another version, or out of memory");
-    png_set_read_fn(png_, &rest_, read_bytes);
+    png_set_read_fn(png_, &remaining_, read_bytes);
   }
   ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
 
   /// Each returns false on an error, with message() set.
-  bool start(Samples samples) {
+  bool start(PngOutput output) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // read_header has its own
     png_read_info(png_, info_);
-    depth_ = png_get_bit_depth(png_, info_);
-    if (samples == Samples::kAsColour) {
+    bit_depth_ = png_get_bit_depth(png_, info_);
+    if (output == PngOutput::kColor) {
       png_set_expand(png_);    // palettes, few bits, and a transparent colour to alpha
       png_set_strip_16(png_);  // keeps the upper byte, as Pillow does
       png_set_gray_to_rgb(png_);
@@ -80,7 +80,7 @@ class PngReader {
   ImageSize size() const { return {png_get_image_height(png_, info_), png_get_image_width(png_, info_)}; }
   int64_t channels() const { return png_get_channels(png_, info_); }
   int64_t row_bytes() const { return static_cast<int64_t>(png_get_rowbytes(png_, info_)); }
-  int depth() const { return depth_; }  ///< bits a sample, in the file
+  int get_bit_depth() const { return bit_depth_; }  ///< bits a sample, in the file
   bool is_palette() const { return png_get_color_type(png_, info_) == PNG_COLOR_TYPE_PALETTE; }
   /// Whether an entry of the palette is another color than the gray value of its index.
   bool has_colored_palette() const {
@@ -95,81 +95,81 @@ class PngReader {
   const char* message() const { return error_.text.data(); }
 
  private:
-  ErrorMessage error_;
-  std::span<const std::byte> rest_;
+  ErrorBuffer error_;
+  std::span<const std::byte> remaining_;
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
-  int depth_ = 0;
+  int bit_depth_ = 0;
 };
 
 /// What was read, its channels being bytes a pixel.
-StoredPixels read_pixels(PngReader& reader, Samples samples, ImageSize stored, const std::string& name) {
+StoredPixels decode_pixels(PngReader& reader, PngOutput output, ImageSize stored, const std::string& name) {
   std::optional<StoredPixels> pixels;
   std::vector<png_bytep> rows;
-  bool done = reader.start(samples);
-  if (done) {
+  bool succeeded = reader.start(output);
+  if (succeeded) {
     if (reader.size() != stored) {
       throw data_error("{}: a PNG that tells two sizes; replace the file or drop the sample", name);
     }
     pixels.emplace(reader.size(), reader.row_bytes() / stored.width);
     for (int64_t y = 0; y < stored.height; ++y) rows.push_back(&pixels->samples[y * pixels->row_bytes()]);
-    done = reader.read(rows.data());
+    succeeded = reader.read(rows.data());
   }
-  if (!done) {
+  if (!succeeded) {
     throw data_error("{}: a damaged or cut-off PNG ({}); replace the file or drop the sample", name, reader.message());
   }
   return *std::move(pixels);
 }
 
-/// Whether some bytes of a pixel, `count` from `first` on, are not the same in all of them.
-bool differ(const StoredPixels& pixels, int64_t first, int64_t count) {
-  const uint8_t* const wanted = pixels.samples.get() + first;
-  const int64_t all = pixels.size.height * pixels.size.width;
-  for (int64_t i = 1; i < all; ++i) {
-    if (std::memcmp(wanted + i * pixels.channels, wanted, static_cast<size_t>(count)) != 0) return true;
+/// Whether some bytes of a pixel, `count` from `first_byte` on, are not the same in all of them.
+bool has_variation(const StoredPixels& pixels, int64_t first_byte, int64_t count) {
+  const uint8_t* const reference = pixels.samples.get() + first_byte;
+  const int64_t num_pixels = pixels.size.height * pixels.size.width;
+  for (int64_t i = 1; i < num_pixels; ++i) {
+    if (std::memcmp(reference + i * pixels.channels, reference, static_cast<size_t>(count)) != 0) return true;
   }
   return false;
 }
 
 /// Of pixels whose last channel is alpha. One colour all over, with a shape in its alpha, is a data error: the shape is
 /// what is meant, and would be lost.
-StoredPixels without_alpha(const StoredPixels& pixels, int64_t channels, const std::string& name) {
-  const int64_t alpha_bytes = pixels.channels / channels, colour_bytes = pixels.channels - alpha_bytes;
-  if (!differ(pixels, 0, colour_bytes) && differ(pixels, colour_bytes, alpha_bytes)) {
+StoredPixels remove_alpha(const StoredPixels& pixels, int64_t channels, const std::string& name) {
+  const int64_t alpha_bytes = pixels.channels / channels, color_bytes = pixels.channels - alpha_bytes;
+  if (!has_variation(pixels, 0, color_bytes) && has_variation(pixels, color_bytes, alpha_bytes)) {
     throw data_error(
         "{}: a mask of one colour all over, with a shape in its transparency, which is not looked at; save the alpha "
         "channel by itself, as grey",
         name);
   }
-  StoredPixels colours(pixels.size, colour_bytes);
-  const uint8_t* from = pixels.samples.get();
-  uint8_t* to = colours.samples.get();
-  for (int64_t i = pixels.size.height * pixels.size.width; i > 0; --i, from += pixels.channels) {
-    to = std::copy_n(from, colour_bytes, to);
+  StoredPixels colors(pixels.size, color_bytes);
+  const uint8_t* source = pixels.samples.get();
+  uint8_t* target = colors.samples.get();
+  for (int64_t i = pixels.size.height * pixels.size.width; i > 0; --i, source += pixels.channels) {
+    target = std::copy_n(source, color_bytes, target);
   }
-  return colours;
+  return colors;
 }
 
 }  // namespace
 
 StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   PngReader reader(bytes);
-  StoredPixels pixels = read_pixels(reader, Samples::kAsColour, stored, name);
+  StoredPixels pixels = decode_pixels(reader, PngOutput::kColor, stored, name);
   return pixels.channels == 4 ? rgba_on_white(pixels) : std::move(pixels);
 }
 
 PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   PngReader reader(bytes);
-  StoredPixels pixels = read_pixels(reader, Samples::kAsStored, stored, name);
+  StoredPixels pixels = decode_pixels(reader, PngOutput::kStored, stored, name);
   int64_t channels = reader.channels();
   if (channels % 2 == 0) {
-    StoredPixels colours = without_alpha(pixels, channels, name);
-    pixels = std::move(colours);
+    StoredPixels colors = remove_alpha(pixels, channels, name);
+    pixels = std::move(colors);
     --channels;
   }
   return {.rows = std::move(pixels),
           .channels = channels,
-          .bits = reader.depth(),
+          .bits = reader.get_bit_depth(),
           .is_palette = reader.is_palette(),
           .has_colored_palette = reader.has_colored_palette()};
 }

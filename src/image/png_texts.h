@@ -12,7 +12,7 @@ namespace vlmtrain::image {
 /// The metadata of a PNG that tell an orientation (PNG, third edition, 11.3.3 and 11.3.2.4), read as Pillow does:
 /// chunk eXIf, else the text "Raw profile type exif" (ImageMagick's), and XMP in the text "XML:com.adobe.xmp", in
 /// whatever kind of text chunk. What cannot be read counts as absent.
-class PngTexts {
+class PngMetadata {
  public:
   static bool is_text(std::string_view chunk) { return chunk == "tEXt" || chunk == "zTXt" || chunk == "iTXt"; }
 
@@ -26,7 +26,7 @@ class PngTexts {
 
   OrientationTags tags_;
   bool has_exif_ = false;
-  int texts_ = 0;  // that were read
+  int num_texts_ = 0;  // that were read
   std::string raw_profile_;
 };
 

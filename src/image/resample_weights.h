@@ -22,20 +22,20 @@ struct WeightTable {
   int64_t stride = 0;             ///< weights kept for each output, even
   int precision = 0;              ///< an integer's fractional bits
 
-  const Weight* of(int64_t output) const { return values.data() + output * stride; }
+  const Weight* row(int64_t output) const { return values.data() + output * stride; }
 };
 using ExactWeights = WeightTable<double>;
 using ResampleWeights = WeightTable<int16_t>;  ///< ATen's
 using PillowWeights = WeightTable<int32_t>;
 
 /// Those of an output sum to 1. Source of the formulas: Pillow's Resample.c.
-ExactWeights exact_weights(int64_t input_size, int64_t output_size, Filter filter);
+ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter filter);
 
 /// Source: normalize_coeffs_8bpc of Pillow's Resample.c.
-PillowWeights pillow_weights(int64_t input_size, int64_t output_size, Filter filter);
+PillowWeights make_pillow_weights(int64_t input_size, int64_t output_size, Filter filter);
 
 /// Source of the formulas: ATen/native/cpu/UpSampleKernel.cpp, which follows Pillow's Resample.c but has 16-bit
 /// weights.
-ResampleWeights resample_weights(int64_t input_size, int64_t output_size, Filter filter);
+ResampleWeights make_resample_weights(int64_t input_size, int64_t output_size, Filter filter);
 
 }  // namespace vlmtrain::image

@@ -21,17 +21,17 @@ StoredPixels RgbConverter::convert(const AVFrame& frame, const std::string& name
   return pixels;
 }
 
-void RgbConverter::prepare(const Kind& kind, const std::string& name) {
-  if (scaler_ && kind == kind_) return;
-  kind_ = kind;
-  scaler_.reset(sws_getContext(kind.width, kind.height, static_cast<AVPixelFormat>(kind.format), kind.width,
-                               kind.height, AV_PIX_FMT_RGB24, SWS_BICUBIC, nullptr, nullptr, nullptr));
+void RgbConverter::prepare(const ConversionKey& key, const std::string& name) {
+  if (scaler_ && key == key_) return;
+  key_ = key;
+  scaler_.reset(sws_getContext(key.width, key.height, static_cast<AVPixelFormat>(key.format), key.width, key.height,
+                               AV_PIX_FMT_RGB24, SWS_BICUBIC, nullptr, nullptr, nullptr));
   if (!scaler_) {
     throw data_error("{}: its pixels cannot be converted to RGB ({}); convert the video, say to H.264 yuv420p", name,
-                     ffmpeg_reason(AVERROR(EINVAL)));
+                     get_ffmpeg_error(AVERROR(EINVAL)));
   }
   // RGB of deeper samples goes through YUV inside swscale, where a range would be applied once only.
-  const bool is_rgb = (av_pix_fmt_desc_get(static_cast<AVPixelFormat>(kind.format))->flags & AV_PIX_FMT_FLAG_RGB) != 0;
+  const bool is_rgb = (av_pix_fmt_desc_get(static_cast<AVPixelFormat>(key.format))->flags & AV_PIX_FMT_FLAG_RGB) != 0;
   int* matrix = nullptr;
   int* rgb_matrix = nullptr;
   int full_range = 0;
@@ -42,14 +42,14 @@ void RgbConverter::prepare(const Kind& kind, const std::string& name) {
   if (!is_rgb && sws_getColorspaceDetails(scaler_.get(), &matrix, &full_range, &rgb_matrix, &rgb_range, &brightness,
                                           &contrast, &saturation) >= 0) {
     // Formats such as yuvj420p are of full range by themselves.
-    sws_setColorspaceDetails(scaler_.get(), sws_getCoefficients(kind.matrix), full_range | int{kind.full_range},
+    sws_setColorspaceDetails(scaler_.get(), sws_getCoefficients(key.matrix), full_range | int{key.full_range},
                              rgb_matrix, rgb_range, brightness, contrast, saturation);
   }
   // swscale writes whole vectors, also behind the end of a row: the rows have room for that.
   rgb_.reset(av_frame_alloc());
   rgb_->format = AV_PIX_FMT_RGB24;
-  rgb_->width = kind.width;
-  rgb_->height = kind.height;
+  rgb_->width = key.width;
+  rgb_->height = key.height;
   if (av_frame_get_buffer(rgb_.get(), 0) < 0) throw std::bad_alloc();
 }
 

@@ -13,16 +13,16 @@ class RgbConverter {
 
  private:
   /// What a scaler is made for.
-  struct Kind {
+  struct ConversionKey {
     int width, height, format, matrix;
     bool full_range;
-    bool operator==(const Kind&) const = default;
+    bool operator==(const ConversionKey&) const = default;
   };
-  void prepare(const Kind& kind, const std::string& name);
+  void prepare(const ConversionKey& key, const std::string& name);
 
-  Kind kind_{};
-  Scaler scaler_;
-  Frame rgb_;
+  ConversionKey key_{};
+  ScalerPtr scaler_;
+  FramePtr rgb_;
 };
 
 }  // namespace vlmtrain::image

@@ -9,9 +9,9 @@ namespace vlmtrain::image {
 class Rotation {
  public:
   /// A place is in units of 2^-kFraction pixels, the centre of the first pixel being 0.
-  static constexpr int kFraction = 31;
+  static constexpr int kFractionBits = 31;
 
-  struct Place {
+  struct Position {
     int64_t y, x;
   };
 
@@ -19,17 +19,17 @@ class Rotation {
   Rotation(double degrees, int64_t height, int64_t width);
 
   /// In the picture before, of the centre of a pixel of the rotated one.
-  Place source_of(int64_t y, int64_t x) const {
-    const int64_t down = 2 * y - last_row_, right = 2 * x - last_column_;  // from the centre, in half pixels
-    return {.y = right * sine_ + down * cosine_ + last_row_ * kHalf,
-            .x = right * cosine_ - down * sine_ + last_column_ * kHalf};
+  Position map_to_source(int64_t y, int64_t x) const {
+    const int64_t dy = 2 * y - last_row_, dx = 2 * x - last_column_;  // from the centre, in half pixels
+    return {.y = dx * sine_ + dy * cosine_ + last_row_ * kHalfPixel,
+            .x = dx * cosine_ - dy * sine_ + last_column_ * kHalfPixel};
   }
 
  private:
-  static constexpr int64_t kHalf = int64_t{1} << (kFraction - 1);
+  static constexpr int64_t kHalfPixel = int64_t{1} << (kFractionBits - 1);
 
   int64_t last_row_, last_column_;
-  int64_t sine_, cosine_;  ///< in units of 1 / kHalf
+  int64_t sine_, cosine_;  ///< in units of 1 / kHalfPixel
 };
 
 }  // namespace vlmtrain::image

@@ -4,10 +4,10 @@
 
 namespace vlmtrain::image {
 
-VLMTRAIN_VECTORISED void split_channels(const uint8_t* __restrict rgb, int64_t pixels, const PlaneRows& rows) {
-  uint8_t* __restrict red = rows.red;
-  uint8_t* __restrict green = rows.green;
-  uint8_t* __restrict blue = rows.blue;
+VLMTRAIN_VECTORIZED void split_channels(const uint8_t* __restrict rgb, int64_t pixels, const PlaneRows& output) {
+  uint8_t* __restrict red = output.red;
+  uint8_t* __restrict green = output.green;
+  uint8_t* __restrict blue = output.blue;
   for (int64_t i = 0; i < pixels; ++i) {
     red[i] = rgb[3 * i];
     green[i] = rgb[3 * i + 1];

@@ -12,6 +12,6 @@ struct PlaneRows {
 };
 
 /// Writes `pixels` interleaved RGB pixels to one row of each plane.
-void split_channels(const uint8_t* rgb, int64_t pixels, const PlaneRows& rows);
+void split_channels(const uint8_t* rgb, int64_t pixels, const PlaneRows& output);
 
 }  // namespace vlmtrain::image

@@ -4,9 +4,9 @@
 
 namespace vlmtrain::image {
 
-/// Writes `in` [rows, columns], whose rows lie in_stride bytes apart, as `out` [columns, rows] with rows out_stride
-/// apart.
-void transpose_bytes(const uint8_t* in, int64_t in_stride, int64_t rows, int64_t columns, uint8_t* out,
-                     int64_t out_stride);
+/// Writes `input` [rows, columns], whose rows lie input_stride bytes apart, as `output` [columns, rows] with rows
+/// output_stride apart.
+void transpose_bytes(const uint8_t* input, int64_t input_stride, int64_t rows, int64_t columns, uint8_t* output,
+                     int64_t output_stride);
 
 }  // namespace vlmtrain::image

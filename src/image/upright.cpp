@@ -6,13 +6,13 @@ namespace vlmtrain::image {
 namespace {
 
 /// Where the upright picture's pixels lie in the stored one: (y, x) at first + y * down + x * right, counted in pixels.
-struct Walk {
-  int64_t first;
-  int64_t down;
-  int64_t right;
+struct PixelStrides {
+  int64_t offset;
+  int64_t row_stride;
+  int64_t column_stride;
 };
 
-Walk upright_walk(Orientation orientation, ImageSize stored) {
+PixelStrides compute_strides(Orientation orientation, ImageSize stored) {
   const auto [height, width] = stored;
   const int64_t last_row = (height - 1) * width;
   switch (orientation) {
@@ -38,40 +38,40 @@ Walk upright_walk(Orientation orientation, ImageSize stored) {
 
 }  // namespace
 
-ImageSize upright_size(ImageSize stored, Orientation orientation) {
-  if (swaps_sides(orientation)) return {stored.width, stored.height};
+ImageSize get_upright_size(ImageSize stored, Orientation orientation) {
+  if (swaps_axes(orientation)) return {stored.width, stored.height};
   return stored;
 }
 
 void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint8_t* planes) {
-  const Walk walk = upright_walk(orientation, rgb.size);
-  const auto [height, width] = upright_size(rgb.size, orientation);
+  const PixelStrides strides = compute_strides(orientation, rgb.size);
+  const auto [height, width] = get_upright_size(rgb.size, orientation);
   uint8_t* red = planes;
   uint8_t* green = red + height * width;
   uint8_t* blue = green + height * width;
   int64_t out = 0;
   for (int64_t y = 0; y < height; ++y) {
-    const uint8_t* pixel = &rgb.samples[(walk.first + y * walk.down) * 3];
-    if (walk.right == 1) {
+    const uint8_t* pixel = &rgb.samples[(strides.offset + y * strides.row_stride) * 3];
+    if (strides.column_stride == 1) {
       split_channels(pixel, width, {red + out, green + out, blue + out});
       out += width;
       continue;
     }
     for (int64_t x = 0; x < width; ++x, ++out) {
-      const uint8_t* from = pixel + x * walk.right * 3;
-      red[out] = from[0];
-      green[out] = from[1];
-      blue[out] = from[2];
+      const uint8_t* source = pixel + x * strides.column_stride * 3;
+      red[out] = source[0];
+      green[out] = source[1];
+      blue[out] = source[2];
     }
   }
 }
 
-void write_upright_plane(const StoredPixels& grey, Orientation orientation, uint8_t* plane) {
-  const Walk walk = upright_walk(orientation, grey.size);
-  const auto [height, width] = upright_size(grey.size, orientation);
+void write_upright_plane(const StoredPixels& gray, Orientation orientation, uint8_t* plane) {
+  const PixelStrides strides = compute_strides(orientation, gray.size);
+  const auto [height, width] = get_upright_size(gray.size, orientation);
   for (int64_t y = 0; y < height; ++y) {
-    const uint8_t* from = &grey.samples[walk.first + y * walk.down];
-    for (int64_t x = 0; x < width; ++x) *plane++ = from[x * walk.right];
+    const uint8_t* source = &gray.samples[strides.offset + y * strides.row_stride];
+    for (int64_t x = 0; x < width; ++x) *plane++ = source[x * strides.column_stride];
   }
 }
 

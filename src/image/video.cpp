@@ -9,23 +9,23 @@
 
 namespace vlmtrain::image {
 
-void check_frames(int64_t frames, const std::string& name) {
-  if (frames <= kMostVideoFrames) return;
+void check_frame_count(int64_t frames, const std::string& name) {
+  if (frames <= kMaxVideoFrames) return;
   throw data_error("{}: a video of {} frames or more, and {} is the most that is read; cut it into parts", name, frames,
-                   kMostVideoFrames);
+                   kMaxVideoFrames);
 }
 
 namespace {
 
-std::unique_ptr<VideoFile::Source> open(const io::Medium& video) {
-  if (!video.frames.empty()) return open_frames(video.frames, video.fps);
+std::unique_ptr<VideoFile::FrameSource> open_source(const io::MediaRef& video) {
+  if (!video.frames.empty()) return open_frame_list(video.frames, video.fps);
   if (!video.bytes && std::filesystem::is_directory(video.path)) return open_frame_folder(video.path, video.fps);
   return open_encoded_video(video);
 }
 
 }  // namespace
 
-VideoFile::VideoFile(const io::Medium& video) : source_(open(video)) {}
+VideoFile::VideoFile(const io::MediaRef& video) : source_(open_source(video)) {}
 
 VideoFile::VideoFile(VideoFile&&) noexcept = default;
 VideoFile& VideoFile::operator=(VideoFile&&) noexcept = default;
@@ -35,7 +35,7 @@ const VideoInfo& VideoFile::info() const {
   return source_->info();
 }
 
-void VideoFile::read(std::span<const int64_t> frames, const TakeFrame& take) {
+void VideoFile::read(std::span<const int64_t> frames, const FrameCallback& take) {
   VLMTRAIN_CHECK(std::ranges::is_sorted(frames), "frames are asked for in ascending order");
   VLMTRAIN_CHECK(frames.empty() || (frames.front() >= 0 && frames.back() < info().frames),
                  "frames {} to {} of a video of {}", frames.front(), frames.back(), info().frames);

@@ -18,17 +18,17 @@ inline constexpr int64_t kMaxFramePixels = int64_t{1} << 26;
 /// The packets of the video stream of a file, or of one that lies in memory. Errors are data_errors that name the file.
 class VideoContainer {
  public:
-  explicit VideoContainer(const io::Medium& video);
+  explicit VideoContainer(const io::MediaRef& video);
 
   const std::string& name() const { return name_; }
   const AVStream& stream() const { return *stream_; }
-  ImageSize stored_size() const { return {stream_->codecpar->height, stream_->codecpar->width}; }
+  ImageSize get_stored_size() const { return {stream_->codecpar->height, stream_->codecpar->width}; }
   /// What the stream's display matrix says; upright where it has none or turns by other than right angles.
   Orientation orientation() const;
 
   /// The samples in the index of an MP4 or MOV file that are shown; 0 where the file is of another kind or its index is
   /// not known to be whole (fragments). A data error where the file ends before its last sample.
-  int64_t indexed_samples() const;
+  int64_t count_indexed_samples() const;
 
   /// The next packet that has data, nullptr after the last one. It is valid until the next call.
   const AVPacket* next_packet();
@@ -40,8 +40,8 @@ class VideoContainer {
 
   std::string name_;
   std::unique_ptr<MemoryInput> input_;  // null: a file. The context reads from it to its own end
-  FormatContext context_;
-  Packet packet_;
+  FormatContextPtr context_;
+  PacketPtr packet_;
   AVStream* stream_ = nullptr;
 };
 

@@ -6,8 +6,8 @@
 namespace vlmtrain::image {
 namespace {
 
-UserError damaged(const std::string& name, int code) {
-  return data_error("{}: the video is damaged ({}); replace the file or drop the sample", name, ffmpeg_reason(code));
+UserError make_damaged_error(const std::string& name, int code) {
+  return data_error("{}: the video is damaged ({}); replace the file or drop the sample", name, get_ffmpeg_error(code));
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ VideoDecoder::VideoDecoder(VideoContainer& container) : container_(container), f
   context_->thread_count = 1;
   context_->max_pixels = kMaxFramePixels;
   if (code >= 0) code = avcodec_open2(context_.get(), codec, nullptr);
-  if (code < 0) throw damaged(container.name(), code);
+  if (code < 0) throw make_damaged_error(container.name(), code);
 }
 
 const AVFrame* VideoDecoder::next() {
@@ -33,27 +33,27 @@ const AVFrame* VideoDecoder::next() {
     const int code = avcodec_receive_frame(context_.get(), frame_.get());
     if (code == AVERROR_EOF) return nullptr;
     if (code == AVERROR(EAGAIN)) {
-      feed(container_.next_packet());
+      send_packet(container_.next_packet());
       continue;
     }
-    if (code < 0) throw damaged(container_.name(), code);
+    if (code < 0) throw make_damaged_error(container_.name(), code);
     if ((frame_->flags & AV_FRAME_FLAG_CORRUPT) != 0 || frame_->decode_error_flags != 0) {
-      throw damaged(container_.name(), AVERROR_INVALIDDATA);
+      throw make_damaged_error(container_.name(), AVERROR_INVALIDDATA);
     }
     decoded_pixels_ += int64_t{frame_->width} * frame_->height;
-    if (decoded_pixels_ > kMostDecodedPixels) {
+    if (decoded_pixels_ > kMaxDecodedPixels) {
       throw data_error(
           "{}: more than {:.0f} billion pixels would have to be decoded for its frames; cut the video into parts, make "
           "its frames smaller, or encode it again with more key frames",
-          container_.name(), static_cast<double>(kMostDecodedPixels) / 1e9);
+          container_.name(), static_cast<double>(kMaxDecodedPixels) / 1e9);
     }
     return frame_.get();
   }
 }
 
-void VideoDecoder::feed(const AVPacket* packet) {
+void VideoDecoder::send_packet(const AVPacket* packet) {
   const int code = avcodec_send_packet(context_.get(), packet);
-  if (code < 0) throw damaged(container_.name(), code);
+  if (code < 0) throw make_damaged_error(container_.name(), code);
 }
 
 }  // namespace vlmtrain::image

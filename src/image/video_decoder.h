@@ -14,12 +14,12 @@ class VideoDecoder {
   /// Forgets all packets, for the container to go elsewhere.
   void flush() { avcodec_flush_buffers(context_.get()); }
   /// Takes `packet` as the next one.
-  void feed(const AVPacket* packet);
+  void send_packet(const AVPacket* packet);
 
  private:
   VideoContainer& container_;
-  CodecContext context_;
-  Frame frame_;
+  CodecContextPtr context_;
+  FramePtr frame_;
   int64_t decoded_pixels_ = 0;
 };
 

@@ -9,7 +9,7 @@
 namespace vlmtrain::image {
 namespace {
 
-const char* reason(VP8StatusCode status) {
+const char* get_reason(VP8StatusCode status) {
   switch (status) {
     case VP8_STATUS_NOT_ENOUGH_DATA:
       return "the file ends too early";
@@ -22,9 +22,9 @@ const char* reason(VP8StatusCode status) {
   }
 }
 
-void require(VP8StatusCode status, const std::string& name) {
+void check_status(VP8StatusCode status, const std::string& name) {
   if (status == VP8_STATUS_OK) return;
-  throw data_error("{}: a damaged or cut-off WebP ({}); replace the file or drop the sample", name, reason(status));
+  throw data_error("{}: a damaged or cut-off WebP ({}); replace the file or drop the sample", name, get_reason(status));
 }
 
 }  // namespace
@@ -33,17 +33,17 @@ StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, con
   WebPDecoderConfig config;
   VLMTRAIN_CHECK(WebPInitDecoderConfig(&config) != 0, "libwebp of another version");
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-  require(WebPGetFeatures(data, bytes.size(), &config.input), name);
-  if (ImageSize{config.input.height, config.input.width} != stored) require(VP8_STATUS_BITSTREAM_ERROR, name);
+  check_status(WebPGetFeatures(data, bytes.size(), &config.input), name);
+  if (ImageSize{config.input.height, config.input.width} != stored) check_status(VP8_STATUS_BITSTREAM_ERROR, name);
 
-  const bool alpha = config.input.has_alpha != 0;
-  StoredPixels pixels(stored, alpha ? 4 : 3);
-  config.output.colorspace = alpha ? MODE_RGBA : MODE_RGB;
+  const bool has_alpha = config.input.has_alpha != 0;
+  StoredPixels pixels(stored, has_alpha ? 4 : 3);
+  config.output.colorspace = has_alpha ? MODE_RGBA : MODE_RGB;
   config.output.is_external_memory = 1;
   config.output.u.RGBA = {pixels.samples.get(), static_cast<int>(pixels.row_bytes()),
                           static_cast<size_t>(pixels.row_bytes() * stored.height)};
-  require(WebPDecode(data, bytes.size(), &config), name);
-  return alpha ? rgba_on_white(pixels) : std::move(pixels);
+  check_status(WebPDecode(data, bytes.size(), &config), name);
+  return has_alpha ? rgba_on_white(pixels) : std::move(pixels);
 }
 
 }  // namespace vlmtrain::image

@@ -21,16 +21,16 @@ fs::path without_trailing_slash(fs::path path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-void sync_tree(const fs::path& root, const fs::path& named) {
+void sync_tree(const fs::path& root, const fs::path& reported_path) {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
     if (!entry.is_symlink() && (entry.is_regular_file() || entry.is_directory())) {
-      sync_path(entry.path(), named);
+      sync_to_disk(entry.path(), reported_path);
     }
   }
-  sync_path(root, named);
+  sync_to_disk(root, reported_path);
 }
 
-// The committed folder stands; what could not be removed of the old one is left to clean_leftovers().
+// The committed folder stands; what could not be removed of the old one is left to clean_up_temporaries().
 void remove_quietly(const fs::path& path) {
   std::error_code ignored;
   fs::remove_all(path, ignored);
@@ -39,43 +39,45 @@ void remove_quietly(const fs::path& path) {
 }  // namespace
 
 AtomicDirectory::AtomicDirectory(fs::path final_path)
-    : final_(without_trailing_slash(std::move(final_path))), temporary_(temporary_path(final_, TemporaryKind::kNew)) {
+    : final_path_(without_trailing_slash(std::move(final_path))),
+      temp_path_(make_temp_path(final_path_, TempPathKind::kNew)) {
   std::error_code error;
-  if (fs::exists(final_, error) && !fs::is_directory(final_, error)) {
-    throw run_error("cannot write the folder {}: a file has that name; remove it or choose another", final_.string());
+  if (fs::exists(final_path_, error) && !fs::is_directory(final_path_, error)) {
+    throw run_error("cannot write the folder {}: a file has that name; remove it or choose another",
+                    final_path_.string());
   }
-  note_unfinished(temporary_, [&] { fs::create_directories(temporary_, error); });
+  register_temp_path(temp_path_, [&] { fs::create_directories(temp_path_, error); });
   if (error) {
-    forget_unfinished(temporary_);
-    throw write_error(final_, error.value(), 0);
+    unregister_temp_path(temp_path_);
+    throw write_error(final_path_, error.value(), 0);
   }
 }
 
 AtomicDirectory::~AtomicDirectory() {
-  if (!temporary_.empty()) {
-    remove_quietly(temporary_);
-    forget_unfinished(temporary_);
+  if (!temp_path_.empty()) {
+    remove_quietly(temp_path_);
+    unregister_temp_path(temp_path_);
   }
 }
 
 void AtomicDirectory::commit() {
-  VLMTRAIN_CHECK(!temporary_.empty(), "{} was committed before", final_.string());
-  sync_tree(temporary_, final_);
+  VLMTRAIN_CHECK(!temp_path_.empty(), "{} was committed before", final_path_.string());
+  sync_tree(temp_path_, final_path_);
   std::error_code error;
-  fs::path old;
-  if (!fs::exists(fs::symlink_status(final_, error))) {
-    if (rename(temporary_.c_str(), final_.c_str()) != 0) {
-      throw write_error(final_, errno, 0);
+  fs::path previous;
+  if (!fs::exists(fs::symlink_status(final_path_, error))) {
+    if (rename(temp_path_.c_str(), final_path_.c_str()) != 0) {
+      throw write_error(final_path_, errno, 0);
     }
-  } else if (exchange_names(temporary_, final_)) {
-    old = temporary_;
+  } else if (exchange_names(temp_path_, final_path_)) {
+    previous = temp_path_;
   } else {
-    old = replace_in_two_steps(temporary_, final_);
+    previous = replace_in_two_steps(temp_path_, final_path_);
   }
-  forget_unfinished(std::exchange(temporary_, {}));
-  sync_path(folder_of(final_), final_);
-  if (!old.empty()) {
-    remove_quietly(old);
+  unregister_temp_path(std::exchange(temp_path_, {}));
+  sync_to_disk(get_parent_folder(final_path_), final_path_);
+  if (!previous.empty()) {
+    remove_quietly(previous);
   }
 }
 

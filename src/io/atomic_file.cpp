@@ -21,10 +21,10 @@ namespace vlmtrain::io {
 namespace {
 
 /// To rename a file over a device or a pipe would put it in the device's place, for everybody.
-std::filesystem::path replaceable(std::filesystem::path path) {
-  const std::string folder = folder_of(path).lexically_normal().string();
-  const bool of_system = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
-  const std::string_view kind = of_system ? "a device" : kind_if_no_file(path);
+std::filesystem::path check_replaceable(std::filesystem::path path) {
+  const std::string folder = get_parent_folder(path).lexically_normal().string();
+  const bool is_system_path = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
+  const std::string_view kind = is_system_path ? "a device" : describe_non_regular_file(path);
   if (!kind.empty()) {
     throw run_error("cannot write {}: it is {}, and a file is written here; choose another name", path.string(), kind);
   }
@@ -34,12 +34,12 @@ std::filesystem::path replaceable(std::filesystem::path path) {
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
-    : path_(replaceable(std::move(path))),
-      temporary_(temporary_path(path_, TemporaryKind::kNew)),
+    : path_(check_replaceable(std::move(path))),
+      temp_path_(make_temp_path(path_, TempPathKind::kNew)),
       expected_bytes_(expected_bytes) {
   int error = 0;
-  note_unfinished(temporary_, [&] {
-    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  register_temp_path(temp_path_, [&] {
+    descriptor_ = open(temp_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     error = errno;
   });
   if (descriptor_ < 0) {
@@ -49,14 +49,14 @@ AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
 }
 
 AtomicFile::~AtomicFile() {
-  if (auto* const recorder = ChecksumRecorder::of_this_thread()) recorder->forget(*this);
-  forget_unfinished(temporary_);
+  if (auto* const recorder = ChecksumRecorder::current()) recorder->discard(*this);
+  unregister_temp_path(temp_path_);
   if (descriptor_ >= 0) {
     close(descriptor_);
   }
-  if (!temporary_.empty()) {
+  if (!temp_path_.empty()) {
     std::error_code ignored;
-    std::filesystem::remove(temporary_, ignored);
+    std::filesystem::remove(temp_path_, ignored);
   }
 }
 
@@ -74,7 +74,7 @@ void AtomicFile::reserve() {
 void AtomicFile::write(std::string_view bytes) {
   const int64_t end = written_bytes_ + static_cast<int64_t>(bytes.size());
   expected_bytes_ = std::max(expected_bytes_, end);
-  if (auto* const recorder = ChecksumRecorder::of_this_thread()) recorder->add(*this, bytes);
+  if (auto* const recorder = ChecksumRecorder::current()) recorder->add(*this, bytes);
   while (!bytes.empty()) {
     const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) {
@@ -90,12 +90,12 @@ void AtomicFile::write(std::string_view bytes) {
 
 void AtomicFile::commit() {
   sync_and_close();
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (rename(temp_path_.c_str(), path_.c_str()) != 0) {
     fail(errno);
   }
-  forget_unfinished(std::exchange(temporary_, {}));
-  if (auto* const recorder = ChecksumRecorder::of_this_thread()) recorder->commit(*this, path_);
-  sync_path(folder_of(path_), path_);
+  unregister_temp_path(std::exchange(temp_path_, {}));
+  if (auto* const recorder = ChecksumRecorder::current()) recorder->commit(*this, path_);
+  sync_to_disk(get_parent_folder(path_), path_);
 }
 
 void AtomicFile::sync_and_close() {
@@ -115,8 +115,8 @@ void AtomicFile::fail(int error) {
     close(std::exchange(descriptor_, -1));
   }
   std::error_code ignored;
-  std::filesystem::remove(temporary_, ignored);
-  forget_unfinished(std::exchange(temporary_, {}));
+  std::filesystem::remove(temp_path_, ignored);
+  unregister_temp_path(std::exchange(temp_path_, {}));
   throw failure;
 }
 

@@ -20,25 +20,25 @@ namespace fs = std::filesystem;
         "the checkpoint folder {} does not exist; a model of the Hugging Face Hub is to be downloaded first",
         folder.string());
   }
-  for (const std::string_view pickled : {kPickledWeightsName, kPickledWeightsIndexName}) {
-    if (fs::exists(folder / pickled)) {
+  for (const std::string_view pickled_name : {kPickledWeightsName, kPickledWeightsIndexName}) {
+    if (fs::exists(folder / pickled_name)) {
       throw data_error(
           "{} has only pickled weights ({}), which are not read; convert them with transformers: "
           "from_pretrained(\"{}\").save_pretrained(NEW_FOLDER, safe_serialization=True)",
-          folder.string(), pickled, folder.string());
+          folder.string(), pickled_name, folder.string());
     }
   }
-  if (const std::string instead = describe_other_weights(folder); !instead.empty()) {
-    throw data_error("{} has neither {} nor {}: {}", folder.string(), kWeightsName, kWeightsIndexName, instead);
+  if (const std::string alternative = describe_other_weights(folder); !alternative.empty()) {
+    throw data_error("{} has neither {} nor {}: {}", folder.string(), kWeightsName, kWeightsIndexName, alternative);
   }
   throw data_error("{} has no weights: neither {} nor {} is there; give the folder that holds them", folder.string(),
                    kWeightsName, kWeightsIndexName);
 }
 
 /// Also where it cannot be asked, as a link in a circle: whoever opens it says why it cannot be read.
-bool is_there(const fs::path& path) {
-  std::error_code unknown;
-  return fs::exists(path, unknown) || unknown;
+bool path_exists(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error) || error;
 }
 
 nlohmann::json read_weight_map(const fs::path& index) {
@@ -56,7 +56,7 @@ fs::path shard_path(const fs::path& index, const std::string& shard) {
                      index.string(), shard);
   }
   fs::path path = index.parent_path() / name;
-  if (!is_there(path)) {
+  if (!path_exists(path)) {
     throw data_error("{} names the shard {}, which is missing; download it", index.string(), path.string());
   }
   return path;
@@ -65,9 +65,9 @@ fs::path shard_path(const fs::path& index, const std::string& shard) {
 }  // namespace
 
 CheckpointTensors::CheckpointTensors(fs::path folder) : folder_(std::move(folder)) {
-  if (is_there(folder_ / kWeightsName)) {
+  if (path_exists(folder_ / kWeightsName)) {
     open_single(folder_ / kWeightsName);
-  } else if (is_there(folder_ / kWeightsIndexName)) {
+  } else if (path_exists(folder_ / kWeightsIndexName)) {
     open_sharded(folder_ / kWeightsIndexName);
   } else {
     fail_without_weights(folder_);
@@ -77,63 +77,63 @@ CheckpointTensors::CheckpointTensors(fs::path folder) : folder_(std::move(folder
 void CheckpointTensors::open_single(const fs::path& file) {
   names_ = shards_.emplace_back(file).names();
   for (const std::string& name : names_) {
-    shard_of_.emplace(name, 0);
+    shard_index_by_name_.emplace(name, 0);
   }
 }
 
 void CheckpointTensors::open_sharded(const fs::path& index) {
   const nlohmann::json weight_map = read_weight_map(index);
-  std::map<std::string, size_t> places;
+  std::map<std::string, size_t> shard_indices;
   for (const auto& [name, file] : weight_map.items()) {
     if (!file.is_string()) {
       throw data_error("{}: the file of the tensor {} is not a string; download it again", index.string(), name);
     }
     const auto shard_name = file.get<std::string>();
-    const auto [place, is_new] = places.try_emplace(shard_name, shards_.size());
+    const auto [it, is_new] = shard_indices.try_emplace(shard_name, shards_.size());
     if (is_new) {
       shards_.emplace_back(shard_path(index, shard_name));
     }
-    const SafetensorsFile& shard = shards_[place->second];
+    const SafetensorsFile& shard = shards_[it->second];
     if (!shard.contains(name)) {
       throw data_error("{} places the tensor {} in {}, which has none of that name; download both again",
                        index.string(), name, shard.path().string());
     }
     names_.push_back(name);
-    shard_of_.emplace(name, place->second);
+    shard_index_by_name_.emplace(name, it->second);
   }
   // transformers loads whatever the shards hold, in the index or not.
-  for (size_t place = 0; place < shards_.size(); ++place) {
-    for (const std::string& name : shards_[place].names()) {
-      if (shard_of_.emplace(name, place).second) names_.push_back(name);
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    for (const std::string& name : shards_[i].names()) {
+      if (shard_index_by_name_.emplace(name, i).second) names_.push_back(name);
     }
   }
 }
 
-const SafetensorsFile& CheckpointTensors::shard(const std::string& name) const {
-  const auto found = shard_of_.find(name);
-  if (found == shard_of_.end()) {
+const SafetensorsFile& CheckpointTensors::find_shard(const std::string& name) const {
+  const auto it = shard_index_by_name_.find(name);
+  if (it == shard_index_by_name_.end()) {
     throw data_error("the checkpoint {} has no tensor {}; is it a checkpoint of another model?", folder_.string(),
                      name);
   }
-  return shards_[found->second];
+  return shards_[it->second];
 }
 
 const TensorInfo& CheckpointTensors::info(const std::string& name) const {
-  return shard(name).info(name);
+  return find_shard(name).info(name);
 }
 
 at::Tensor CheckpointTensors::tensor(const std::string& name) const {
-  return shard(name).tensor(name);
+  return find_shard(name).tensor(name);
 }
 
 void CheckpointTensors::release(const std::string& name) const {
-  shard(name).release(name);
+  find_shard(name).release(name);
 }
 
-std::vector<std::string> checkpoint_tensor_names(const fs::path& folder) {
-  if (is_there(folder / kWeightsName)) return SafetensorsFile(folder / kWeightsName).names();
+std::vector<std::string> read_checkpoint_tensor_names(const fs::path& folder) {
+  if (path_exists(folder / kWeightsName)) return SafetensorsFile(folder / kWeightsName).names();
   std::vector<std::string> names;
-  if (is_there(folder / kWeightsIndexName)) {
+  if (path_exists(folder / kWeightsIndexName)) {
     const nlohmann::json weight_map = read_weight_map(folder / kWeightsIndexName);
     for (const auto& [name, file] : weight_map.items()) names.push_back(name);
   }

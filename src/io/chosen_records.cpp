@@ -5,22 +5,22 @@
 
 namespace vlmtrain::io {
 
-std::vector<int64_t> ChosenRecords::blocks() const {
-  if (!std::ranges::is_sorted(places_)) return {};
-  std::vector<int64_t> begins;
-  for (const int64_t block : all_->blocks()) {
-    const int64_t begin = std::ranges::lower_bound(places_, block) - places_.begin();
-    if (begin < size() && (begins.empty() || begins.back() < begin)) begins.push_back(begin);
+std::vector<int64_t> SubsetRecords::block_starts() const {
+  if (!std::ranges::is_sorted(indices_)) return {};
+  std::vector<int64_t> starts;
+  for (const int64_t block : base_->block_starts()) {
+    const int64_t start = std::ranges::lower_bound(indices_, block) - indices_.begin();
+    if (start < size() && (starts.empty() || starts.back() < start)) starts.push_back(start);
   }
-  return begins;
+  return starts;
 }
 
-uint64_t ChosenRecords::stamp() const {
-  const uint64_t of_all = all_->stamp();
-  if (of_all == 0) return 0;
+uint64_t SubsetRecords::stamp() const {
+  const uint64_t base_stamp = base_->stamp();
+  if (base_stamp == 0) return 0;
   ContentHash hash;
-  hash.add(of_all);
-  for (const int64_t place : places_) hash.add(static_cast<uint64_t>(place));
+  hash.add(base_stamp);
+  for (const int64_t index : indices_) hash.add(static_cast<uint64_t>(index));
   return hash.value();
 }
 

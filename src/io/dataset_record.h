@@ -19,7 +19,7 @@ class RecordReader {
   /// `folder`: of the data set's file.
   RecordReader(const RecordSettings& settings, const std::filesystem::path& folder);
 
-  /// The record that a value describes, its `place` left out. `fallback_id` is for those without an "id". Bytes of
+  /// The record that a value describes, its `location` left out. `fallback_id` is for those without an "id". Bytes of
   /// media are JSON's binary values. Keys that nothing reads are the record's notices, or its problem (record_keys.h).
   Record read(nlohmann::json value, const std::string& fallback_id) const;
 
@@ -27,7 +27,7 @@ class RecordReader {
   uint64_t stamp() const;
 
  private:
-  MediaRoot root_;
+  ImageRoot root_;
   std::map<std::string, std::string> columns_;
   std::vector<std::string> ignore_keys_;
 };

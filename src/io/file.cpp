@@ -12,7 +12,7 @@
 namespace vlmtrain::io {
 
 std::string read_file(const std::filesystem::path& path) {
-  if (const auto kind = kind_if_no_file(path); !kind.empty()) {
+  if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
     throw data_error("{} is {}; a file is wanted here", path.string(), kind);
   }
   errno = 0;

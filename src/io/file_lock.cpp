@@ -8,10 +8,10 @@
 namespace vlmtrain::io {
 
 int lock_file(int descriptor) {
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  whole.l_whence = SEEK_SET;
-  while (fcntl(descriptor, F_OFD_SETLK, &whole) != 0) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  while (fcntl(descriptor, F_OFD_SETLK, &lock) != 0) {
     if (errno != EINTR) return errno;
   }
   return 0;

@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path nearest_that_exists(fs::path folder) {
-  std::error_code unknown;
-  while (!fs::exists(folder, unknown) && folder.has_parent_path() && folder != folder.parent_path()) {
+fs::path find_existing_ancestor(fs::path folder) {
+  std::error_code error;
+  while (!fs::exists(folder, error) && folder.has_parent_path() && folder != folder.parent_path()) {
     folder = folder.parent_path();
   }
   return folder;
@@ -37,30 +37,30 @@ std::string try_lock(const fs::path& file) {
 
 }  // namespace
 
-FolderTrial try_folder(const fs::path& folder) {
-  constexpr size_t kBytes = size_t{1} << 20;
+FolderProbe probe_folder(const fs::path& folder) {
+  constexpr size_t kProbeBytes = size_t{1} << 20;
   const auto start = std::chrono::steady_clock::now();
-  FolderTrial trial;
+  FolderProbe probe;
   std::error_code error;
-  fs::path asked = fs::absolute(folder, error).lexically_normal();
-  if (!asked.has_filename()) asked = asked.parent_path();
-  trial.folder = nearest_that_exists(std::move(asked));
-  const fs::space_info space = fs::space(trial.folder, error);
-  trial.free_bytes = error ? -1 : static_cast<int64_t>(space.available);
-  if (!fs::is_directory(trial.folder, error)) {
-    trial.failure = fmt::format("{} is no folder", trial.folder.string());
-    return trial;
+  fs::path absolute_path = fs::absolute(folder, error).lexically_normal();
+  if (!absolute_path.has_filename()) absolute_path = absolute_path.parent_path();
+  probe.folder = find_existing_ancestor(std::move(absolute_path));
+  const fs::space_info space = fs::space(probe.folder, error);
+  probe.free_bytes = error ? -1 : static_cast<int64_t>(space.available);
+  if (!fs::is_directory(probe.folder, error)) {
+    probe.failure = fmt::format("{} is no folder", probe.folder.string());
+    return probe;
   }
-  const fs::path file = trial.folder / fmt::format(".vlmtrain-trial-{}", getpid());
+  const fs::path file = probe.folder / fmt::format(".vlmtrain-trial-{}", getpid());
   try {
-    write_file(file, std::string(kBytes, 'x'));
-    trial.lock_failure = try_lock(file);
+    write_file(file, std::string(kProbeBytes, 'x'));
+    probe.lock_failure = try_lock(file);
   } catch (const UserError& failure) {
-    trial.failure = failure.what();
+    probe.failure = failure.what();
   }
   fs::remove(file, error);
-  trial.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return trial;
+  probe.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return probe;
 }
 
 }  // namespace vlmtrain::io

@@ -9,36 +9,36 @@
 
 namespace vlmtrain::io {
 
-JoinedRecords::JoinedRecords(std::vector<Part> parts) : parts_(std::move(parts)), begins_{0} {
-  begins_.reserve(parts_.size() + 1);
-  for (const Part& part : parts_) begins_.push_back(begins_.back() + part.records->size());
+ConcatRecords::ConcatRecords(std::vector<NamedRecords> parts) : parts_(std::move(parts)), part_starts_{0} {
+  part_starts_.reserve(parts_.size() + 1);
+  for (const NamedRecords& part : parts_) part_starts_.push_back(part_starts_.back() + part.records->size());
 }
 
-Record JoinedRecords::at(int64_t index) const {
-  const size_t part = part_of(index);
-  return named(parts_[part].records->at(index - begins_[part]), part);
+Record ConcatRecords::at(int64_t index) const {
+  const size_t part = find_part(index);
+  return add_part_name(parts_[part].records->at(index - part_starts_[part]), part);
 }
 
-Record JoinedRecords::text_at(int64_t index) const {
-  const size_t part = part_of(index);
-  return named(parts_[part].records->text_at(index - begins_[part]), part);
+Record ConcatRecords::at_without_bytes(int64_t index) const {
+  const size_t part = find_part(index);
+  return add_part_name(parts_[part].records->at_without_bytes(index - part_starts_[part]), part);
 }
 
-std::vector<int64_t> JoinedRecords::blocks() const {
-  std::vector<int64_t> all;
-  bool is_any = false;
+std::vector<int64_t> ConcatRecords::block_starts() const {
+  std::vector<int64_t> starts;
+  bool has_blocks = false;
   for (size_t part = 0; part < parts_.size(); ++part) {
-    const auto blocks = parts_[part].records->blocks();
-    is_any = is_any || !blocks.empty();
-    if (blocks.empty() && begins_[part] < begins_[part + 1]) all.push_back(begins_[part]);
-    for (const int64_t begin : blocks) all.push_back(begins_[part] + begin);
+    const auto block_starts = parts_[part].records->block_starts();
+    has_blocks = has_blocks || !block_starts.empty();
+    if (block_starts.empty() && part_starts_[part] < part_starts_[part + 1]) starts.push_back(part_starts_[part]);
+    for (const int64_t block : block_starts) starts.push_back(part_starts_[part] + block);
   }
-  return is_any ? all : std::vector<int64_t>{};
+  return has_blocks ? starts : std::vector<int64_t>{};
 }
 
-uint64_t JoinedRecords::stamp() const {
+uint64_t ConcatRecords::stamp() const {
   ContentHash hash;
-  for (const Part& part : parts_) {
+  for (const NamedRecords& part : parts_) {
     const uint64_t stamp = part.records->stamp();
     if (stamp == 0) return 0;
     hash.add(stamp);
@@ -46,12 +46,12 @@ uint64_t JoinedRecords::stamp() const {
   return hash.value();
 }
 
-size_t JoinedRecords::part_of(int64_t index) const {
-  return static_cast<size_t>(std::ranges::upper_bound(begins_, index) - begins_.begin()) - 1;
+size_t ConcatRecords::find_part(int64_t index) const {
+  return static_cast<size_t>(std::ranges::upper_bound(part_starts_, index) - part_starts_.begin()) - 1;
 }
 
-Record JoinedRecords::named(Record record, size_t part) const {
-  record.place = fmt::format("{}, {}", parts_[part].name, record.place);
+Record ConcatRecords::add_part_name(Record record, size_t part) const {
+  record.location = fmt::format("{}, {}", parts_[part].name, record.location);
   return record;
 }
 

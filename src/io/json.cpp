@@ -17,7 +17,7 @@ namespace {
 
 // Walks a text without keeping anything but the place of the first error. The DOM parser's exceptions do not carry the
 // place for all kinds of errors (a number overflow has none).
-class FaultFinder : public nlohmann::json_sax<nlohmann::json> {
+class JsonErrorHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
@@ -47,28 +47,29 @@ class FaultFinder : public nlohmann::json_sax<nlohmann::json> {
 
 // Brackets are counted before anything is parsed, so it need not be JSON: only what a parser would take for nesting
 // counts, and it takes no more than this does.
-class NestingScan {
+class NestingScanner {
  public:
-  explicit NestingScan(std::string_view text) {
+  explicit NestingScanner(std::string_view text) {
     for (size_t i = 0; i < text.size(); ++i) {
       switch (text[i]) {
         case '"':
-          i = end_of_string(text, i);
+          i = find_string_end(text, i);
           break;
         case '{':
         case '[':
-          if (open_.size() == kDeepestJson) {
-            too_deep_at_ = i;
+          if (open_containers_.size() == kMaxJsonDepth) {
+            too_deep_offset_ = i;
             return;
           }
-          open_.push_back({text[i] == '{', 1});
+          open_containers_.push_back({text[i] == '{', 1});
           break;
         case '}':
         case ']':
-          if (!open_.empty()) open_.pop_back();
+          if (!open_containers_.empty()) open_containers_.pop_back();
           break;
         case ',':
-          if (!open_.empty() && open_.back().is_object) most_keys_ = std::max(most_keys_, ++open_.back().entries);
+          if (!open_containers_.empty() && open_containers_.back().is_object)
+            max_keys_ = std::max(max_keys_, ++open_containers_.back().num_entries);
           break;
         default:
           break;
@@ -76,30 +77,30 @@ class NestingScan {
     }
   }
 
-  const std::optional<size_t>& too_deep_at() const { return too_deep_at_; }
+  const std::optional<size_t>& too_deep_offset() const { return too_deep_offset_; }
   /// Of one object.
-  size_t most_keys() const { return most_keys_; }
+  size_t max_keys() const { return max_keys_; }
 
  private:
-  static size_t end_of_string(std::string_view text, size_t quote) {
+  static size_t find_string_end(std::string_view text, size_t quote) {
     size_t i = quote + 1;
     while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
     return i;
   }
 
-  struct Open {
+  struct OpenContainer {
     bool is_object;
-    size_t entries;
+    size_t num_entries;
   };
 
-  std::vector<Open> open_;
-  size_t most_keys_ = 0;
-  std::optional<size_t> too_deep_at_;
+  std::vector<OpenContainer> open_containers_;
+  size_t max_keys_ = 0;
+  std::optional<size_t> too_deep_offset_;
 };
 
 // The library's message repeats place and the text read last, which may be megabytes and not UTF-8: only the reason and
 // what was expected are kept.
-std::string reason_of(std::string message) {
+std::string shorten_reason(std::string message) {
   for (const std::string_view prefix_end : {"] ", ": "}) {
     const size_t end = message.find(prefix_end);
     if (end != std::string::npos && (prefix_end == "] " || message.starts_with("parse error"))) {
@@ -111,97 +112,98 @@ std::string reason_of(std::string message) {
     const size_t expected = message.rfind("'; expected ");
     message.erase(last_read, expected == std::string::npos ? std::string::npos : expected + 1 - last_read);
   }
-  return excerpt(message, 200);
+  return make_excerpt(message, 200);
 }
 
-bool starts_character(char byte) {
+bool is_character_start(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
 }
 
-JsonFault fault_at(std::string_view text, size_t offset, std::string reason) {
-  const std::string_view before = text.substr(0, offset);
-  const size_t newline = before.rfind('\n');
-  const std::string_view in_line = newline == std::string_view::npos ? before : before.substr(newline + 1);
-  return {.line = 1 + std::count(before.begin(), before.end(), '\n'),
-          .column = 1 + std::count_if(in_line.begin(), in_line.end(), starts_character),
+JsonError make_json_error(std::string_view text, size_t offset, std::string reason) {
+  const std::string_view prefix = text.substr(0, offset);
+  const size_t newline = prefix.rfind('\n');
+  const std::string_view line_prefix = newline == std::string_view::npos ? prefix : prefix.substr(newline + 1);
+  return {.line = 1 + std::count(prefix.begin(), prefix.end(), '\n'),
+          .column = 1 + std::count_if(line_prefix.begin(), line_prefix.end(), is_character_start),
           .reason = std::move(reason)};
 }
 
-[[noreturn]] void fail(std::string_view text, std::string_view source) {
+[[noreturn]] void fail_invalid_json(std::string_view text, std::string_view source) {
   refuse_lfs_pointer(source, text);
-  if (is_utf16(text)) throw data_error("{} {}", source, kUtf16Remedy);
-  const JsonFault fault = find_json_fault(text);
-  throw data_error("{}: not valid JSON at line {}, column {}: {}", source, fault.line, fault.column, fault.reason);
+  if (is_utf16(text)) throw data_error("{} {}", source, kUtf16Hint);
+  const JsonError error = find_json_error(text);
+  throw data_error("{}: not valid JSON at line {}, column {}: {}", source, error.line, error.column, error.reason);
 }
 
 template <class Json>
 Json parse_shallow(std::string_view text, std::string_view source) {
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) fail(text, source);
+  if (value.is_discarded()) fail_invalid_json(text, source);
   return value;
 }
 
 template <class Json>
-std::string text_of_json(const Json& value, int indent) {
+std::string dump_safely(const Json& value, int indent) {
   const std::string text = value.dump(indent, ' ', false, Json::error_handler_t::replace);
   // Outside of strings JSON is ASCII, so these bytes stand in one, where an escape means the same.
-  std::string safe;
-  safe.reserve(text.size());
+  std::string result;
+  result.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;
     if (byte == 0x7F) {
-      safe += "\\u007f";
+      result += "\\u007f";
     } else if (byte == 0xC2 && next >= 0x80 && next <= 0x9F) {
-      safe += fmt::format("\\u{:04x}", next);
+      result += fmt::format("\\u{:04x}", next);
       ++i;
     } else {
-      safe += text[i];
+      result += text[i];
     }
   }
-  return safe;
+  return result;
 }
 
 }  // namespace
 
-std::string json_reason(const std::exception& error) {
-  return reason_of(error.what());
+std::string describe_json_exception(const std::exception& error) {
+  return shorten_reason(error.what());
 }
 
-JsonFault find_json_fault(std::string_view text) {
-  if (const auto too_deep = NestingScan(text).too_deep_at()) {
-    return fault_at(text, *too_deep, fmt::format("more than {} lists and objects stand in each other", kDeepestJson));
+JsonError find_json_error(std::string_view text) {
+  if (const auto offset = NestingScanner(text).too_deep_offset()) {
+    return make_json_error(text, *offset,
+                           fmt::format("more than {} lists and objects stand in each other", kMaxJsonDepth));
   }
-  FaultFinder finder;
-  nlohmann::json::sax_parse(text, &finder);
-  VLMTRAIN_CHECK(finder.position(), "the text is valid JSON");
+  JsonErrorHandler handler;
+  nlohmann::json::sax_parse(text, &handler);
+  VLMTRAIN_CHECK(handler.position(), "the text is valid JSON");
   // The position counts the bytes read, the wrong one and a byte order mark included.
-  const size_t offset = std::min(std::max<size_t>(*finder.position(), 1) - 1, text.size());
-  return fault_at(text, offset, reason_of(finder.message()));
+  const size_t error_offset = std::min(std::max<size_t>(*handler.position(), 1) - 1, text.size());
+  return make_json_error(text, error_offset, shorten_reason(handler.message()));
 }
 
 bool is_json_too_deep(std::string_view text) {
-  return NestingScan(text).too_deep_at().has_value();
+  return NestingScanner(text).too_deep_offset().has_value();
 }
 
-std::optional<nlohmann::json> json_of(std::string_view text) {
+std::optional<nlohmann::json> try_parse_json(std::string_view text) {
   if (is_json_too_deep(text)) return std::nullopt;
   nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   return value.is_discarded() ? std::nullopt : std::optional(std::move(value));
 }
 
 nlohmann::json parse_json(std::string_view text, std::string_view source) {
-  if (is_json_too_deep(text)) fail(text, source);
+  if (is_json_too_deep(text)) fail_invalid_json(text, source);
   return parse_shallow<nlohmann::json>(text, source);
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source) {
-  constexpr size_t kMostKeys = 50'000;
-  const NestingScan scan(text);
-  if (scan.too_deep_at()) fail(text, source);
-  if (scan.most_keys() > kMostKeys) {
+  constexpr size_t kMaxKeys = 50'000;
+  const NestingScanner scanner(text);
+  if (scanner.too_deep_offset()) fail_invalid_json(text, source);
+  if (scanner.max_keys() > kMaxKeys) {
     throw data_error("{}: an object of {} keys is not what such a file holds; at most {} are read", source,
-                     scan.most_keys(), kMostKeys);
+                     scanner.max_keys(), kMaxKeys);
   }
   return parse_shallow<nlohmann::ordered_json>(text, source);
 }
@@ -214,20 +216,20 @@ nlohmann::ordered_json read_ordered_json(const std::filesystem::path& path) {
   return parse_ordered_json(read_file(path), path.string());
 }
 
-std::string json_text(const nlohmann::json& value, int indent) {
-  return text_of_json(value, indent);
+std::string to_json_string(const nlohmann::json& value, int indent) {
+  return dump_safely(value, indent);
 }
 
-std::string json_text(const nlohmann::ordered_json& value, int indent) {
-  return text_of_json(value, indent);
+std::string to_json_string(const nlohmann::ordered_json& value, int indent) {
+  return dump_safely(value, indent);
 }
 
-std::string json_excerpt(const nlohmann::json& value) {
-  return excerpt(json_text(value));
+std::string make_json_excerpt(const nlohmann::json& value) {
+  return make_excerpt(to_json_string(value));
 }
 
-std::string json_excerpt(const nlohmann::ordered_json& value) {
-  return excerpt(json_text(value));
+std::string make_json_excerpt(const nlohmann::ordered_json& value) {
+  return make_excerpt(to_json_string(value));
 }
 
 namespace detail {
@@ -240,8 +242,8 @@ void fail_missing(std::string_view key, std::string_view source) {
   throw data_error("{}: the key \"{}\" is missing", source, key);
 }
 
-void fail_type(std::string_view key, std::string_view expected, std::string found, std::string_view source) {
-  throw data_error("{}: \"{}\" should be {}, not {}", source, excerpt(key), expected, excerpt(found, 60));
+void fail_type(std::string_view key, std::string_view expected, std::string actual, std::string_view source) {
+  throw data_error("{}: \"{}\" should be {}, not {}", source, make_excerpt(key), expected, make_excerpt(actual, 60));
 }
 
 }  // namespace detail

@@ -11,8 +11,8 @@ namespace vlmtrain::io {
 /// Returns the value of the first of `keys` that is there and not null; null without any.
 inline const nlohmann::json* find_present(const nlohmann::json& object, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
-    const auto found = object.find(key);
-    if (found != object.end() && !found->is_null()) return &*found;
+    const auto it = object.find(key);
+    if (it != object.end() && !it->is_null()) return &*it;
   }
   return nullptr;
 }

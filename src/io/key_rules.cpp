@@ -21,7 +21,7 @@ using enum KeyRule;
 // (`reasoning_content`, `thinking`, `reasoning_details`).
 
 // Of records, turns and blocks.
-constexpr std::array kOfAllTexts = std::to_array<KeyEntry>({
+constexpr std::array kSharedKeys = std::to_array<KeyEntry>({
     {"audio", kAudio},        {"audio_file", kAudio},  {"audio_path", kAudio},   {"audio_paths", kAudio},
     {"audio_url", kAudio},    {"audio_urls", kAudio},  {"audios", kAudio},       {"fps", kFrameRate},
     {"frames", kVideo},       {"image_bytes", kImage}, {"image_file", kImage},   {"image_files", kImage},
@@ -34,9 +34,9 @@ constexpr std::array kOfAllTexts = std::to_array<KeyEntry>({
 });
 
 // Of records and turns.
-constexpr std::array kOfConversations = std::to_array<KeyEntry>({
-    {"function_call", kTool},
-    {"functions", kTool},
+constexpr std::array kRecordAndTurnKeys = std::to_array<KeyEntry>({
+    {"function_call", kTools},
+    {"functions", kTools},
     {"image", kMedia},
     {"image_b64", kImage},
     {"image_base64", kImage},
@@ -47,8 +47,8 @@ constexpr std::array kOfConversations = std::to_array<KeyEntry>({
     {"output_with_loss", kLossMask},
     {"reasoning_content", kReasoning},
     {"system_prompt", kSystemText},
-    {"tool_calls", kTool},
-    {"tools", kTool},
+    {"tool_calls", kTools},
+    {"tools", kTools},
     {"video", kMedia},
     {"video_url", kVideo},
     {"videos", kMedia},
@@ -56,11 +56,11 @@ constexpr std::array kOfConversations = std::to_array<KeyEntry>({
 });
 
 // Of blocks and of objects that stand for media.
-constexpr std::array kOfFiles = std::to_array<KeyEntry>({
-    {"b64", kEncoded},
-    {"base64", kEncoded},
+constexpr std::array kFileKeys = std::to_array<KeyEntry>({
+    {"b64", kBase64},
+    {"base64", kBase64},
     {"bytes", kRead},
-    {"data", kEncoded},
+    {"data", kBase64},
     {"detail", kHarmless, "of the service that the messages were sent to: pixels are those of data.image_max_pixels"},
     {"format", kHarmless, "the file has it"},
     {"height", kHarmless, "the file has it"},
@@ -71,22 +71,22 @@ constexpr std::array kOfFiles = std::to_array<KeyEntry>({
     {"width", kHarmless, "the file has it"},
 });
 
-constexpr std::array kOfRecordsAlone = std::to_array<KeyEntry>({
+constexpr std::array kRecordOnlyKeys = std::to_array<KeyEntry>({
     {"__index_level_0__", kHarmless, "names the record"},
     {"__key__", kHarmless, "names the record"},
     {"__local_path__", kHarmless, "names the record"},
     {"__url__", kHarmless, "names the record"},
     {"_id", kHarmless, "names the record"},
-    {"answer_type", kWord},
+    {"answer_type", kString},
     {"assistant_masks", kLossMask},
     {"author", kHarmless, "where the record is from"},
     {"bbox", kBoxes},
     {"bboxes", kBoxes},
     {"boxes", kBoxes},
-    {"category", kWord},
-    {"chat_template_kwargs", kTemplate},
-    {"chosen", kChosen},
-    {"chosen_response", kChosen},
+    {"category", kString},
+    {"chat_template_kwargs", kTemplateArguments},
+    {"chosen", kChosenAnswer},
+    {"chosen_response", kChosenAnswer},
     {"completion_mask", kLossMask},
     {"conversations", kTurns},
     {"created_at", kHarmless, "where the record is from"},
@@ -102,8 +102,8 @@ constexpr std::array kOfRecordsAlone = std::to_array<KeyEntry>({
     {"image_size", kHarmless, "sizes, which are measured"},
     {"image_width", kHarmless, "sizes, which are measured"},
     {"index", kHarmless, "names the record"},
-    {"kind", kWord},
-    {"kto_tag", kDesirable},
+    {"kind", kString},
+    {"kto_tag", kPreferenceLabel},
     {"lang", kHarmless, "where the record is from"},
     {"language", kHarmless, "where the record is from"},
     {"learn", kSampleWeight},
@@ -133,8 +133,8 @@ constexpr std::array kOfRecordsAlone = std::to_array<KeyEntry>({
     {"system", kRead},
     {"system_instruction", kSystemText},
     {"system_message", kSystemText},
-    {"task", kName},
-    {"task_type", kName},
+    {"task", kStringOrNumber},
+    {"task_type", kStringOrNumber},
     {"timestamp", kHarmless, "where the record is from"},
     {"token_count", kHarmless, "sizes, which are measured"},
     {"train", kSampleWeight},
@@ -145,12 +145,12 @@ constexpr std::array kOfRecordsAlone = std::to_array<KeyEntry>({
     {"uuid", kHarmless, "names the record"},
     {"version", kHarmless, "where the record is from"},
     {"video_fps", kFrameRate},
-    {"volume", kAmount},
+    {"volume", kNonNumeric},
     {"weight", kSampleWeight},
     {"width", kHarmless, "sizes, which are measured"},
 });
 
-constexpr std::array kOfTurnsAlone = std::to_array<KeyEntry>({
+constexpr std::array kTurnOnlyKeys = std::to_array<KeyEntry>({
     {"calculate_loss", kLossMask},
     {"compute_loss", kLossMask},
     {"content", kRead},
@@ -158,24 +158,24 @@ constexpr std::array kOfTurnsAlone = std::to_array<KeyEntry>({
     {"from", kRead},
     {"has_loss", kLossMask},
     {"id", kHarmless, "names the turn"},
-    {"ignore", kLossMaskOff},
-    {"ignore_loss", kLossMaskOff},
+    {"ignore", kInverseLossMask},
+    {"ignore_loss", kInverseLossMask},
     {"index", kHarmless, "names the turn"},
     {"is_label", kLossMask},
-    {"is_masked", kLossMaskOff},
+    {"is_masked", kInverseLossMask},
     {"is_train", kLossMask},
     {"label_mask", kLossMask},
     {"learn", kLossMask},
     {"learnable", kLossMask},
     {"loss", kLossMask},
-    {"mask", kLossMaskOff},
-    {"mask_loss", kLossMaskOff},
-    {"masked", kLossMaskOff},
+    {"mask", kInverseLossMask},
+    {"mask_loss", kInverseLossMask},
+    {"masked", kInverseLossMask},
     {"message_id", kHarmless, "names the turn"},
-    {"no_loss", kLossMaskOff},
+    {"no_loss", kInverseLossMask},
     {"reasoning_details", kReasoning},
     {"role", kRead},
-    {"skip_loss", kLossMaskOff},
+    {"skip_loss", kInverseLossMask},
     {"source", kHarmless, "where the turn is from"},
     {"supervised", kLossMask},
     {"system", kSystemText},
@@ -184,9 +184,9 @@ constexpr std::array kOfTurnsAlone = std::to_array<KeyEntry>({
     {"thoughts", kReasoning},
     {"timestamp", kHarmless, "names the turn"},
     {"to_train", kLossMask},
-    {"tool_call", kTool},
-    {"tool_call_id", kTool},
-    {"tool_responses", kTool},
+    {"tool_call", kTools},
+    {"tool_call_id", kTools},
+    {"tool_responses", kTools},
     {"train", kLossMask},
     {"train_detail", kLossMask},
     {"train_details", kLossMask},
@@ -196,7 +196,7 @@ constexpr std::array kOfTurnsAlone = std::to_array<KeyEntry>({
     {"training_detail", kLossMask},
     {"training_details", kLossMask},
     {"turn_id", kHarmless, "names the turn"},
-    {"untrainable", kLossMaskOff},
+    {"untrainable", kInverseLossMask},
     {"use_loss", kLossMask},
     {"value", kRead},
     {"volume", kMedia},
@@ -204,28 +204,28 @@ constexpr std::array kOfTurnsAlone = std::to_array<KeyEntry>({
     {"with_loss", kLossMask},
 });
 
-constexpr std::array kOfBlocksAlone = std::to_array<KeyEntry>({
+constexpr std::array kBlockOnlyKeys = std::to_array<KeyEntry>({
     {"cache_control", kHarmless, "of the service that the messages were sent to"},
-    {"caption", kText},
-    {"content", kText},
+    {"caption", kBlockText},
+    {"content", kBlockText},
     {"id", kHarmless, "names the block"},
     {"image", kRead},
-    {"image_b64", kEncoded},
-    {"image_base64", kEncoded},
+    {"image_b64", kBase64},
+    {"image_base64", kBase64},
     {"image_url", kRead},
     {"images", kImage},
     {"index", kRead},
     {"input_audio", kAudio},
     {"loss", kLossMask},
     {"sample_fps", kFrameRate},
-    {"source", kEncoded},
+    {"source", kBase64},
     {"text", kRead},
     {"train", kLossMask},
     {"type", kRead},
-    {"value", kText},
+    {"value", kBlockText},
     {"video", kRead},
-    {"video_end", kSegment},
-    {"video_start", kSegment},
+    {"video_end", kVideoSegment},
+    {"video_start", kVideoSegment},
     {"video_url", kRead},
     {"videos", kVideo},
     {"volume", kRead},
@@ -233,7 +233,7 @@ constexpr std::array kOfBlocksAlone = std::to_array<KeyEntry>({
     {"weight", kLossMask},
 });
 
-constexpr std::array kOfMediaAlone = std::to_array<KeyEntry>({
+constexpr std::array kMediaOnlyKeys = std::to_array<KeyEntry>({
     {"id", kHarmless, "names the file"},
     {"mode", kHarmless, "the file has it"},
     {"size", kHarmless, "the file has it"},
@@ -241,51 +241,51 @@ constexpr std::array kOfMediaAlone = std::to_array<KeyEntry>({
 
 }  // namespace key_tables
 
-using Rules = std::unordered_map<std::string_view, KeyRule>;
-using Keys = std::vector<KeyEntry>;
+using RuleMap = std::unordered_map<std::string_view, KeyRule>;
+using KeyList = std::vector<KeyEntry>;
 
-Keys joined(std::initializer_list<std::span<const KeyEntry>> tables) {
-  Keys keys;
+KeyList merge_tables(std::initializer_list<std::span<const KeyEntry>> tables) {
+  KeyList keys;
   for (const auto& table : tables) keys.insert(keys.end(), table.begin(), table.end());
   std::ranges::sort(keys, {}, &KeyEntry::name);
   return keys;
 }
 
-Keys keys_of(KeyPlace place) {
+KeyList make_keys(KeyScope scope) {
   using namespace key_tables;
-  switch (place) {
-    case KeyPlace::kRecord:
-      return joined({kOfAllTexts, kOfConversations, kOfRecordsAlone});
-    case KeyPlace::kTurn:
-      return joined({kOfAllTexts, kOfConversations, kOfTurnsAlone});
-    case KeyPlace::kBlock:
-      return joined({kOfAllTexts, kOfFiles, kOfBlocksAlone});
-    case KeyPlace::kMedium:
-      return joined({kOfFiles, kOfMediaAlone});
+  switch (scope) {
+    case KeyScope::kRecord:
+      return merge_tables({kSharedKeys, kRecordAndTurnKeys, kRecordOnlyKeys});
+    case KeyScope::kTurn:
+      return merge_tables({kSharedKeys, kRecordAndTurnKeys, kTurnOnlyKeys});
+    case KeyScope::kBlock:
+      return merge_tables({kSharedKeys, kFileKeys, kBlockOnlyKeys});
+    case KeyScope::kMediaObject:
+      return merge_tables({kFileKeys, kMediaOnlyKeys});
   }
   throw InternalError("unknown place of a key");
 }
 
-Rules rules_of(KeyPlace place) {
-  Rules rules;
-  for (const KeyEntry& key : known_keys(place)) rules.emplace(key.name, key.rule);
+RuleMap make_rules(KeyScope scope) {
+  RuleMap rules;
+  for (const KeyEntry& key : get_known_keys(scope)) rules.emplace(key.name, key.rule);
   return rules;
 }
 
 }  // namespace
 
-std::span<const KeyEntry> known_keys(KeyPlace place) {
-  static const std::array<Keys, 4> kKeys{keys_of(KeyPlace::kRecord), keys_of(KeyPlace::kTurn),
-                                         keys_of(KeyPlace::kBlock), keys_of(KeyPlace::kMedium)};
-  return kKeys.at(static_cast<size_t>(place));
+std::span<const KeyEntry> get_known_keys(KeyScope scope) {
+  static const std::array<KeyList, 4> known_keys{make_keys(KeyScope::kRecord), make_keys(KeyScope::kTurn),
+                                                 make_keys(KeyScope::kBlock), make_keys(KeyScope::kMediaObject)};
+  return known_keys.at(static_cast<size_t>(scope));
 }
 
-KeyRule rule_of_key(KeyPlace place, std::string_view name) {
-  static const std::array<Rules, 4> kRules{rules_of(KeyPlace::kRecord), rules_of(KeyPlace::kTurn),
-                                           rules_of(KeyPlace::kBlock), rules_of(KeyPlace::kMedium)};
-  const Rules& rules = kRules[static_cast<size_t>(place)];
-  const auto found = rules.find(name);
-  return found == rules.end() ? KeyRule::kUnknown : found->second;
+KeyRule get_key_rule(KeyScope scope, std::string_view name) {
+  static const std::array<RuleMap, 4> rule_maps{make_rules(KeyScope::kRecord), make_rules(KeyScope::kTurn),
+                                                make_rules(KeyScope::kBlock), make_rules(KeyScope::kMediaObject)};
+  const RuleMap& rules = rule_maps[static_cast<size_t>(scope)];
+  const auto it = rules.find(name);
+  return it == rules.end() ? KeyRule::kUnknown : it->second;
 }
 
 }  // namespace vlmtrain::io

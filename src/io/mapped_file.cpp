@@ -18,7 +18,7 @@ namespace vlmtrain::io {
 MappedFile::MappedFile(const std::filesystem::path& path) : MappedFile(path, 0, std::numeric_limits<size_t>::max()) {}
 
 MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t bytes) {
-  if (const auto kind = kind_if_no_file(path); !kind.empty()) {
+  if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
     throw data_error("{} is {}; a file is wanted here", path.string(), kind);
   }
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -32,12 +32,12 @@ MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t 
     error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
   }
   file_bytes_ = static_cast<size_t>(status.st_size);
-  skipped_ = offset % static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  padding_bytes_ = offset % static_cast<size_t>(sysconf(_SC_PAGESIZE));
   if (error == 0) size_ = offset < file_bytes_ ? std::min(bytes, file_bytes_ - offset) : 0;
   if (size_ > 0) {
     // Without MAP_NORESERVE a private writable mapping larger than the memory is refused.
-    mapping = mmap(nullptr, skipped_ + size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor,
-                   static_cast<off_t>(offset - skipped_));
+    mapping = mmap(nullptr, padding_bytes_ + size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor,
+                   static_cast<off_t>(offset - padding_bytes_));
     error = mapping == MAP_FAILED ? errno : 0;
   }
   close(descriptor);
@@ -45,19 +45,19 @@ MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t 
     throw read_error(path, error);
   }
   data_ = static_cast<std::byte*>(mapping);
-  if (data_ == nullptr) skipped_ = 0;
+  if (data_ == nullptr) padding_bytes_ = 0;
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) {
-    munmap(data_, skipped_ + size_);
+    munmap(data_, padding_bytes_ + size_);
   }
 }
 
 void MappedFile::release(size_t offset, size_t bytes) const {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t first = (skipped_ + offset + page - 1) / page * page;
-  const size_t end = (skipped_ + offset + bytes) / page * page;
+  const size_t first = (padding_bytes_ + offset + page - 1) / page * page;
+  const size_t end = (padding_bytes_ + offset + bytes) / page * page;
   if (first < end) madvise(data_ + first, end - first, MADV_DONTNEED);
 }
 

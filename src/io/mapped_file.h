@@ -17,7 +17,7 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
-  std::byte* data() const { return data_ + skipped_; }
+  std::byte* data() const { return data_ + padding_bytes_; }
   size_t size() const { return size_; }
   /// Gives back the memory of the pages that lie wholly within these bytes: what was written there is lost.
   void release(size_t offset, size_t bytes) const;
@@ -27,7 +27,7 @@ class MappedFile {
 
  private:
   std::byte* data_ = nullptr;  // of the mapping, which begins at a page
-  size_t skipped_ = 0;         // of it, before the bytes that were asked for
+  size_t padding_bytes_ = 0;   // of it, before the bytes that were asked for
   size_t size_ = 0;
   size_t file_bytes_ = 0;
 };

@@ -5,17 +5,17 @@
 
 namespace vlmtrain::io {
 
-std::vector<Mark> find_marks(const Turn& turn) {
-  static_assert(kImageMark.size() == kVideoMark.size());
+std::vector<MediaPlaceholder> find_placeholders(const Turn& turn) {
+  static_assert(kImagePlaceholder.size() == kVideoPlaceholder.size());
   const std::string_view text = turn.text;
-  std::vector<Mark> marks;
-  for (size_t at = text.find('<'); at != std::string_view::npos; at = text.find('<', at + 1)) {
-    const std::string_view here = text.substr(at, kImageMark.size());
-    const bool is_mark = here == kImageMark || here == kVideoMark;
-    if (!is_mark || std::ranges::binary_search(turn.literal_marks, at)) continue;
-    marks.push_back({.begin = at, .is_video = here == kVideoMark});
+  std::vector<MediaPlaceholder> placeholders;
+  for (size_t pos = text.find('<'); pos != std::string_view::npos; pos = text.find('<', pos + 1)) {
+    const std::string_view candidate = text.substr(pos, kImagePlaceholder.size());
+    const bool is_placeholder = candidate == kImagePlaceholder || candidate == kVideoPlaceholder;
+    if (!is_placeholder || std::ranges::binary_search(turn.literal_placeholders, pos)) continue;
+    placeholders.push_back({.begin = pos, .is_video = candidate == kVideoPlaceholder});
   }
-  return marks;
+  return placeholders;
 }
 
 }  // namespace vlmtrain::io

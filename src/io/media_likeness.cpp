@@ -13,61 +13,59 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array kImageEndings =
+constexpr std::array kImageExtensions =
     std::to_array<std::string_view>({".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
                                      ".avif", ".heic", ".heif", ".ppm", ".pgm", ".nii", ".nii.gz", ".dcm"});
-constexpr std::array kVideoEndings =
+constexpr std::array kVideoExtensions =
     std::to_array<std::string_view>({".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv"});
-constexpr std::array kAudioEndings =
+constexpr std::array kAudioExtensions =
     std::to_array<std::string_view>({".wav", ".mp3", ".flac", ".ogg", ".m4a", ".opus", ".aac"});
-constexpr size_t kLongestEnding = 7;
+constexpr size_t kMaxExtensionLength = 7;
 
-bool ends_like(std::string_view path, std::span<const std::string_view> endings) {
-  std::string end(path.substr(path.size() - std::min(path.size(), kLongestEnding)));
-  std::ranges::transform(end, end.begin(), [](char letter) {
-    return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
-  });
-  return std::ranges::any_of(endings, [&](std::string_view ending) { return end.ends_with(ending); });
+bool has_extension(std::string_view path, std::span<const std::string_view> extensions) {
+  std::string suffix(path.substr(path.size() - std::min(path.size(), kMaxExtensionLength)));
+  std::ranges::transform(suffix, suffix.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return std::ranges::any_of(extensions, [&](std::string_view extension) { return suffix.ends_with(extension); });
 }
 
-MediaLikeness likeness_of_path(std::string_view path) {
-  constexpr size_t kLongestPath = 4096;
-  if (path.starts_with("data:image/")) return MediaLikeness::kImage;
-  if (path.starts_with("data:video/")) return MediaLikeness::kVideo;
-  const bool is_of_the_web = path.starts_with("http://") || path.starts_with("https://");
+MediaClass classify_path(std::string_view path) {
+  constexpr size_t kMaxPathLength = 4096;
+  if (path.starts_with("data:image/")) return MediaClass::kImage;
+  if (path.starts_with("data:video/")) return MediaClass::kVideo;
+  const bool is_url = path.starts_with("http://") || path.starts_with("https://");
   const bool is_text =
-      path.size() > kLongestPath || path.find('\n') != std::string_view::npos ||
-      (path.find_first_of(kWhiteSpace) != std::string_view::npos && path.find('/') == std::string_view::npos);
-  if (is_of_the_web || is_text) return MediaLikeness::kNone;
-  if (ends_like(path, kImageEndings)) return MediaLikeness::kImage;
-  return ends_like(path, kVideoEndings) ? MediaLikeness::kVideo : MediaLikeness::kNone;
+      path.size() > kMaxPathLength || path.find('\n') != std::string_view::npos ||
+      (path.find_first_of(kJsonWhitespace) != std::string_view::npos && path.find('/') == std::string_view::npos);
+  if (is_url || is_text) return MediaClass::kNone;
+  if (has_extension(path, kImageExtensions)) return MediaClass::kImage;
+  return has_extension(path, kVideoExtensions) ? MediaClass::kVideo : MediaClass::kNone;
 }
 
-bool begins_like_an_image(const json::binary_t& bytes) {
-  constexpr size_t kLongestMagic = 12;
-  const std::string begin(bytes.begin(),
-                          bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kLongestMagic)));
-  return begin.starts_with("\xff\xd8\xff") || begin.starts_with("\x89PNG") || begin.starts_with("GIF8") ||
-         begin.starts_with("BM") || (begin.starts_with("RIFF") && begin.ends_with("WEBP"));
+bool has_image_signature(const json::binary_t& bytes) {
+  constexpr size_t kSignatureBytes = 12;
+  const std::string signature(bytes.begin(),
+                              bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kSignatureBytes)));
+  return signature.starts_with("\xff\xd8\xff") || signature.starts_with("\x89PNG") || signature.starts_with("GIF8") ||
+         signature.starts_with("BM") || (signature.starts_with("RIFF") && signature.ends_with("WEBP"));
 }
 
-MediaLikeness likeness_of_object(const json& value) {
+MediaClass classify_object(const json& value) {
   const auto path = value.find("path");
   const auto bytes = value.find("bytes");
   const bool has_path = path != value.end() && path->is_string();
   const bool has_bytes = bytes != value.end() && bytes->is_binary();
-  const MediaLikeness by_path = has_path ? likeness_of_path(path->get_ref<const std::string&>()) : MediaLikeness::kNone;
-  if (by_path != MediaLikeness::kNone || !has_bytes) return by_path;
-  if (has_path && ends_like(path->get_ref<const std::string&>(), kAudioEndings)) return MediaLikeness::kNone;
+  const MediaClass path_class = has_path ? classify_path(path->get_ref<const std::string&>()) : MediaClass::kNone;
+  if (path_class != MediaClass::kNone || !has_bytes) return path_class;
+  if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return MediaClass::kNone;
   // Records are also read without the bytes of their media, which are empty then.
-  return path != value.end() || begins_like_an_image(bytes->get_binary()) ? MediaLikeness::kImage
-                                                                          : MediaLikeness::kNone;
+  return path != value.end() || has_image_signature(bytes->get_binary()) ? MediaClass::kImage : MediaClass::kNone;
 }
 
 }  // namespace
 
-bool is_named_like_a_video(std::string_view path) {
-  return ends_like(path, kVideoEndings);
+bool has_video_extension(std::string_view path) {
+  return has_extension(path, kVideoExtensions);
 }
 
 bool is_blank(const json& value) {
@@ -76,15 +74,15 @@ bool is_blank(const json& value) {
   return std::ranges::all_of(value, is_blank);
 }
 
-MediaLikeness find_media_likeness(const json& value) {
-  if (value.is_string()) return likeness_of_path(value.get_ref<const std::string&>());
+MediaClass classify_media(const json& value) {
+  if (value.is_string()) return classify_path(value.get_ref<const std::string&>());
   if (value.is_binary()) {
-    return begins_like_an_image(value.get_binary()) ? MediaLikeness::kImage : MediaLikeness::kNone;
+    return has_image_signature(value.get_binary()) ? MediaClass::kImage : MediaClass::kNone;
   }
-  if (value.is_object()) return likeness_of_object(value);
-  if (!value.is_array()) return MediaLikeness::kNone;
+  if (value.is_object()) return classify_object(value);
+  if (!value.is_array()) return MediaClass::kNone;
   const auto first = std::ranges::find_if(value, [](const json& entry) { return !is_blank(entry); });
-  return first == value.end() ? MediaLikeness::kNone : find_media_likeness(*first);
+  return first == value.end() ? MediaClass::kNone : classify_media(*first);
 }
 
 }  // namespace vlmtrain::io

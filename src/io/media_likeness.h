@@ -7,15 +7,15 @@
 
 namespace vlmtrain::io {
 
-enum class MediaLikeness : uint8_t { kNone, kImage, kVideo };
+enum class MediaClass : uint8_t { kNone, kImage, kVideo };
 
 /// Returns what a value plainly is: a local path with the ending of an image or a video, a "data:" address of one,
 /// bytes that begin as an image does, an object {"bytes", "path"} as Hugging Face's data sets have it, or a list of
 /// these. Addresses of the web are kNone: they are mostly where a record is from.
-MediaLikeness find_media_likeness(const nlohmann::json& value);
+MediaClass classify_media(const nlohmann::json& value);
 
 /// Returns true for a path with the ending of a video file.
-bool is_named_like_a_video(std::string_view path);
+bool has_video_extension(std::string_view path);
 
 /// Returns true for values that have no content at any depth: null, "", lists and objects of such values. Table formats
 /// fill missing fields with them.

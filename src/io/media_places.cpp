@@ -16,273 +16,277 @@ namespace {
 using nlohmann::json;
 
 /// By its name, or by its first bytes: JPEG, PNG or WebP.
-bool is_picture(const json& value) {
-  const auto medium = medium_of(value);
-  if (!medium) return false;
-  if (medium->bytes) {
-    const std::string_view begin = std::string_view(*medium->bytes).substr(0, 12);
-    return begin.starts_with("\xff\xd8\xff") || begin.starts_with("\x89PNG") ||
-           (begin.starts_with("RIFF") && begin.ends_with("WEBP"));
+bool is_image(const json& value) {
+  const auto media_ref = parse_media_ref(value);
+  if (!media_ref) return false;
+  if (media_ref->bytes) {
+    const std::string_view prefix = std::string_view(*media_ref->bytes).substr(0, 12);
+    return prefix.starts_with("\xff\xd8\xff") || prefix.starts_with("\x89PNG") ||
+           (prefix.starts_with("RIFF") && prefix.ends_with("WEBP"));
   }
-  return is_named_like_a_picture(medium->path);
+  return has_image_extension(media_ref->path);
 }
 
-Medium listed_medium(const json& value, size_t number, const MediaKind& kind) {
-  if (value.is_array()) return medium_of_frames(value, fmt::format("{} {}", kind.word, number), kind);
-  auto medium = medium_of(value);
-  if (!medium) throw data_error("{} {} is not a path", kind.word, number);
-  return *std::move(medium);
+MediaRef parse_listed_item(const json& value, size_t number, const MediaKind& kind) {
+  if (value.is_array()) return parse_frame_list(value, fmt::format("{} {}", kind.name, number), kind);
+  auto media_ref = parse_media_ref(value);
+  if (!media_ref) throw data_error("{} {} is not a path", kind.name, number);
+  return *std::move(media_ref);
 }
 
 // "video": ["0.jpg", "1.jpg"] is one video; two are "videos": [["0.jpg"], ["1.jpg"]].
-bool are_frames(const json& value, const MediaKind& kind, bool is_one) {
-  return kind.word == kVideos.word && is_one && value.is_array() && !value.empty() &&
-         std::ranges::all_of(value, is_picture);
+bool is_frame_list(const json& value, const MediaKind& kind, bool is_singular_key) {
+  return kind.name == kVideos.name && is_singular_key && value.is_array() && !value.empty() &&
+         std::ranges::all_of(value, is_image);
 }
 
-void add_media(const json& value, const MediaKind& kind, bool is_one, std::vector<Medium>& media) {
-  if (!value.is_array() || are_frames(value, kind, is_one)) {
-    media.push_back(listed_medium(value, media.size() + 1, kind));
+void append_media(const json& value, const MediaKind& kind, bool is_singular_key, std::vector<MediaRef>& media) {
+  if (!value.is_array() || is_frame_list(value, kind, is_singular_key)) {
+    media.push_back(parse_listed_item(value, media.size() + 1, kind));
     return;
   }
   media.reserve(media.size() + value.size());
   for (const json& item : value) {
-    if (!is_blank(item)) media.push_back(listed_medium(item, media.size() + 1, kind));
+    if (!is_blank(item)) media.push_back(parse_listed_item(item, media.size() + 1, kind));
   }
 }
 
-bool is_same(const Medium& one, const Medium& other) {
-  const bool has_same_bytes = one.bytes == other.bytes || (one.bytes && other.bytes && *one.bytes == *other.bytes);
-  return one.path == other.path && has_same_bytes && std::ranges::equal(one.frames, other.frames, is_same);
+bool is_same_media(const MediaRef& a, const MediaRef& b) {
+  const bool has_same_bytes = a.bytes == b.bytes || (a.bytes && b.bytes && *a.bytes == *b.bytes);
+  return a.path == b.path && has_same_bytes && std::ranges::equal(a.frames, b.frames, is_same_media);
 }
 
 /// Whether other words precede and follow a mark on its line.
-bool stands_between_words(std::string_view text, size_t begin) {
-  const size_t line = text.rfind('\n', begin) + 1;  // npos + 1 is 0
-  const std::string_view before = text.substr(line, begin - line);
-  const std::string_view after = text.substr(begin + kImageMark.size());
-  const std::string_view rest = after.substr(0, after.find('\n'));
-  return before.find_first_not_of(kWhiteSpace) != std::string_view::npos &&
-         rest.find_first_not_of(kWhiteSpace) != std::string_view::npos;
+bool is_inside_sentence(std::string_view text, size_t begin) {
+  const size_t line_start = text.rfind('\n', begin) + 1;  // npos + 1 is 0
+  const std::string_view before = text.substr(line_start, begin - line_start);
+  const std::string_view after = text.substr(begin + kImagePlaceholder.size());
+  const std::string_view line_rest = after.substr(0, after.find('\n'));
+  return before.find_first_not_of(kJsonWhitespace) != std::string_view::npos &&
+         line_rest.find_first_not_of(kJsonWhitespace) != std::string_view::npos;
 }
 
-std::string local_path(std::string file, size_t number, const MediaKind& kind) {
+std::string to_local_path(std::string file, size_t number, const MediaKind& kind) {
   // The system would open what stands before it.
-  if (file.find('\0') != std::string::npos) throw data_error("{} {} has a NUL in its path", kind.word, number);
+  if (file.find('\0') != std::string::npos) throw data_error("{} {} has a NUL in its path", kind.name, number);
   constexpr std::string_view kFileScheme = "file://";
   if (file.starts_with(kFileScheme)) {
     return file.substr(kFileScheme.size());
   }
   for (const std::string_view scheme : {"http://", "https://", "data:"}) {
     if (file.starts_with(scheme)) {
-      throw data_error("{} {} is a {}... address, only files are read: save the {} and give its path", kind.word,
-                       number, scheme, kind.word);
+      throw data_error("{} {} is a {}... address, only files are read: save the {} and give its path", kind.name,
+                       number, scheme, kind.name);
     }
   }
   return file;
 }
 
-bool leads_out_of(const std::filesystem::path& root, const std::filesystem::path& file) {
+bool is_outside_root(const std::filesystem::path& root, const std::filesystem::path& file) {
   std::error_code error;
   auto folder = std::filesystem::weakly_canonical(root.empty() ? "." : root, error);
   if (!folder.has_filename()) folder = folder.parent_path();
-  const auto place = std::filesystem::weakly_canonical(file, error);
-  return error || std::ranges::mismatch(folder, place).in1 != folder.end();
+  const auto resolved = std::filesystem::weakly_canonical(file, error);
+  return error || std::ranges::mismatch(folder, resolved).in1 != folder.end();
 }
 
 }  // namespace
 
-Medium placed(const Medium& medium, size_t number, const MediaRoot& root, const MediaKind& kind) {
-  if (!medium.frames.empty()) {
-    Medium video;
-    video.frames.reserve(medium.frames.size());
-    for (const Medium& frame : medium.frames) {
-      video.frames.push_back(placed(frame, number, root, kind));
+MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const ImageRoot& root, const MediaKind& kind) {
+  if (!media_ref.frames.empty()) {
+    MediaRef video;
+    video.frames.reserve(media_ref.frames.size());
+    for (const MediaRef& frame : media_ref.frames) {
+      video.frames.push_back(resolve_media_path(frame, number, root, kind));
       if (frame.bytes && frame.path.empty()) video.frames.back().path += fmt::format(", frame {}", video.frames.size());
     }
     video.path = video.frames.front().path;
-    video.fps = medium.fps;
+    video.fps = media_ref.fps;
     return video;
   }
-  if (medium.bytes) {
-    Medium named = medium;
-    if (named.path.empty()) named.path = fmt::format("{} {}", kind.word, number);
-    return named;
+  if (media_ref.bytes) {
+    MediaRef result = media_ref;
+    if (result.path.empty()) result.path = fmt::format("{} {}", kind.name, number);
+    return result;
   }
-  Medium file = medium;
-  file.path = (root.folder / local_path(medium.path, number, kind)).string();
-  if (root.is_left_never && leads_out_of(root.folder, file.path)) {
+  MediaRef file = media_ref;
+  file.path = (root.folder / to_local_path(media_ref.path, number, kind)).string();
+  if (root.is_enforced && is_outside_root(root.folder, file.path)) {
     throw data_error("{} {} lies outside of the folder of images, {}, which data.outside_image_root=refuse forbids: {}",
-                     kind.word, number, root.folder.string(), excerpt(file.path));
+                     kind.name, number, root.folder.string(), make_excerpt(file.path));
   }
   return file;
 }
 
-std::optional<Medium> medium_of(const json& value) {
+std::optional<MediaRef> parse_media_ref(const json& value) {
   if (value.is_string()) {
     const auto& path = value.get_ref<const std::string&>();
-    return path.empty() ? std::nullopt : std::optional<Medium>(path);
+    return path.empty() ? std::nullopt : std::optional<MediaRef>(path);
   }
   if (value.is_binary()) {
     const auto& bytes = value.get_binary();
-    Medium medium;
-    medium.bytes = is_row_value(value, RowValue::kDroppedBytes)
-                       ? dropped_bytes()
-                       : std::make_shared<const std::string>(bytes.begin(), bytes.end());
-    return medium;
+    MediaRef media_ref;
+    media_ref.bytes = is_special_cell(value, SpecialCell::kOmittedBytes)
+                          ? omitted_bytes()
+                          : std::make_shared<const std::string>(bytes.begin(), bytes.end());
+    return media_ref;
   }
   if (!value.is_object()) return std::nullopt;
   const auto path = value.find("path");
   const auto bytes = value.find("bytes");
   const bool is_named = path != value.end() && path->is_string();
-  if (bytes == value.end() || !bytes->is_binary()) return is_named ? medium_of(*path) : std::nullopt;
-  std::optional<Medium> medium = medium_of(*bytes);
-  if (is_named) medium->path = path->get<std::string>();
-  return medium;
+  if (bytes == value.end() || !bytes->is_binary()) return is_named ? parse_media_ref(*path) : std::nullopt;
+  std::optional<MediaRef> media_ref = parse_media_ref(*bytes);
+  if (is_named) media_ref->path = path->get<std::string>();
+  return media_ref;
 }
 
-Medium medium_of_frames(const json& list, const std::string& name, const MediaKind& kind) {
-  if (kind.word != kVideos.word) {
+MediaRef parse_frame_list(const json& list, const std::string& name, const MediaKind& kind) {
+  if (kind.name != kVideos.name) {
     throw data_error("{} is a list: give each {} an entry of its own, and frames of a video under \"videos\"", name,
-                     kind.word);
+                     kind.name);
   }
   if (list.empty()) throw data_error("{} is a list of no frames", name);
-  Medium video;
+  MediaRef video;
   video.frames.reserve(list.size());
   for (const json& item : list) {
-    auto frame = medium_of(item);
+    auto frame = parse_media_ref(item);
     if (!frame) throw data_error("frame {} of {} is not a path", video.frames.size() + 1, name);
     video.frames.push_back(*std::move(frame));
   }
   return video;
 }
 
-std::vector<Medium> listed_media(const json& record, const MediaKind& kind) {
-  std::vector<Medium> media;
-  const json* used = nullptr;
+std::vector<MediaRef> parse_listed_media(const json& record, const MediaKind& kind) {
+  std::vector<MediaRef> media;
+  const json* first_value = nullptr;
   for (const char* key : kind.keys) {
-    const auto found = record.find(key);
-    if (found == record.end() || is_blank(*found)) continue;
-    std::vector<Medium> here;
-    add_media(*found, kind, key == kind.keys[0], here);
-    if (used != nullptr && !std::ranges::equal(media, here, is_same)) {
+    const auto it = record.find(key);
+    if (it == record.end() || is_blank(*it)) continue;
+    std::vector<MediaRef> key_media;
+    append_media(*it, kind, key == kind.keys[0], key_media);
+    if (first_value != nullptr && !std::ranges::equal(media, key_media, is_same_media)) {
       throw data_error("has both \"{}\" and \"{}\": keep one", kind.keys[0], kind.keys[1]);
     }
-    used = &*found;
-    media = std::move(here);
+    first_value = &*it;
+    media = std::move(key_media);
   }
   return media;
 }
 
 size_t count_listed_media(const json& record, const MediaKind& kind) {
   for (const char* key : kind.keys) {
-    const auto found = record.find(key);
-    if (found == record.end() || is_blank(*found)) continue;
-    if (!found->is_array() || are_frames(*found, kind, key == kind.keys[0])) return 1;
-    return static_cast<size_t>(std::ranges::count_if(*found, [](const json& entry) { return !is_blank(entry); }));
+    const auto it = record.find(key);
+    if (it == record.end() || is_blank(*it)) continue;
+    if (!it->is_array() || is_frame_list(*it, kind, key == kind.keys[0])) return 1;
+    return static_cast<size_t>(std::ranges::count_if(*it, [](const json& entry) { return !is_blank(entry); }));
   }
   return 0;
 }
 
-size_t count_marks(std::string_view text, std::string_view mark) {
-  size_t marks = 0;
-  for (size_t at = text.find(mark); at != std::string_view::npos; at = text.find(mark, at + mark.size())) ++marks;
-  return marks;
+size_t count_placeholders(std::string_view text, std::string_view placeholder) {
+  size_t count = 0;
+  for (size_t pos = text.find(placeholder); pos != std::string_view::npos;
+       pos = text.find(placeholder, pos + placeholder.size()))
+    ++count;
+  return count;
 }
 
-void MediaPlaces::add_marks_in(std::string_view text, size_t turn, size_t begin) {
-  for (size_t at = text.find(kind_->mark); at != std::string_view::npos;
-       at = text.find(kind_->mark, at + kind_->mark.size())) {
-    places_.push_back({.own = {}, .mark = TextMark{.turn = turn, .begin = begin + at}});
+void MediaSlots::add_text_placeholders(std::string_view text, size_t turn, size_t begin) {
+  for (size_t pos = text.find(kind_->placeholder); pos != std::string_view::npos;
+       pos = text.find(kind_->placeholder, pos + kind_->placeholder.size())) {
+    slots_.push_back({.media = {}, .placeholder = TextPlaceholder{.turn = turn, .begin = begin + pos}});
   }
 }
 
-size_t MediaPlaces::give(std::vector<Medium> own, size_t first, size_t turn) {
-  if (own.empty()) return 0;
-  std::vector<Place*> waiting;
-  for (size_t i = first; i < places_.size(); ++i) {
-    if (!places_[i].own) waiting.push_back(&places_[i]);
+size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, size_t turn) {
+  if (media.empty()) return 0;
+  std::vector<Slot*> unassigned_slots;
+  for (size_t i = first; i < slots_.size(); ++i) {
+    if (!slots_[i].media) unassigned_slots.push_back(&slots_[i]);
   }
-  if (waiting.empty()) {
-    std::vector<Place> added;
-    for (Medium& medium : own) added.push_back({.own = std::move(medium), .mark = {}});
-    places_.insert(places_.begin() + static_cast<std::ptrdiff_t>(first), added.begin(), added.end());
-    return own.size();
+  if (unassigned_slots.empty()) {
+    std::vector<Slot> new_slots;
+    for (MediaRef& media_ref : media) new_slots.push_back({.media = std::move(media_ref), .placeholder = {}});
+    slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(first), new_slots.begin(), new_slots.end());
+    return media.size();
   }
-  if (waiting.size() != own.size()) {
-    throw data_error("turn {} has {} {} marks for {} {}s of its own: each {} needs one mark", turn + 1, waiting.size(),
-                     kind_->mark, own.size(), kind_->word, kind_->word);
+  if (unassigned_slots.size() != media.size()) {
+    throw data_error("turn {} has {} {} marks for {} {}s of its own: each {} needs one mark", turn + 1,
+                     unassigned_slots.size(), kind_->placeholder, media.size(), kind_->name, kind_->name);
   }
-  for (size_t i = 0; i < own.size(); ++i) *waiting[i] = {.own = std::move(own[i]), .mark = {}};
+  for (size_t i = 0; i < media.size(); ++i) *unassigned_slots[i] = {.media = std::move(media[i]), .placeholder = {}};
   return 0;
 }
 
-void MediaPlaces::shift_marks(size_t turn, size_t bytes) {
-  for (Place& place : places_) {
-    if (place.mark && place.mark->turn == turn) place.mark->begin += bytes;
+void MediaSlots::shift_placeholders(size_t turn, size_t bytes) {
+  for (Slot& slot : slots_) {
+    if (slot.placeholder && slot.placeholder->turn == turn) slot.placeholder->begin += bytes;
   }
 }
 
-size_t MediaPlaces::count_waiting(const std::vector<Place>& places) {
-  return static_cast<size_t>(std::ranges::count_if(places, [](const Place& place) { return !place.own; }));
+size_t MediaSlots::count_unassigned(const std::vector<Slot>& slots) {
+  return static_cast<size_t>(std::ranges::count_if(slots, [](const Slot& slot) { return !slot.media; }));
 }
 
-bool MediaPlaces::repeats(const std::vector<Place>& places, const std::vector<Medium>& listed) {
-  return std::ranges::any_of(places, [](const Place& place) { return place.own.has_value(); }) &&
-         std::ranges::equal(places, listed, [](const Place& place, const Medium& medium) {
-           return !place.own || is_same(*place.own, medium);
+bool MediaSlots::repeats_listed(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media) {
+  return std::ranges::any_of(slots, [](const Slot& slot) { return slot.media.has_value(); }) &&
+         std::ranges::equal(slots, listed_media, [](const Slot& slot, const MediaRef& media_ref) {
+           return !slot.media || is_same_media(*slot.media, media_ref);
          });
 }
 
-void MediaPlaces::give_listed(std::vector<Medium>& listed) {
-  for (size_t i = 0; i < places_.size(); ++i) places_[i].own = std::move(listed[i]);
-  listed.clear();
+void MediaSlots::assign_listed(std::vector<MediaRef>& listed_media) {
+  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].media = std::move(listed_media[i]);
+  listed_media.clear();
 }
 
-bool MediaPlaces::settle(std::vector<Medium>& listed, std::vector<Turn>& turns) {
-  if (waiting() == listed.size()) return false;
-  if (repeats(places_, listed)) {
-    give_listed(listed);
+bool MediaSlots::resolve_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns) {
+  if (num_unassigned() == listed_media.size()) return false;
+  if (repeats_listed(slots_, listed_media)) {
+    assign_listed(listed_media);
     return false;
   }
-  std::vector<Place> given, words;
-  for (const Place& place : places_) (place.mark ? words : given).push_back(place);
-  const auto is_between_words = [&](const Place& place) {
-    return stands_between_words(turns[place.mark->turn].text, place.mark->begin);
+  std::vector<Slot> inline_slots, literals;
+  for (const Slot& slot : slots_) (slot.placeholder ? literals : inline_slots).push_back(slot);
+  const auto is_literal = [&](const Slot& slot) {
+    return is_inside_sentence(turns[slot.placeholder->turn].text, slot.placeholder->begin);
   };
-  const bool are_words = given.empty() ? listed.empty() && std::ranges::all_of(words, is_between_words)
-                                       : count_waiting(given) == listed.size() || repeats(given, listed);
-  if (!are_words || words.empty()) return false;
-  for (const Place& word : words) turns[word.mark->turn].literal_marks.push_back(word.mark->begin);
-  for (Turn& turn : turns) std::ranges::sort(turn.literal_marks);
-  places_ = std::move(given);
-  if (waiting() != listed.size()) give_listed(listed);
-  return places_.empty();
+  const bool are_literals = inline_slots.empty() ? listed_media.empty() && std::ranges::all_of(literals, is_literal)
+                                                 : count_unassigned(inline_slots) == listed_media.size() ||
+                                                       repeats_listed(inline_slots, listed_media);
+  if (!are_literals || literals.empty()) return false;
+  for (const Slot& literal : literals)
+    turns[literal.placeholder->turn].literal_placeholders.push_back(literal.placeholder->begin);
+  for (Turn& turn : turns) std::ranges::sort(turn.literal_placeholders);
+  slots_ = std::move(inline_slots);
+  if (num_unassigned() != listed_media.size()) assign_listed(listed_media);
+  return slots_.empty();
 }
 
-size_t MediaPlaces::waiting() const {
-  return count_waiting(places_);
+size_t MediaSlots::num_unassigned() const {
+  return count_unassigned(slots_);
 }
 
-bool MediaPlaces::has_own() const {
-  return waiting() < places_.size();
+bool MediaSlots::has_inline_media() const {
+  return num_unassigned() < slots_.size();
 }
 
-std::vector<Medium> MediaPlaces::fill(const std::vector<Medium>& listed, const MediaRoot& root,
-                                      std::string& opening) const {
-  const bool are_marked = !places_.empty();
-  if (are_marked && waiting() != listed.size()) {
-    throw data_error("has {} {} marks for {} {}s: each {} needs one mark", waiting(), kind_->mark, listed.size(),
-                     kind_->word, kind_->word);
+std::vector<MediaRef> MediaSlots::collect(const std::vector<MediaRef>& listed_media, const ImageRoot& root,
+                                          std::string& leading_placeholders) const {
+  const bool has_slots = !slots_.empty();
+  if (has_slots && num_unassigned() != listed_media.size()) {
+    throw data_error("has {} {} marks for {} {}s: each {} needs one mark", num_unassigned(), kind_->placeholder,
+                     listed_media.size(), kind_->name, kind_->name);
   }
-  const size_t count = are_marked ? places_.size() : listed.size();
-  std::vector<Medium> media;
+  const size_t count = has_slots ? slots_.size() : listed_media.size();
+  std::vector<MediaRef> media;
   media.reserve(count);
-  auto next = listed.begin();
+  auto next_listed = listed_media.begin();
   for (size_t i = 0; i < count; ++i) {
-    if (!are_marked) opening += kind_->mark;
-    const bool is_own = are_marked && places_[i].own.has_value();
-    media.push_back(placed(is_own ? *places_[i].own : *next++, i + 1, root, *kind_));
+    if (!has_slots) leading_placeholders += kind_->placeholder;
+    const bool is_inline = has_slots && slots_[i].media.has_value();
+    media.push_back(resolve_media_path(is_inline ? *slots_[i].media : *next_listed++, i + 1, root, *kind_));
   }
   return media;
 }

@@ -4,15 +4,15 @@
 
 namespace vlmtrain::io {
 
-const std::shared_ptr<const std::string>& dropped_bytes() {
+const std::shared_ptr<const std::string>& omitted_bytes() {
   static const auto bytes = std::make_shared<const std::string>();
   return bytes;
 }
 
-const std::string& bytes_of(const Medium& medium) {
-  VLMTRAIN_CHECK(medium.bytes != nullptr && medium.bytes != dropped_bytes(),
-                 "{} is read, and its record was read without bytes", medium.path);
-  return *medium.bytes;
+const std::string& get_media_bytes(const MediaRef& media_ref) {
+  VLMTRAIN_CHECK(media_ref.bytes != nullptr && media_ref.bytes != omitted_bytes(),
+                 "{} is read, and its record was read without bytes", media_ref.path);
+  return *media_ref.bytes;
 }
 
 }  // namespace vlmtrain::io

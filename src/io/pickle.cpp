@@ -10,7 +10,7 @@
 namespace vlmtrain::io {
 
 /// Named as in pickletools.
-enum class Pickle::Opcode : unsigned char {
+enum class Unpickler::Opcode : unsigned char {
   kMark = '(',
   kStop = '.',
   kPop = '0',
@@ -52,65 +52,65 @@ enum class Pickle::Opcode : unsigned char {
   kFrame = 0x95,
 };
 
-Pickle::Pickle(std::string_view program, std::string source, PickleHost& host)
-    : most_places_(program.size()), rest_(program), source_(std::move(source)), host_(&host) {
+Unpickler::Unpickler(std::string_view pickle_bytes, std::string source, PickleResolver& resolver)
+    : max_memo_size_(pickle_bytes.size()), remaining_(pickle_bytes), source_(std::move(source)), resolver_(&resolver) {
   while (true) {
-    const auto byte = static_cast<unsigned char>(take(1)[0]);
+    const auto byte = static_cast<unsigned char>(consume(1)[0]);
     const auto opcode = static_cast<Opcode>(byte);
     if (opcode == Opcode::kStop) break;
-    if (!push_constant(opcode) && !push_text(opcode) && !push_tuple(opcode) && !fill_container(opcode) &&
-        !use_memo(opcode) && !use_globals(opcode)) {
+    if (!execute_constant(opcode) && !execute_string(opcode) && !execute_tuple(opcode) && !execute_container(opcode) &&
+        !execute_memo(opcode) && !execute_global(opcode)) {
       fail(fmt::format("instruction 0x{:02x} is not supported", byte));
     }
   }
   result_ = pop();
 }
 
-void Pickle::fail(std::string_view reason) const {
+void Unpickler::fail(std::string_view reason) const {
   throw data_error(
       "{}: its list of tensors cannot be read ({}): download or write the file again, or convert it to safetensors in "
       "Python",
       source_, reason);
 }
 
-std::string_view Pickle::take(uint64_t bytes) {
-  if (bytes > rest_.size()) fail("it is truncated");
-  const std::string_view taken = rest_.substr(0, bytes);
-  rest_.remove_prefix(bytes);
-  return taken;
+std::string_view Unpickler::consume(uint64_t bytes) {
+  if (bytes > remaining_.size()) fail("it is truncated");
+  const std::string_view bytes_read = remaining_.substr(0, bytes);
+  remaining_.remove_prefix(bytes);
+  return bytes_read;
 }
 
-uint64_t Pickle::take_number(size_t bytes) {
+uint64_t Unpickler::consume_uint(size_t bytes) {
   uint64_t number = 0;
-  const std::string_view taken = take(bytes);
-  for (size_t i = bytes; i-- > 0;) number = number << 8 | static_cast<unsigned char>(taken[i]);
+  const std::string_view bytes_read = consume(bytes);
+  for (size_t i = bytes; i-- > 0;) number = number << 8 | static_cast<unsigned char>(bytes_read[i]);
   return number;
 }
 
-std::string Pickle::take_line() {
-  const size_t end = rest_.find('\n');
+std::string Unpickler::consume_line() {
+  const size_t end = remaining_.find('\n');
   if (end == std::string_view::npos) fail("it is truncated");
-  std::string line(take(end));
-  take(1);
+  std::string line(consume(end));
+  consume(1);
   return line;
 }
 
-void Pickle::push(PickleValue value) {
+void Unpickler::push(PickleValue value) {
   stack_.push_back(&values_.emplace_back(std::move(value)));
 }
 
-PickleValue& Pickle::top() {
+PickleValue& Unpickler::top() {
   if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is missing");
   return *stack_.back();
 }
 
-PickleValue* Pickle::pop() {
+PickleValue* Unpickler::pop() {
   PickleValue* const value = &top();
   stack_.pop_back();
   return value;
 }
 
-std::vector<const PickleValue*> Pickle::pop_to_mark() {
+std::vector<const PickleValue*> Unpickler::pop_to_mark() {
   if (marks_.empty()) fail("a mark is missing");
   const size_t count = stack_.size() - marks_.back();
   std::vector<const PickleValue*> items = pop_last(count);
@@ -118,19 +118,19 @@ std::vector<const PickleValue*> Pickle::pop_to_mark() {
   return items;
 }
 
-std::vector<const PickleValue*> Pickle::pop_last(size_t count) {
+std::vector<const PickleValue*> Unpickler::pop_last(size_t count) {
   std::vector<const PickleValue*> items(count);
   for (size_t i = count; i-- > 0;) items[i] = pop();
   return items;
 }
 
-bool Pickle::push_constant(Opcode opcode) {
+bool Unpickler::execute_constant(Opcode opcode) {
   switch (opcode) {
     case Opcode::kProto:
-      take(1);
+      consume(1);
       return true;
     case Opcode::kFrame:
-      take(8);
+      consume(8);
       return true;
     case Opcode::kNone:
       push({});
@@ -140,20 +140,20 @@ bool Pickle::push_constant(Opcode opcode) {
       push({.kind = Kind::kBool});
       return true;
     case Opcode::kBinFloat:
-      take(8);
+      consume(8);
       push({.kind = Kind::kFloat});
       return true;
     case Opcode::kBinInt:
-      push({.kind = Kind::kInteger, .integer = static_cast<int32_t>(take_number(4))});
+      push({.kind = Kind::kInt, .integer = static_cast<int32_t>(consume_uint(4))});
       return true;
     case Opcode::kBinInt1:
-      push({.kind = Kind::kInteger, .integer = static_cast<int64_t>(take_number(1))});
+      push({.kind = Kind::kInt, .integer = static_cast<int64_t>(consume_uint(1))});
       return true;
     case Opcode::kBinInt2:
-      push({.kind = Kind::kInteger, .integer = static_cast<int64_t>(take_number(2))});
+      push({.kind = Kind::kInt, .integer = static_cast<int64_t>(consume_uint(2))});
       return true;
     case Opcode::kLong1:
-      push_integer(take(take_number(1)));
+      push_integer(consume(consume_uint(1)));
       return true;
     default:
       return false;
@@ -161,15 +161,15 @@ bool Pickle::push_constant(Opcode opcode) {
 }
 
 /// Of two's complement, little-endian, with as many bytes as it needs.
-void Pickle::push_integer(std::string_view bytes) {
+void Unpickler::push_integer(std::string_view bytes) {
   if (bytes.size() > sizeof(int64_t)) fail("a number has more than 64 bits");
   const bool is_negative = !bytes.empty() && static_cast<unsigned char>(bytes.back()) >= 0x80;
   uint64_t number = is_negative ? ~uint64_t{0} : 0;
   for (size_t i = bytes.size(); i-- > 0;) number = number << 8 | static_cast<unsigned char>(bytes[i]);
-  push({.kind = Kind::kInteger, .integer = static_cast<int64_t>(number)});
+  push({.kind = Kind::kInt, .integer = static_cast<int64_t>(number)});
 }
 
-bool Pickle::push_text(Opcode opcode) {
+bool Unpickler::execute_string(Opcode opcode) {
   size_t length_bytes = 0;
   switch (opcode) {
     case Opcode::kShortBinUnicode:
@@ -184,11 +184,11 @@ bool Pickle::push_text(Opcode opcode) {
     default:
       return false;
   }
-  push({.kind = Kind::kText, .text = std::string(take(take_number(length_bytes)))});
+  push({.kind = Kind::kString, .text = std::string(consume(consume_uint(length_bytes)))});
   return true;
 }
 
-bool Pickle::push_tuple(Opcode opcode) {
+bool Unpickler::execute_tuple(Opcode opcode) {
   std::vector<const PickleValue*> items;
   switch (opcode) {
     case Opcode::kEmptyTuple:
@@ -212,7 +212,7 @@ bool Pickle::push_tuple(Opcode opcode) {
   return true;
 }
 
-bool Pickle::fill_container(Opcode opcode) {
+bool Unpickler::execute_container(Opcode opcode) {
   switch (opcode) {
     case Opcode::kMark:
       marks_.push_back(stack_.size());
@@ -246,85 +246,86 @@ bool Pickle::fill_container(Opcode opcode) {
   }
 }
 
-void Pickle::add_items(Kind kind, const std::vector<const PickleValue*>& items) {
+void Unpickler::add_items(Kind kind, const std::vector<const PickleValue*>& items) {
   if (kind == Kind::kDict && items.size() % 2 != 0) fail("a key has no value");
   PickleValue& container = top();
-  if (container.kind == Kind::kObject) return;  // a list or a dict by inheritance: nobody looks into it
+  if (container.kind == Kind::kOpaque) return;  // a list or a dict by inheritance: nobody looks into it
   if (container.kind != kind) fail("items are added to what has none");
   container.items.insert(container.items.end(), items.begin(), items.end());
 }
 
-bool Pickle::use_memo(Opcode opcode) {
+bool Unpickler::execute_memo(Opcode opcode) {
   switch (opcode) {
     case Opcode::kBinPut:
-      remember(take_number(1));
+      memo_put(consume_uint(1));
       return true;
     case Opcode::kLongBinPut:
-      remember(take_number(4));
+      memo_put(consume_uint(4));
       return true;
     case Opcode::kMemoize:
-      remember(memo_.size());
+      memo_put(memo_.size());
       return true;
     case Opcode::kBinGet:
-      recall(take_number(1));
+      memo_get(consume_uint(1));
       return true;
     case Opcode::kLongBinGet:
-      recall(take_number(4));
+      memo_get(consume_uint(4));
       return true;
     default:
       return false;
   }
 }
 
-void Pickle::remember(uint64_t place) {
+void Unpickler::memo_put(uint64_t index) {
   PickleValue& value = top();
-  if (place >= most_places_) fail("it remembers a value in a place out of order");
-  if (place >= memo_.size()) memo_.resize(place + 1, nullptr);
-  memo_[place] = &value;
+  if (index >= max_memo_size_) fail("it remembers a value in a place out of order");
+  if (index >= memo_.size()) memo_.resize(index + 1, nullptr);
+  memo_[index] = &value;
 }
 
-void Pickle::recall(uint64_t place) {
-  if (place >= memo_.size() || memo_[place] == nullptr) fail("it recalls a value that it has not remembered");
-  stack_.push_back(memo_[place]);
+void Unpickler::memo_get(uint64_t index) {
+  if (index >= memo_.size() || memo_[index] == nullptr) fail("it recalls a value that it has not remembered");
+  stack_.push_back(memo_[index]);
 }
 
-bool Pickle::use_globals(Opcode opcode) {
+bool Unpickler::execute_global(Opcode opcode) {
   switch (opcode) {
     case Opcode::kGlobal: {
-      const std::string module = take_line();
-      push({.kind = Kind::kGlobal, .text = module + '.' + take_line()});
+      const std::string module = consume_line();
+      push({.kind = Kind::kGlobal, .text = module + '.' + consume_line()});
       return true;
     }
     case Opcode::kStackGlobal: {
       const auto names = pop_last(2);
-      if (names[0]->kind != Kind::kText || names[1]->kind != Kind::kText) fail("a function's name is no text");
+      if (names[0]->kind != Kind::kString || names[1]->kind != Kind::kString) fail("a function's name is no text");
       push({.kind = Kind::kGlobal, .text = names[0]->text + '.' + names[1]->text});
       return true;
     }
     case Opcode::kReduce:
     case Opcode::kNewObj:
-      call();
+      call_function();
       return true;
     case Opcode::kBuild:  // attributes of an object: those of a dict (OrderedDict's _metadata) are of no use here
       pop();
       top();
       return true;
     case Opcode::kBinPersId:
-      push(host_->persistent(*pop()));
+      push(resolver_->persistent_load(*pop()));
       return true;
     default:
       return false;
   }
 }
 
-void Pickle::call() {
+void Unpickler::call_function() {
   const PickleValue* const arguments = pop();
   const PickleValue* const function = pop();
   if (arguments->kind != Kind::kTuple) fail("arguments of a call are no tuple");
   // A class may itself be what a call returned.
-  const bool is_named = function->kind == Kind::kGlobal;
-  if (!is_named && function->kind != Kind::kObject) fail("it calls what is no function");
-  push(is_named ? host_->call(function->text, *arguments) : PickleValue{.kind = Kind::kObject, .text = function->text});
+  const bool is_global = function->kind == Kind::kGlobal;
+  if (!is_global && function->kind != Kind::kOpaque) fail("it calls what is no function");
+  push(is_global ? resolver_->call(function->text, *arguments)
+                 : PickleValue{.kind = Kind::kOpaque, .text = function->text});
 }
 
 }  // namespace vlmtrain::io

@@ -13,7 +13,7 @@ UserError read_error(const std::filesystem::path& path, int error) {
     return run_error("cannot read {}: {}; raise the process's limits (ulimit -v, ulimit -n), or free what others have",
                      path.string(), std::generic_category().message(error));
   }
-  const auto remedy = [&]() -> std::string {
+  const auto hint = [&]() -> std::string {
     if (error != ENOENT) return "check the path and its permissions";
     if (path.string().starts_with("~")) return "the shell replaces ~ only where a word begins; write the folder out";
     if (path.extension().empty() && is_hub_name(path.string())) {
@@ -22,7 +22,7 @@ UserError read_error(const std::filesystem::path& path, int error) {
     }
     return "check the path and its permissions";
   };
-  return data_error("cannot read {}: {}; {}", path.string(), std::generic_category().message(error), remedy());
+  return data_error("cannot read {}: {}; {}", path.string(), std::generic_category().message(error), hint());
 }
 
 }  // namespace vlmtrain::io

@@ -8,9 +8,9 @@
 
 namespace vlmtrain::io {
 
-/// Gives a record the names of kColumns for what `columns` says that it calls otherwise: what bears those names itself
-/// is gone then, and so are the turns that a mapped question or answer stands in place of. data_error where it lacks
-/// all of the mapped ones.
+/// Gives a record the names of kRenamableColumns for what `columns` says that it calls otherwise: what bears those
+/// names itself is gone then, and so are the turns that a mapped question or answer stands in place of. data_error
+/// where it lacks all of the mapped ones.
 void rename_columns(nlohmann::json& record, const std::map<std::string, std::string>& columns);
 
 /// Gives a record without "messages" or "conversations" the former, of what data sets of questions and answers have

@@ -9,53 +9,53 @@ namespace vlmtrain::io {
 namespace {
 
 struct PythonNumber {
-  std::string_view word;
-  std::string_view as_json;
-  std::string_view as_number;  // of the same length
+  std::string_view literal;
+  std::string_view json_value;
+  std::string_view same_length_number;  // of the same length
 };
 constexpr std::array kPythonNumbers = std::to_array<PythonNumber>(
     {{"-Infinity", R"("-Infinity")", "-0.000000"}, {"Infinity", R"("Infinity")", "0.000000"}, {"NaN", "null", "0.0"}});
 
 std::string replace_python_numbers(std::string_view text, std::string_view PythonNumber::*replacement) {
-  std::string replaced;
-  replaced.reserve(text.size());
+  std::string result;
+  result.reserve(text.size());
   bool is_in_string = false;
   for (size_t i = 0; i < text.size();) {
     if (is_in_string) {
       const size_t length = text[i] == '\\' ? 2 : 1;
       is_in_string = text[i] != '"';
-      replaced += text.substr(i, length);
+      result += text.substr(i, length);
       i += length;
       continue;
     }
     is_in_string = text[i] == '"';
-    const auto* found = kPythonNumbers.begin();
-    while (found != kPythonNumbers.end() && !text.substr(i).starts_with(found->word)) ++found;
-    if (found == kPythonNumbers.end()) {
-      replaced += text[i++];
+    const auto* it = kPythonNumbers.begin();
+    while (it != kPythonNumbers.end() && !text.substr(i).starts_with(it->literal)) ++it;
+    if (it == kPythonNumbers.end()) {
+      result += text[i++];
     } else {
-      replaced += (*found).*replacement;
-      i += found->word.size();
+      result += (*it).*replacement;
+      i += it->literal.size();
     }
   }
-  return replaced;
+  return result;
 }
 
-bool may_hold_python_numbers(std::string_view text) {
+bool may_contain_python_numbers(std::string_view text) {
   return text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
 }
 
 }  // namespace
 
 std::optional<nlohmann::json> parse_record_json(std::string_view text) {
-  auto value = json_of(text);
-  if (value || !may_hold_python_numbers(text)) return value;
-  return json_of(replace_python_numbers(text, &PythonNumber::as_json));
+  auto value = try_parse_json(text);
+  if (value || !may_contain_python_numbers(text)) return value;
+  return try_parse_json(replace_python_numbers(text, &PythonNumber::json_value));
 }
 
-std::string without_python_numbers(std::string_view text) {
-  if (!may_hold_python_numbers(text)) return std::string(text);
-  return replace_python_numbers(text, &PythonNumber::as_number);
+std::string mask_python_numbers(std::string_view text) {
+  if (!may_contain_python_numbers(text)) return std::string(text);
+  return replace_python_numbers(text, &PythonNumber::same_length_number);
 }
 
 }  // namespace vlmtrain::io

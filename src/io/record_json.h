@@ -13,8 +13,8 @@ namespace vlmtrain::io {
 /// strings of these letters.
 std::optional<nlohmann::json> parse_record_json(std::string_view text);
 
-/// Returns `text` with those three words replaced by numbers of the same length, so that find_json_fault() finds what
+/// Returns `text` with those three words replaced by numbers of the same length, so that find_json_error() finds what
 /// else is wrong at its place.
-std::string without_python_numbers(std::string_view text);
+std::string mask_python_numbers(std::string_view text);
 
 }  // namespace vlmtrain::io

@@ -6,16 +6,16 @@
 
 namespace vlmtrain::io {
 
-std::optional<Remains> remove_directory(const std::filesystem::path& path) {
-  const auto old = parse_temporary(path);
-  const bool was_renamed = old && old->kind == TemporaryKind::kGone;
-  std::filesystem::path gone = was_renamed ? path : temporary_path(path, TemporaryKind::kGone);
+std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path) {
+  const auto temp = parse_temp_path(path);
+  const bool was_renamed = temp && temp->kind == TempPathKind::kRemoving;
+  std::filesystem::path renamed_path = was_renamed ? path : make_temp_path(path, TempPathKind::kRemoving);
   std::error_code error;
-  if (!was_renamed) std::filesystem::rename(path, gone, error);
+  if (!was_renamed) std::filesystem::rename(path, renamed_path, error);
   if (error == std::errc::no_such_file_or_directory) return std::nullopt;
-  if (error) return Remains{path, error.message()};
-  std::filesystem::remove_all(gone, error);
-  if (error) return Remains{std::move(gone), error.message()};
+  if (error) return RemovalFailure{path, error.message()};
+  std::filesystem::remove_all(renamed_path, error);
+  if (error) return RemovalFailure{std::move(renamed_path), error.message()};
   return std::nullopt;
 }
 

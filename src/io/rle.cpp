@@ -16,32 +16,32 @@ namespace {
 // last group is the sign.
 constexpr char kFirstCharacter = '0', kLastCharacter = 'o';
 constexpr int kGroupBits = 5;
-constexpr int64_t kGroup = 0x1F, kMore = 0x20, kSign = 0x10;
+constexpr int64_t kGroupMask = 0x1F, kContinueBit = 0x20, kSignBit = 0x10;
 /// Of one count; differences of counts have 30 bits at most.
-constexpr int kMostGroups = 7;
+constexpr int kMaxGroups = 7;
 
-int64_t read_compressed_count(std::string_view text, size_t& at) {
+int64_t read_compressed_count(std::string_view text, size_t& pos) {
   int64_t value = 0;
-  for (int group = 0; group < kMostGroups; ++group) {
-    if (at == text.size()) {
+  for (int group = 0; group < kMaxGroups; ++group) {
+    if (pos == text.size()) {
       throw data_error("a mask's compressed counts end within a count: they are cut off; write them again");
     }
-    const char character = text[at++];
+    const char character = text[pos++];
     if (character < kFirstCharacter || character > kLastCharacter) {
       throw data_error(
           "a mask's compressed counts have the character \"{}\" at place {}, where only '0' to 'o' stand; write them "
           "with "
           "pycocotools (mask.encode, then .decode(\"ascii\"))",
-          excerpt(std::string(1, character)), at);
+          make_excerpt(std::string(1, character)), pos);
     }
     const int64_t bits = character - kFirstCharacter;
-    value |= (bits & kGroup) << (kGroupBits * group);
-    if ((bits & kMore) != 0) continue;
-    if ((bits & kSign) != 0) value -= int64_t{1} << (kGroupBits * (group + 1));
+    value |= (bits & kGroupMask) << (kGroupBits * group);
+    if ((bits & kContinueBit) != 0) continue;
+    if ((bits & kSignBit) != 0) value -= int64_t{1} << (kGroupBits * (group + 1));
     return value;
   }
   throw data_error("a mask's compressed counts have one of more than {} characters before place {}; write them again",
-                   kMostGroups, at + 1);
+                   kMaxGroups, pos + 1);
 }
 
 /// Differences are added up here, so no run may be longer than the largest mask: their sums stay small.
@@ -55,10 +55,10 @@ void check_count(int64_t count, size_t number) {
   }
 }
 
-std::vector<int64_t> counts_of_string(std::string_view text) {
+std::vector<int64_t> parse_compressed_counts(std::string_view text) {
   std::vector<int64_t> counts;
-  for (size_t at = 0; at < text.size();) {
-    int64_t count = read_compressed_count(text, at);
+  for (size_t pos = 0; pos < text.size();) {
+    int64_t count = read_compressed_count(text, pos);
     if (counts.size() > 2) count += counts[counts.size() - 2];
     check_count(count, counts.size() + 1);
     counts.push_back(count);
@@ -66,13 +66,13 @@ std::vector<int64_t> counts_of_string(std::string_view text) {
   return counts;
 }
 
-std::vector<int64_t> counts_of_list(const nlohmann::json& list) {
+std::vector<int64_t> parse_count_list(const nlohmann::json& list) {
   std::vector<int64_t> counts;
   counts.reserve(list.size());
   for (const auto& value : list) {
     if (!value.is_number_integer()) {
       throw data_error("a mask's \"counts\" have {}, which is not a whole number; write its counts again",
-                       json_excerpt(value));
+                       make_json_excerpt(value));
     }
     const bool is_huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxMaskPixels};
     counts.push_back(is_huge ? kMaxMaskPixels + 1 : value.get<int64_t>());
@@ -82,24 +82,24 @@ std::vector<int64_t> counts_of_list(const nlohmann::json& list) {
 }
 
 /// More than kMaxMaskPixels where the number is.
-int64_t side(const nlohmann::json& value) {
+int64_t parse_side(const nlohmann::json& value) {
   const bool is_negative = !value.is_number_unsigned() && value.is_number_integer() && value.get<int64_t>() < 0;
   if (!value.is_number_integer() || is_negative || value.get<uint64_t>() == 0) {
     throw data_error("a mask's \"size\" has {}; the height and width are whole numbers of at least 1",
-                     json_excerpt(value));
+                     make_json_excerpt(value));
   }
   return static_cast<int64_t>(std::min(value.get<uint64_t>(), uint64_t{kMaxMaskPixels} + 1));
 }
 
-Rle sized(const nlohmann::json& value) {
+Rle parse_size(const nlohmann::json& value) {
   const auto size = value.find("size");
   if (size == value.end() || !size->is_array() || size->size() != 2) {
     throw data_error("a mask's run lengths have no \"size\": [height, width]; add that of the picture");
   }
-  Rle rle{.height = side((*size)[0]), .width = side((*size)[1]), .counts = {}};
+  Rle rle{.height = parse_side((*size)[0]), .width = parse_side((*size)[1]), .counts = {}};
   if (rle.height > kMaxMaskPixels / rle.width) {
     throw data_error("a mask of {} x {} pixels is beyond the limit of {}; shrink it and its picture",
-                     json_excerpt((*size)[1]), json_excerpt((*size)[0]), kMaxMaskPixels);
+                     make_json_excerpt((*size)[1]), make_json_excerpt((*size)[0]), kMaxMaskPixels);
   }
   return rle;
 }
@@ -115,39 +115,39 @@ Rle parse_rle(const nlohmann::json& value) {
   if (!value.is_object()) {
     throw data_error("a mask's run lengths are not a JSON object; write them as {{\"size\": …, \"counts\": …}}");
   }
-  Rle rle = sized(value);
+  Rle rle = parse_size(value);
   const auto counts = value.find("counts");
   if (counts != value.end() && counts->is_array()) {
-    rle.counts = counts_of_list(*counts);
+    rle.counts = parse_count_list(*counts);
   } else if (counts != value.end() && counts->is_string()) {
-    rle.counts = counts_of_string(counts->get_ref<const std::string&>());
+    rle.counts = parse_compressed_counts(counts->get_ref<const std::string&>());
   } else if (counts != value.end() && counts->is_binary()) {
     // As pycocotools returns them, in Parquet.
     const auto& bytes = counts->get_binary();
-    rle.counts = counts_of_string(std::string(bytes.begin(), bytes.end()));
+    rle.counts = parse_compressed_counts(std::string(bytes.begin(), bytes.end()));
   } else {
     throw data_error("a mask's run lengths have no \"counts\", a list of numbers or pycocotools' string; add them");
   }
-  int64_t filled = 0;
-  for (const int64_t count : rle.counts) filled += count;
-  if (const int64_t pixels = rle.height * rle.width; filled != pixels) {
+  int64_t total = 0;
+  for (const int64_t count : rle.counts) total += count;
+  if (const int64_t pixels = rle.height * rle.width; total != pixels) {
     throw data_error(
         "a mask's run lengths {} {} pixels where its size of {} x {} (width x height) has {}; is \"size\" [height, "
         "width] of the same picture? Else write them again",
-        filled < pixels ? "fill only" : "fill", filled, rle.width, rle.height, pixels);
+        total < pixels ? "fill only" : "fill", total, rle.width, rle.height, pixels);
   }
   return rle;
 }
 
-std::string compressed_counts(const Rle& rle) {
+std::string compress_counts(const Rle& rle) {
   std::string text;
   for (size_t i = 0; i < rle.counts.size(); ++i) {
-    int64_t rest = i > 2 ? rle.counts[i] - rle.counts[i - 2] : rle.counts[i];
-    for (bool more = true; more;) {
-      const int64_t group = rest & kGroup;
-      rest >>= kGroupBits;
-      more = rest != ((group & kSign) != 0 ? -1 : 0);
-      text += static_cast<char>(kFirstCharacter + (more ? group | kMore : group));
+    int64_t remaining = i > 2 ? rle.counts[i] - rle.counts[i - 2] : rle.counts[i];
+    for (bool has_more = true; has_more;) {
+      const int64_t group = remaining & kGroupMask;
+      remaining >>= kGroupBits;
+      has_more = remaining != ((group & kSignBit) != 0 ? -1 : 0);
+      text += static_cast<char>(kFirstCharacter + (has_more ? group | kContinueBit : group));
     }
   }
   return text;

@@ -32,20 +32,20 @@ class RowGroupCache {
   };
   using Group = std::shared_ptr<const RowGroup>;
 
-  explicit RowGroupCache(int64_t most_bytes) : most_bytes_(most_bytes) {}
+  explicit RowGroupCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   /// A number that no other data set or file has here.
-  uint64_t new_number() { return ++numbers_; }
+  uint64_t make_id() { return ++next_id_; }
 
-  /// `expected_bytes`: what the group will take, as far as that is known. What `read` throws, all that wait for it get;
+  /// `expected_bytes`: what the group will take, as far as that is known. What `load` throws, all that wait for it get;
   /// the next one that asks reads again.
-  Group get(const Key& key, int64_t expected_bytes, const std::function<std::unique_ptr<const RowGroup>()>& read);
+  Group get(const Key& key, int64_t expected_bytes, const std::function<std::unique_ptr<const RowGroup>()>& load);
 
   /// Enters what the row groups of a file take, for memory().
-  void enter(uint64_t data_set, uint64_t file, const std::filesystem::path& path, const std::vector<int64_t>& rows,
-             const std::vector<int64_t>& bytes);
+  void add_file(uint64_t data_set, uint64_t file, const std::filesystem::path& path, const std::vector<int64_t>& rows,
+                const std::vector<int64_t>& bytes);
   /// Forgets a file and its groups, which nobody asks for any more.
-  void drop(uint64_t file);
+  void remove_file(uint64_t file);
 
   int64_t bytes() const;
   RowGroupMemory memory() const;
@@ -55,7 +55,7 @@ class RowGroupCache {
     Key key;
     std::shared_future<Group> group;
     int64_t bytes = 0;  // expected until it is read
-    bool is_read = false;
+    bool is_loaded = false;
   };
   struct File {
     uint64_t data_set = 0;
@@ -63,18 +63,19 @@ class RowGroupCache {
     LargeRowGroup largest;
   };
 
-  Group read_one(const Key& key, int64_t expected_bytes, const std::function<std::unique_ptr<const RowGroup>()>& read);
-  void keep(const Key& key, int64_t bytes);
-  void make_room(const Entry& kept);
-  void forget(const Key& key);
+  Group load_group(const Key& key, int64_t expected_bytes,
+                   const std::function<std::unique_ptr<const RowGroup>()>& load);
+  void update_size(const Key& key, int64_t bytes);
+  void evict(const Entry& current);
+  void erase_entry(const Key& key);
 
-  const int64_t most_bytes_;
-  std::atomic<uint64_t> numbers_{0};
+  const int64_t capacity_bytes_;
+  std::atomic<uint64_t> next_id_{0};
   mutable std::mutex mutex_;  // guards what follows
   std::list<Entry> entries_;  // the one that was used last comes first
   std::map<uint64_t, File> files_;
   int64_t bytes_ = 0;
-  std::mutex large_reads_;  // held while a large group is read
+  std::mutex large_read_mutex_;  // held while a large group is read
 };
 
 }  // namespace vlmtrain::io

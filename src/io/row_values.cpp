@@ -16,63 +16,64 @@ namespace {
 
 using nlohmann::json;
 
-std::string text_of(const json& value) {
+std::string get_binary_text(const json& value) {
   const auto& bytes = value.get_binary();
   return {bytes.begin(), bytes.end()};
 }
 
-/// Settles the values in `value`; the first that cannot be read goes to `unread`.
-void settle(json& value, std::optional<UnreadCell>& unread) {
+/// Settles the values in `value`; the first that cannot be read goes to `unsupported_cell`.
+void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell) {
   if (value.is_structured()) {
-    for (json& item : value) settle(item, unread);
+    for (json& item : value) resolve_cell(item, unsupported_cell);
     return;
   }
-  if (is_row_value(value, RowValue::kUnreadType)) {
-    std::string type = excerpt(text_of(value));
+  if (is_special_cell(value, SpecialCell::kUnsupportedType)) {
+    std::string type = make_excerpt(get_binary_text(value));
     std::string problem =
         fmt::format("is of the type {}, which is not read; write it as text, numbers, lists or structs", type);
-    if (!unread) unread = {.column = {}, .type = std::move(type), .problem = std::move(problem)};
+    if (!unsupported_cell) unsupported_cell = {.column = {}, .type = std::move(type), .problem = std::move(problem)};
     value = nullptr;
-  } else if (is_row_value(value, RowValue::kJsonText)) {
-    const std::string text = text_of(value);
-    auto parsed = json_of(text);
-    if (!parsed && !unread) {
-      const JsonFault fault = find_json_fault(text);
-      unread = {.column = {},
-                .type = "arrow.json",
-                .problem = fmt::format(
-                    "is of the type arrow.json and is not valid JSON at line {}, column {}: {}; write it again, or as "
-                    "text",
-                    fault.line, fault.column, fault.reason)};
+  } else if (is_special_cell(value, SpecialCell::kJsonText)) {
+    const std::string text = get_binary_text(value);
+    auto json_value = try_parse_json(text);
+    if (!json_value && !unsupported_cell) {
+      const JsonError error = find_json_error(text);
+      unsupported_cell = {
+          .column = {},
+          .type = "arrow.json",
+          .problem = fmt::format(
+              "is of the type arrow.json and is not valid JSON at line {}, column {}: {}; write it again, or as "
+              "text",
+              error.line, error.column, error.reason)};
     }
-    value = parsed ? *std::move(parsed) : json();
+    value = json_value ? *std::move(json_value) : json();
   }
 }
 
-bool is_dropped(const json& value) {
-  if (!value.is_object()) return is_row_value(value, RowValue::kDroppedBytes);
+bool is_omitted(const json& value) {
+  if (!value.is_object()) return is_special_cell(value, SpecialCell::kOmittedBytes);
   const auto bytes = value.find("bytes");
-  return bytes != value.end() && is_row_value(*bytes, RowValue::kDroppedBytes);
+  return bytes != value.end() && is_special_cell(*bytes, SpecialCell::kOmittedBytes);
 }
 
 }  // namespace
 
-std::vector<UnreadCell> settle_row_values(json& row) {
-  std::vector<UnreadCell> all;
+std::vector<UnsupportedCell> resolve_special_cells(json& row) {
+  std::vector<UnsupportedCell> result;
   for (auto& [column, value] : row.items()) {
-    std::optional<UnreadCell> unread;
-    settle(value, unread);
-    if (!unread) continue;
-    unread->column = column;
-    all.push_back(*std::move(unread));
+    std::optional<UnsupportedCell> unsupported_cell;
+    resolve_cell(value, unsupported_cell);
+    if (!unsupported_cell) continue;
+    unsupported_cell->column = column;
+    result.push_back(*std::move(unsupported_cell));
   }
-  return all;
+  return result;
 }
 
-bool needs_content(const json& row, const std::string& video_column) {
+bool needs_media_bytes(const json& row, const std::string& video_column) {
   return std::ranges::any_of(std::initializer_list<std::string>{"video", video_column}, [&](const std::string& name) {
     const auto list = row.find(name);
-    return list != row.end() && list->is_array() && std::ranges::any_of(*list, is_dropped);
+    return list != row.end() && list->is_array() && std::ranges::any_of(*list, is_omitted);
   });
 }
 

@@ -19,11 +19,11 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
 }
 
 const TensorInfo& SafetensorsFile::info(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end()) {
     throw data_error("{} has no tensor {}; is it a checkpoint of another model?", path_.string(), name);
   }
-  return found->second;
+  return it->second;
 }
 
 at::Tensor SafetensorsFile::tensor(const std::string& name) const {
@@ -31,8 +31,8 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   std::byte* data = file_->data() + tensor.offset_bytes;
   const at::Tensor view = at::from_blob(
       data, tensor.shape, [file = file_](void*) {}, at::TensorOptions().dtype(tensor.dtype));
-  const bool aligned = reinterpret_cast<uintptr_t>(data) % c10::elementSize(tensor.dtype) == 0;
-  return aligned ? view : view.clone();
+  const bool is_aligned = reinterpret_cast<uintptr_t>(data) % c10::elementSize(tensor.dtype) == 0;
+  return is_aligned ? view : view.clone();
 }
 
 void SafetensorsFile::release(const std::string& name) const {

@@ -25,9 +25,9 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
-constexpr uint64_t kLongestHeader = 100'000'000;  // the reference implementation's limit
+constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the reference implementation's limit
 constexpr std::string_view kMetadataKey = "__metadata__";
-constexpr std::string_view kRemedy = "the file is damaged: download or write it again";
+constexpr std::string_view kDamagedFileHint = "the file is damaged: download or write it again";
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
 constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypes{{
@@ -45,27 +45,27 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypes{{
     {"F8_E5M2", c10::ScalarType::Float8_e5m2},
 }};
 
-std::optional<c10::ScalarType> dtype_of(std::string_view name) {
-  const auto* found = std::ranges::find(kDtypes, name, [](const auto& entry) { return entry.first; });
-  return found == kDtypes.end() ? std::nullopt : std::optional(found->second);
+std::optional<c10::ScalarType> parse_dtype(std::string_view name) {
+  const auto* it = std::ranges::find(kDtypes, name, [](const auto& entry) { return entry.first; });
+  return it == kDtypes.end() ? std::nullopt : std::optional(it->second);
 }
 
 /// `content`: of the file, at least its header.
-std::string_view header_text(std::string_view content, size_t file_bytes, std::string_view source) {
+std::string_view extract_header_text(std::string_view content, size_t file_bytes, std::string_view source) {
   refuse_lfs_pointer(source, content);
   if (file_bytes < kLengthBytes) {
-    throw data_error("{}: {} bytes are too few for a safetensors file; {}", source, file_bytes, kRemedy);
+    throw data_error("{}: {} bytes are too few for a safetensors file; {}", source, file_bytes, kDamagedFileHint);
   }
   uint64_t length = 0;
   std::memcpy(&length, content.data(), kLengthBytes);
-  if (length > kLongestHeader) {
+  if (length > kMaxSafetensorsHeaderBytes) {
     throw data_error(
         "{}: its header says that it is {} bytes long, more than the format allows: not a safetensors file", source,
         length);
   }
   if (length > file_bytes - kLengthBytes) {
     throw data_error("{}: truncated: the header is {} bytes long, but the file has {} bytes; {}", source, length,
-                     file_bytes, kRemedy);
+                     file_bytes, kDamagedFileHint);
   }
   VLMTRAIN_CHECK(length <= content.size() - kLengthBytes, "{} bytes of a header of {}", content.size(), length);
   return content.substr(kLengthBytes, length);
@@ -73,33 +73,34 @@ std::string_view header_text(std::string_view content, size_t file_bytes, std::s
 
 // The DOM keeps the last of two equal keys, so they are looked for while it is built.
 json parse_header_json(std::string_view text, std::string_view source) {
-  std::set<std::string> seen;
+  std::set<std::string> seen_names;
   std::string duplicate;
-  const auto note_names = [&](int depth, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::key && depth == 1 && !seen.insert(value.get<std::string>()).second) {
+  const auto collect_names = [&](int depth, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::key && depth == 1 && !seen_names.insert(value.get<std::string>()).second) {
       duplicate = value.get<std::string>();
     }
     return true;
   };
-  const bool too_deep = is_json_too_deep(text);
-  json header = too_deep ? json() : json::parse(text, note_names, /*allow_exceptions=*/false);
-  if (too_deep || header.is_discarded()) {
-    const JsonFault fault = find_json_fault(text);
-    throw data_error("{}: the header is not valid JSON (line {}, column {}: {}); {}", source, fault.line, fault.column,
-                     fault.reason, kRemedy);
+  const bool is_too_deep = is_json_too_deep(text);
+  json header = is_too_deep ? json() : json::parse(text, collect_names, /*allow_exceptions=*/false);
+  if (is_too_deep || header.is_discarded()) {
+    const JsonError error = find_json_error(text);
+    throw data_error("{}: the header is not valid JSON (line {}, column {}: {}); {}", source, error.line, error.column,
+                     error.reason, kDamagedFileHint);
   }
   if (!header.is_object()) {
-    throw data_error("{}: the header is not a JSON object; {}", source, kRemedy);
+    throw data_error("{}: the header is not a JSON object; {}", source, kDamagedFileHint);
   }
   if (!duplicate.empty()) {
-    throw data_error("{}: the tensor {} stands twice in the header; {}", source, excerpt(duplicate), kRemedy);
+    throw data_error("{}: the tensor {} stands twice in the header; {}", source, make_excerpt(duplicate),
+                     kDamagedFileHint);
   }
   return header;
 }
 
 std::map<std::string, std::string> parse_metadata(const json& value, std::string_view source) {
   if (!value.is_object()) {
-    throw data_error("{}: {} is not a JSON object; {}", source, kMetadataKey, kRemedy);
+    throw data_error("{}: {} is not a JSON object; {}", source, kMetadataKey, kDamagedFileHint);
   }
   std::map<std::string, std::string> metadata;
   for (const auto& [key, text] : value.items()) {
@@ -111,35 +112,37 @@ std::map<std::string, std::string> parse_metadata(const json& value, std::string
 // `data_start` and `data_bytes` say where the tensors' data lies in the file.
 TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data_start, int64_t data_bytes,
                         std::string_view source) {
-  const std::string where = fmt::format("{}: tensor {}", source, excerpt(name));
-  const auto type = get<std::string>(value, "dtype", where);
-  const std::optional<c10::ScalarType> dtype = dtype_of(type);
-  if (!dtype && (type.starts_with("F4") || type.starts_with("F6") || type.starts_with("F8"))) {
+  const std::string location = fmt::format("{}: tensor {}", source, make_excerpt(name));
+  const auto dtype_text = get<std::string>(value, "dtype", location);
+  const std::optional<c10::ScalarType> dtype = parse_dtype(dtype_text);
+  if (!dtype && (dtype_text.starts_with("F4") || dtype_text.starts_with("F6") || dtype_text.starts_with("F8"))) {
     throw data_error(
         "{} has the type {} of quantized weights, which are not read; take the checkpoint that they were "
         "made from, in BF16, F16 or F32",
-        where, excerpt(type));
+        location, make_excerpt(dtype_text));
   }
   if (!dtype) {
-    throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", where, excerpt(type));
+    throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", location,
+                     make_excerpt(dtype_text));
   }
-  auto shape = get<std::vector<int64_t>>(value, "shape", where);
-  const auto offsets = get<std::vector<int64_t>>(value, "data_offsets", where);
+  auto shape = get<std::vector<int64_t>>(value, "shape", location);
+  const auto offsets = get<std::vector<int64_t>>(value, "data_offsets", location);
   if (offsets.size() != 2 || offsets[0] < 0 || offsets[1] < offsets[0]) {
-    throw data_error("{}: data_offsets [{}] are not a begin and an end; {}", where, fmt::join(offsets, ", "), kRemedy);
+    throw data_error("{}: data_offsets [{}] are not a begin and an end; {}", location, fmt::join(offsets, ", "),
+                     kDamagedFileHint);
   }
-  const int64_t expected_bytes = tensor_bytes(*dtype, shape);
+  const int64_t expected_bytes = compute_tensor_bytes(*dtype, shape);
   if (expected_bytes < 0) {
-    throw data_error("{}: the shape [{}] is impossible; {}", where, fmt::join(shape, ", "), kRemedy);
+    throw data_error("{}: the shape [{}] is impossible; {}", location, fmt::join(shape, ", "), kDamagedFileHint);
   }
   if (offsets[1] - offsets[0] != expected_bytes) {
-    throw data_error("{}: {} [{}] takes {} bytes, but its data_offsets span {}; {}", where, type,
-                     fmt::join(shape, ", "), expected_bytes, offsets[1] - offsets[0], kRemedy);
+    throw data_error("{}: {} [{}] takes {} bytes, but its data_offsets span {}; {}", location, dtype_text,
+                     fmt::join(shape, ", "), expected_bytes, offsets[1] - offsets[0], kDamagedFileHint);
   }
   if (offsets[1] > data_bytes) {
-    throw data_error("{}: its data ends at byte {}, but the file ends at byte {}: truncated; {}", where,
+    throw data_error("{}: its data ends at byte {}, but the file ends at byte {}: truncated; {}", location,
                      static_cast<uint64_t>(data_start) + static_cast<uint64_t>(offsets[1]), data_start + data_bytes,
-                     kRemedy);
+                     kDamagedFileHint);
   }
   return {.dtype = *dtype,
           .shape = std::move(shape),
@@ -148,55 +151,58 @@ TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data
 }
 
 // The format wants every byte of the data to belong to one tensor.
-void check_tiling(const SafetensorsHeader& header, int64_t data_start, int64_t file_bytes, std::string_view source) {
+void check_data_layout(const SafetensorsHeader& header, int64_t data_start, int64_t file_bytes,
+                       std::string_view source) {
   int64_t end = data_start;
   for (const std::string& name : header.names) {
     const TensorInfo& tensor = header.tensors.at(name);
     if (tensor.offset_bytes != end) {
-      throw data_error("{}: tensor {} {}; {}", source, excerpt(name),
-                       tensor.offset_bytes < end ? "overlaps the one before it" : "leaves a hole before it", kRemedy);
+      throw data_error("{}: tensor {} {}; {}", source, make_excerpt(name),
+                       tensor.offset_bytes < end ? "overlaps the one before it" : "leaves a hole before it",
+                       kDamagedFileHint);
     }
     end += tensor.size_bytes;
   }
   if (end != file_bytes) {
-    throw data_error("{}: {} bytes after the last tensor belong to none; {}", source, file_bytes - end, kRemedy);
+    throw data_error("{}: {} bytes after the last tensor belong to none; {}", source, file_bytes - end,
+                     kDamagedFileHint);
   }
 }
 
 }  // namespace
 
-std::string_view dtype_name(c10::ScalarType dtype) {
-  const auto* found = std::ranges::find(kDtypes, dtype, [](const auto& entry) { return entry.second; });
-  VLMTRAIN_CHECK(found != kDtypes.end(), "safetensors has no type for {}", c10::toString(dtype));
-  return found->first;
+std::string_view to_safetensors_dtype(c10::ScalarType dtype) {
+  const auto* it = std::ranges::find(kDtypes, dtype, [](const auto& entry) { return entry.second; });
+  VLMTRAIN_CHECK(it != kDtypes.end(), "safetensors has no type for {}", c10::toString(dtype));
+  return it->first;
 }
 
-int64_t tensor_bytes(c10::ScalarType dtype, const std::vector<int64_t>& shape) {
+int64_t compute_tensor_bytes(c10::ScalarType dtype, const std::vector<int64_t>& shape) {
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
-  bool empty = false;
+  bool is_empty = false;
   for (const int64_t size : shape) {
-    empty = empty || size == 0;
+    is_empty = is_empty || size == 0;
     // A zero must not hide an overflow: strides are products of the others.
     if (size < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) {
       return -1;
     }
   }
-  return empty ? 0 : bytes;
+  return is_empty ? 0 : bytes;
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view content, std::string_view source) {
   return parse_safetensors_header(content, static_cast<int64_t>(content.size()), source);
 }
 
-int64_t bytes_with_header(std::string_view start) {
-  if (start.size() < kLengthBytes) return static_cast<int64_t>(start.size());
+int64_t compute_header_end(std::string_view first_bytes) {
+  if (first_bytes.size() < kLengthBytes) return static_cast<int64_t>(first_bytes.size());
   uint64_t length = 0;
-  std::memcpy(&length, start.data(), kLengthBytes);
-  return static_cast<int64_t>(kLengthBytes + std::min(length, kLongestHeader));
+  std::memcpy(&length, first_bytes.data(), kLengthBytes);
+  return static_cast<int64_t>(kLengthBytes + std::min(length, kMaxSafetensorsHeaderBytes));
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view content, int64_t file_bytes, std::string_view source) {
-  const std::string_view text = header_text(content, static_cast<size_t>(file_bytes), source);
+  const std::string_view text = extract_header_text(content, static_cast<size_t>(file_bytes), source);
   const auto data_start = static_cast<int64_t>(kLengthBytes + text.size());
   SafetensorsHeader header;
   const json entries = parse_header_json(text, source);
@@ -212,7 +218,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view content, int64_t fil
     const TensorInfo& tensor = header.tensors.at(name);
     return std::tuple(tensor.offset_bytes, tensor.size_bytes, name);
   });
-  check_tiling(header, data_start, file_bytes, source);
+  check_data_layout(header, data_start, file_bytes, source);
   return header;
 }
 
@@ -225,7 +231,8 @@ std::string format_safetensors_header(const std::vector<std::pair<std::string, T
   int64_t end = 0;
   for (const auto& [name, tensor] : tensors) {
     const int64_t begin = std::exchange(end, end + tensor.size_bytes);
-    header[name] = {{"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    header[name] = {
+        {"dtype", to_safetensors_dtype(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }
   std::string text = header.dump();
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');

@@ -15,7 +15,7 @@
 namespace vlmtrain::io {
 namespace {
 
-LazyTensors in_file_order(LazyTensors tensors) {
+LazyTensors sort_for_alignment(LazyTensors tensors) {
   std::ranges::sort(tensors, {}, [](const LazyTensor& tensor) {
     return std::tuple(-static_cast<int64_t>(c10::elementSize(tensor.dtype)), std::string_view(tensor.name));
   });
@@ -26,12 +26,12 @@ LazyTensors in_file_order(LazyTensors tensors) {
 }
 
 void write_tensor(AtomicFile& file, const LazyTensor& tensor) {
-  const at::Tensor made = tensor.make();
-  VLMTRAIN_CHECK(made.layout() == c10::Layout::Strided, "only dense tensors can be written");
-  VLMTRAIN_CHECK(made.scalar_type() == tensor.dtype && made.sizes() == at::IntArrayRef(tensor.shape),
+  const at::Tensor value = tensor.materialize();
+  VLMTRAIN_CHECK(value.layout() == c10::Layout::Strided, "only dense tensors can be written");
+  VLMTRAIN_CHECK(value.scalar_type() == tensor.dtype && value.sizes() == at::IntArrayRef(tensor.shape),
                  "the tensor {} was made otherwise than announced", tensor.name);
-  const at::Tensor host = made.detach().cpu().contiguous();
-  file.write({static_cast<const char*>(host.const_data_ptr()), host.nbytes()});
+  const at::Tensor contiguous = value.detach().cpu().contiguous();
+  file.write({static_cast<const char*>(contiguous.const_data_ptr()), contiguous.nbytes()});
 }
 
 }  // namespace
@@ -41,41 +41,41 @@ int64_t LazyTensor::bytes() const {
                          std::multiplies<>());
 }
 
-LazyTensors lazily(const NamedTensors& tensors) {
-  LazyTensors lazy;
+LazyTensors make_lazy_tensors(const NamedTensors& tensors) {
+  LazyTensors lazy_tensors;
   for (const auto& [name, tensor] : tensors) {
-    const auto held = std::make_shared<at::Tensor>(tensor);
-    lazy.push_back({.name = name,
-                    .dtype = tensor.scalar_type(),
-                    .shape = tensor.sizes().vec(),
-                    .make = [held] { return *held; },
-                    .written = [held] { held->reset(); }});
+    const auto shared_tensor = std::make_shared<at::Tensor>(tensor);
+    lazy_tensors.push_back({.name = name,
+                            .dtype = tensor.scalar_type(),
+                            .shape = tensor.sizes().vec(),
+                            .materialize = [shared_tensor] { return *shared_tensor; },
+                            .on_written = [shared_tensor] { shared_tensor->reset(); }});
   }
-  return lazy;
+  return lazy_tensors;
 }
 
 void write_safetensors(const std::filesystem::path& path, const LazyTensors& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const LazyTensors ordered = in_file_order(tensors);
+  const LazyTensors sorted_tensors = sort_for_alignment(tensors);
   std::vector<std::pair<std::string, TensorInfo>> entries;
   int64_t data_bytes = 0;
-  for (const LazyTensor& tensor : ordered) {
+  for (const LazyTensor& tensor : sorted_tensors) {
     entries.emplace_back(tensor.name, TensorInfo{tensor.dtype, tensor.shape, 0, tensor.bytes()});
     data_bytes += tensor.bytes();
   }
   const std::string header = format_safetensors_header(entries, metadata);
   AtomicFile file(path, static_cast<int64_t>(header.size()) + data_bytes);
   file.write(header);
-  for (const LazyTensor& tensor : ordered) {
+  for (const LazyTensor& tensor : sorted_tensors) {
     write_tensor(file, tensor);
-    if (tensor.written) tensor.written();
+    if (tensor.on_written) tensor.on_written();
   }
   file.commit();
 }
 
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  write_safetensors(path, lazily(tensors), metadata);
+  write_safetensors(path, make_lazy_tensors(tensors), metadata);
 }
 
 }  // namespace vlmtrain::io

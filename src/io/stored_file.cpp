@@ -15,22 +15,22 @@
 namespace vlmtrain::io {
 namespace {
 
-uint64_t nanoseconds(const timespec& time) {
+uint64_t to_nanoseconds(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
 }
 
-uint64_t stamp_of(const std::filesystem::path& path, const struct stat& status) {
+uint64_t compute_stamp(const std::filesystem::path& path, const struct stat& status) {
   return ContentHash()
       .add(path.native())
       .add(static_cast<uint64_t>(status.st_size))
-      .add(nanoseconds(status.st_mtim))
-      .add(nanoseconds(status.st_ctim))
+      .add(to_nanoseconds(status.st_mtim))
+      .add(to_nanoseconds(status.st_ctim))
       .add(status.st_ino)
       .value();
 }
 
 /// Not the data's fault, so that it is not taken for a bad sample: all that follow would be.
-UserError changed(const std::filesystem::path& path) {
+UserError make_changed_error(const std::filesystem::path& path) {
   return run_error("{} was changed while it is in use; start again, and leave data as it is during a run",
                    path.string());
 }
@@ -38,7 +38,7 @@ UserError changed(const std::filesystem::path& path) {
 }  // namespace
 
 StoredFile::StoredFile(std::filesystem::path path) : path_(std::move(path)) {
-  if (const auto kind = kind_if_no_file(path_); !kind.empty()) {
+  if (const auto kind = describe_non_regular_file(path_); !kind.empty()) {
     throw data_error("{} is {}; a file is wanted here", path_.string(), kind);
   }
   const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -48,38 +48,40 @@ StoredFile::StoredFile(std::filesystem::path path) : path_(std::move(path)) {
   close(descriptor);
   if (error != 0) throw read_error(path_, error);
   size_ = static_cast<uint64_t>(status.st_size);
-  stamp_ = stamp_of(path_, status);
+  stamp_ = compute_stamp(path_, status);
 }
 
 std::string StoredFile::read(uint64_t offset, uint64_t bytes) const {
-  return Opened(*this).read(offset, bytes);
+  return OpenHandle(*this).read(offset, bytes);
 }
 
-StoredFile::Opened::Opened(const StoredFile& file)
+StoredFile::OpenHandle::OpenHandle(const StoredFile& file)
     : file_(file), descriptor_(open(file.path_.c_str(), O_RDONLY | O_CLOEXEC)) {
   if (descriptor_ < 0) throw run_error("{}", read_error(file_.path_, errno).what());
 }
 
-StoredFile::Opened::~Opened() {
+StoredFile::OpenHandle::~OpenHandle() {
   close(descriptor_);
 }
 
-void StoredFile::Opened::check() const {
+void StoredFile::OpenHandle::check() const {
   struct stat status {};
-  if (fstat(descriptor_, &status) != 0 || stamp_of(file_.path_, status) != file_.stamp_) throw changed(file_.path_);
+  if (fstat(descriptor_, &status) != 0 || compute_stamp(file_.path_, status) != file_.stamp_)
+    throw make_changed_error(file_.path_);
 }
 
-std::string StoredFile::Opened::read(uint64_t offset, uint64_t bytes) const {
+std::string StoredFile::OpenHandle::read(uint64_t offset, uint64_t bytes) const {
   VLMTRAIN_CHECK(offset + bytes <= file_.size_, "{} bytes at {} of {}", bytes, offset, file_.path_.string());
   check();
   std::string content(bytes, '\0');
-  uint64_t done = 0;
-  while (done < bytes) {
-    const ssize_t count = pread(descriptor_, content.data() + done, bytes - done, static_cast<off_t>(offset + done));
+  uint64_t num_read = 0;
+  while (num_read < bytes) {
+    const ssize_t count =
+        pread(descriptor_, content.data() + num_read, bytes - num_read, static_cast<off_t>(offset + num_read));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw run_error("{}", read_error(file_.path_, errno).what());
-    if (count == 0) throw changed(file_.path_);
-    done += static_cast<uint64_t>(count);
+    if (count == 0) throw make_changed_error(file_.path_);
+    num_read += static_cast<uint64_t>(count);
   }
   return content;
 }

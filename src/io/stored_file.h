@@ -20,17 +20,17 @@ class StoredFile {
   uint64_t stamp() const { return stamp_; }
 
   /// run_error where it is no longer as it was.
-  void check() const { Opened(*this).check(); }
+  void check() const { OpenHandle(*this).check(); }
   /// REQUIRES: the bytes lie within the file. run_error where it cannot be read, or is no longer as it was.
   std::string read(uint64_t offset, uint64_t bytes) const;
 
   /// The file opened once for many pieces; the StoredFile must outlive it.
-  class Opened {
+  class OpenHandle {
    public:
-    explicit Opened(const StoredFile& file);
-    Opened(const Opened&) = delete;
-    Opened& operator=(const Opened&) = delete;
-    ~Opened();
+    explicit OpenHandle(const StoredFile& file);
+    OpenHandle(const OpenHandle&) = delete;
+    OpenHandle& operator=(const OpenHandle&) = delete;
+    ~OpenHandle();
     /// As those of StoredFile.
     void check() const;
     std::string read(uint64_t offset, uint64_t bytes) const;

@@ -22,31 +22,31 @@ namespace {
 
 using nlohmann::json;
 
-/// Fields of records next to kColumns, in which turns or their media stand.
-constexpr auto kOtherFields = std::to_array<std::string_view>(
+/// Fields of records next to kRenamableColumns, in which turns or their media stand.
+constexpr auto kConversationFields = std::to_array<std::string_view>(
     {"conversations", "texts", "instruction", "input", "output", "history", "tools", "answer_type"});
 
 /// What else reads JSON checks; a table's texts are any bytes.
-bool holds_utf8(const json& value) {
+bool is_all_utf8(const json& value) {
   if (value.is_string()) return is_utf8(value.get_ref<const std::string&>());
-  return !value.is_structured() || std::ranges::all_of(value, holds_utf8);
+  return !value.is_structured() || std::ranges::all_of(value, is_all_utf8);
 }
 
 void check_columns(const std::filesystem::path& file, const RowFile& rows, const RecordSettings& settings) {
   const std::vector<std::string> columns = rows.columns();
-  std::vector<std::string> shown;
-  shown.reserve(columns.size());
-  for (const std::string& column : columns) shown.push_back(excerpt(column));
-  for (const auto& [name, theirs] : settings.columns) {
-    if (std::ranges::find(columns, theirs) != columns.end()) continue;
+  std::vector<std::string> column_names;
+  column_names.reserve(columns.size());
+  for (const std::string& column : columns) column_names.push_back(make_excerpt(column));
+  for (const auto& [name, source_name] : settings.columns) {
+    if (std::ranges::find(columns, source_name) != columns.end()) continue;
     throw data_error("{}: data.columns says that \"{}\" is the column \"{}\", and there is none; its columns are {}",
-                     file.string(), name, excerpt(theirs), fmt::join(shown, ", "));
+                     file.string(), name, make_excerpt(source_name), fmt::join(column_names, ", "));
   }
   if (can_make_turns(columns, settings.columns)) return;
   throw data_error(
       "{}: its columns are {}; of these none holds turns, or a question and its answer: tell which do, such as "
       "data.columns.question=COLUMN data.columns.answer=COLUMN (docs/data.md)",
-      file.string(), fmt::join(shown, ", "));
+      file.string(), fmt::join(column_names, ", "));
 }
 
 class TableRecords final : public Records {
@@ -59,43 +59,43 @@ class TableRecords final : public Records {
         columns_(settings.columns),
         cache_(std::move(cache)),
         data_set_(data_set),
-        number_(cache_->new_number()),
+        file_id_(cache_->make_id()),
         stem_(file_.path().stem().string()),
-        begins_{0},
+        group_starts_{0},
         group_bytes_(rows_->group_bytes()) {
-    cache_->enter(data_set_, number_, file_.path(), rows_->group_rows(), group_bytes_);
+    cache_->add_file(data_set_, file_id_, file_.path(), rows_->group_rows(), group_bytes_);
     if (const auto video = columns_.find("video"); video != columns_.end()) video_column_ = video->second;
-    for (const int64_t rows_of_group : rows_->group_rows()) begins_.push_back(begins_.back() + rows_of_group);
+    for (const int64_t num_rows : rows_->group_rows()) group_starts_.push_back(group_starts_.back() + num_rows);
   }
 
   TableRecords(const TableRecords&) = delete;
   TableRecords& operator=(const TableRecords&) = delete;
-  ~TableRecords() override { cache_->drop(number_); }
+  ~TableRecords() override { cache_->remove_file(file_id_); }
 
-  int64_t size() const override { return begins_.back(); }
+  int64_t size() const override { return group_starts_.back(); }
   Record at(int64_t index) const override { return record(index, /*with_bytes=*/true); }
-  Record text_at(int64_t index) const override { return record(index, /*with_bytes=*/false); }
+  Record at_without_bytes(int64_t index) const override { return record(index, /*with_bytes=*/false); }
   uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
 
-  std::vector<int64_t> blocks() const override {
-    std::vector<int64_t> blocks;
-    for (size_t group = 0; group + 1 < begins_.size(); ++group) {
-      if (begins_[group] < begins_[group + 1]) blocks.push_back(begins_[group]);
+  std::vector<int64_t> block_starts() const override {
+    std::vector<int64_t> block_starts;
+    for (size_t group = 0; group + 1 < group_starts_.size(); ++group) {
+      if (group_starts_[group] < group_starts_[group + 1]) block_starts.push_back(group_starts_[group]);
     }
-    return blocks;
+    return block_starts;
   }
 
  private:
   Record record(int64_t index, bool with_bytes) const {
-    const auto group = static_cast<size_t>(std::ranges::upper_bound(begins_, index) - begins_.begin()) - 1;
+    const auto group = static_cast<size_t>(std::ranges::upper_bound(group_starts_, index) - group_starts_.begin()) - 1;
     const std::string fallback_id = fmt::format("{}:{}", stem_, index);
     Record record;
     try {
-      json row = row_at(group, index - begins_[group], with_bytes);
-      if (holds_utf8(row)) {
-        const std::vector<UnreadCell> unread = settle_row_values(row);
+      json row = read_row(group, index - group_starts_[group], with_bytes);
+      if (is_all_utf8(row)) {
+        const std::vector<UnsupportedCell> unsupported_cells = resolve_special_cells(row);
         record = reader_.read(std::move(row), fallback_id);
-        report(unread, record);
+        report_unsupported(unsupported_cells, record);
       } else {
         record.problem = "has a text that is not valid UTF-8";
       }
@@ -103,43 +103,43 @@ class TableRecords final : public Records {
       throw;  // of another file than was opened
     } catch (const std::runtime_error& error) {
       record.problem = fmt::format("row group {} of {} cannot be read: {}; fetch or write the file again", group,
-                                   file_.path().string(), excerpt(error.what(), 300));
+                                   file_.path().string(), make_excerpt(error.what(), 300));
     }
-    if (record.id.empty() && !record.problem.empty()) record.id = printable(fallback_id);
-    record.place = fmt::format("row {} of row group {}", index - begins_[group], group);
+    if (record.id.empty() && !record.problem.empty()) record.id = to_printable(fallback_id);
+    record.location = fmt::format("row {} of row group {}", index - group_starts_[group], group);
     return record;
   }
 
-  json row_at(size_t group, int64_t row, bool with_bytes) const {
-    const auto rows = group_at(group, with_bytes);
+  json read_row(size_t group, int64_t row, bool with_bytes) const {
+    const auto rows = load_group(group, with_bytes);
     if (with_bytes) return rows->row(row);
     if (!rows->needs_bytes()) {
       json value = rows->row(row);
-      if (!needs_content(value, video_column_)) return value;
+      if (!needs_media_bytes(value, video_column_)) return value;
     }
-    return group_at(group, /*with_bytes=*/true)->row(row);
+    return load_group(group, /*with_bytes=*/true)->row(row);
   }
 
   /// Cells that cannot be read are a problem of the record where they would be used, else a notice.
-  void report(const std::vector<UnreadCell>& unread, Record& record) const {
-    for (const UnreadCell& cell : unread) {
-      if (is_read(cell.column)) {
-        record.problem = fmt::format("its column \"{}\" {}", excerpt(cell.column), cell.problem);
+  void report_unsupported(const std::vector<UnsupportedCell>& unsupported_cells, Record& record) const {
+    for (const UnsupportedCell& cell : unsupported_cells) {
+      if (is_used_column(cell.column)) {
+        record.problem = fmt::format("its column \"{}\" {}", make_excerpt(cell.column), cell.problem);
       } else {
         record.notices.push_back(
-            {.kind = fmt::format("column \"{}\" of the type {}", excerpt(cell.column), cell.type), .example = {}});
+            {.kind = fmt::format("column \"{}\" of the type {}", make_excerpt(cell.column), cell.type), .example = {}});
       }
     }
   }
 
-  bool is_read(const std::string& column) const {
-    return std::ranges::find(kColumns, column) != kColumns.end() ||
-           std::ranges::find(kOtherFields, column) != kOtherFields.end() ||
+  bool is_used_column(const std::string& column) const {
+    return std::ranges::find(kRenamableColumns, column) != kRenamableColumns.end() ||
+           std::ranges::find(kConversationFields, column) != kConversationFields.end() ||
            std::ranges::any_of(columns_, [&](const auto& mapped) { return mapped.second == column; });
   }
 
-  RowGroupCache::Group group_at(size_t group, bool with_bytes) const {
-    const RowGroupCache::Key key{.data_set = data_set_, .file = number_, .group = group, .with_bytes = with_bytes};
+  RowGroupCache::Group load_group(size_t group, bool with_bytes) const {
+    const RowGroupCache::Key key{.data_set = data_set_, .file = file_id_, .group = group, .with_bytes = with_bytes};
     return cache_->get(key, with_bytes ? group_bytes_[group] : 0, [&] {
       file_.check();
       return rows_->read(group, with_bytes);
@@ -153,9 +153,9 @@ class TableRecords final : public Records {
   std::string video_column_;
   std::shared_ptr<RowGroupCache> cache_;
   uint64_t data_set_;
-  uint64_t number_;  // of the file
+  uint64_t file_id_;  // of the file
   std::string stem_;
-  std::vector<int64_t> begins_;  // of the row groups, and the end
+  std::vector<int64_t> group_starts_;  // of the row groups, and the end
   std::vector<int64_t> group_bytes_;
 };
 

@@ -19,7 +19,7 @@ namespace vlmtrain::io {
 ///   a.nii.gz             its volumes
 /// Files that are none of these, or that are not used, are notices of their record; audio makes it unusable.
 /// The tar is gone through once for the places of its files; each record's are read when it is asked for. A record has
-/// a problem where a file is cut off, is there twice, or cannot be read. Throws as for_each_member().
-std::shared_ptr<const Records> open_tar(const std::filesystem::path& file, const RecordSettings& settings);
+/// a problem where a file is cut off, is there twice, or cannot be read. Throws as for_each_tar_member().
+std::shared_ptr<const Records> open_tar(const std::filesystem::path& path, const RecordSettings& settings);
 
 }  // namespace vlmtrain::io

@@ -21,8 +21,8 @@
 namespace vlmtrain::io {
 namespace {
 
-std::string machine_name() {
-  std::string name = host_name();
+std::string make_machine_id() {
+  std::string name = get_host_name();
   for (char& c : name) {
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
   }
@@ -35,13 +35,13 @@ std::string machine_name() {
 
 // What /proc/<pid>/stat says, see proc(5).
 struct ProcessStatus {
-  bool has_ended = false;   // and nobody has asked what came of it, as where a container's first process never does
-  uint64_t start_time = 0;  // in ticks since the machine's start
+  bool has_ended = false;    // and nobody has asked what came of it, as where a container's first process never does
+  uint64_t start_ticks = 0;  // in ticks since the machine's start
 };
 
 // The second field, a name in parentheses, may hold anything; the third is the state, the 22nd the start time.
-std::optional<ProcessStatus> status_of(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
+std::optional<ProcessStatus> read_process_status(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) {
@@ -55,24 +55,24 @@ std::optional<ProcessStatus> status_of(pid_t process) {
     fields >> skipped;
   }
   ProcessStatus status{.has_ended = state == 'Z' || state == 'X'};
-  return fields >> status.start_time ? std::optional(status) : std::nullopt;
+  return fields >> status.start_ticks ? std::optional(status) : std::nullopt;
 }
 
-std::string_view word_of(TemporaryKind kind) {
+std::string_view to_suffix(TempPathKind kind) {
   switch (kind) {
-    case TemporaryKind::kNew:
+    case TempPathKind::kNew:
       return "vlmtrain-new";
-    case TemporaryKind::kSetAside:
+    case TempPathKind::kBackup:
       return "vlmtrain-old";
-    case TemporaryKind::kGone:
+    case TempPathKind::kRemoving:
       break;
   }
   return "vlmtrain-gone";
 }
 
-std::optional<TemporaryKind> kind_of(std::string_view word) {
-  for (const TemporaryKind kind : {TemporaryKind::kNew, TemporaryKind::kSetAside, TemporaryKind::kGone}) {
-    if (word == word_of(kind)) return kind;
+std::optional<TempPathKind> parse_suffix(std::string_view suffix) {
+  for (const TempPathKind kind : {TempPathKind::kNew, TempPathKind::kBackup, TempPathKind::kRemoving}) {
+    if (suffix == to_suffix(kind)) return kind;
   }
   return std::nullopt;
 }
@@ -89,54 +89,54 @@ std::string_view cut_last_field(std::string_view& text) {
 }
 
 template <class Number>
-std::optional<Number> number_in(std::string_view text) {
+std::optional<Number> parse_unsigned(std::string_view text) {
   Number number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool is_whole = error == std::errc() && end == text.data() + text.size();
-  return is_whole && !text.starts_with('-') ? std::optional(number) : std::nullopt;
+  const bool is_complete = error == std::errc() && end == text.data() + text.size();
+  return is_complete && !text.starts_with('-') ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace
 
-const std::string& this_machine() {
-  static const std::string name = machine_name();
+const std::string& get_machine_id() {
+  static const std::string name = make_machine_id();
   return name;
 }
 
-std::filesystem::path temporary_path(const std::filesystem::path& final_path, TemporaryKind kind) {
+std::filesystem::path make_temp_path(const std::filesystem::path& final_path, TempPathKind kind) {
   static std::atomic<uint64_t> number{0};
-  const pid_t process = getpid();
-  const uint64_t start_time = status_of(process).value_or(ProcessStatus{}).start_time;
-  return final_path.parent_path() / fmt::format(".{}.{}.{}.{}.{}.{}", final_path.filename().string(), word_of(kind),
-                                                this_machine(), process, start_time, number++);
+  const pid_t pid = getpid();
+  const uint64_t start_ticks = read_process_status(pid).value_or(ProcessStatus{}).start_ticks;
+  return final_path.parent_path() / fmt::format(".{}.{}.{}.{}.{}.{}", final_path.filename().string(), to_suffix(kind),
+                                                get_machine_id(), pid, start_ticks, number++);
 }
 
-std::optional<Temporary> parse_temporary(const std::filesystem::path& path) {
+std::optional<TempPath> parse_temp_path(const std::filesystem::path& path) {
   const std::string file_name = path.filename().string();
-  std::string_view rest = file_name;
-  const std::optional<uint64_t> number = number_in<uint64_t>(cut_last_field(rest));
-  const std::optional<uint64_t> start_time = number_in<uint64_t>(cut_last_field(rest));
-  const std::optional<pid_t> process = number_in<pid_t>(cut_last_field(rest));
-  const std::string_view machine = cut_last_field(rest);
-  const std::optional<TemporaryKind> kind = kind_of(cut_last_field(rest));
-  const bool is_ours = kind && rest.starts_with('.') && rest.size() > 1;
-  if (!number || !start_time || !process || machine.empty() || !is_ours) {
+  std::string_view remaining = file_name;
+  const std::optional<uint64_t> number = parse_unsigned<uint64_t>(cut_last_field(remaining));
+  const std::optional<uint64_t> start_ticks = parse_unsigned<uint64_t>(cut_last_field(remaining));
+  const std::optional<pid_t> pid = parse_unsigned<pid_t>(cut_last_field(remaining));
+  const std::string_view machine = cut_last_field(remaining);
+  const std::optional<TempPathKind> kind = parse_suffix(cut_last_field(remaining));
+  const bool has_our_prefix = kind && remaining.starts_with('.') && remaining.size() > 1;
+  if (!number || !start_ticks || !pid || machine.empty() || !has_our_prefix) {
     return std::nullopt;
   }
-  return Temporary{.path = path,
-                   .final_path = path.parent_path() / rest.substr(1),
-                   .kind = *kind,
-                   .machine = std::string(machine),
-                   .process = *process,
-                   .start_time = *start_time};
+  return TempPath{.path = path,
+                  .final_path = path.parent_path() / remaining.substr(1),
+                  .kind = *kind,
+                  .machine = std::string(machine),
+                  .pid = *pid,
+                  .start_ticks = *start_ticks};
 }
 
-bool writer_is_alive(const Temporary& temporary) {
-  if (kill(temporary.process, 0) != 0 && errno == ESRCH) {
+bool is_writer_alive(const TempPath& temp) {
+  if (kill(temp.pid, 0) != 0 && errno == ESRCH) {
     return false;
   }
-  const std::optional<ProcessStatus> status = status_of(temporary.process);
-  return !status || (!status->has_ended && status->start_time == temporary.start_time);
+  const std::optional<ProcessStatus> status = read_process_status(temp.pid);
+  return !status || (!status->has_ended && status->start_ticks == temp.start_ticks);
 }
 
 }  // namespace vlmtrain::io

@@ -34,15 +34,15 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 10> kStorageT
     {"torch.BoolStorage", c10::ScalarType::Bool},
 }};
 
-std::optional<c10::ScalarType> storage_type(std::string_view name) {
-  const auto* const found = std::ranges::find(kStorageTypes, name, [](const auto& entry) { return entry.first; });
-  return found == kStorageTypes.end() ? std::nullopt : std::optional(found->second);
+std::optional<c10::ScalarType> parse_storage_type(std::string_view name) {
+  const auto* const it = std::ranges::find(kStorageTypes, name, [](const auto& entry) { return entry.first; });
+  return it == kStorageTypes.end() ? std::nullopt : std::optional(it->second);
 }
 
 /// A zip archive is read from the mapped file.
-class MappedReader : public caffe2::serialize::ReadAdapterInterface {
+class MappedFileReader : public caffe2::serialize::ReadAdapterInterface {
  public:
-  explicit MappedReader(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
+  explicit MappedFileReader(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
   size_t size() const override { return file_->size(); }
   size_t read(uint64_t position, void* buffer, size_t bytes, const char* /*what*/) const override {
     if (position >= file_->size()) return 0;
@@ -55,20 +55,20 @@ class MappedReader : public caffe2::serialize::ReadAdapterInterface {
   std::shared_ptr<const MappedFile> file_;
 };
 
-std::optional<std::vector<int64_t>> integers_of(const PickleValue& value) {
+std::optional<std::vector<int64_t>> to_integers(const PickleValue& value) {
   if (value.kind != Kind::kTuple && value.kind != Kind::kList) return std::nullopt;
   std::vector<int64_t> integers;
   integers.reserve(value.items.size());
   for (const PickleValue* const item : value.items) {
-    if (item->kind != Kind::kInteger || item->integer < 0) return std::nullopt;
+    if (item->kind != Kind::kInt || item->integer < 0) return std::nullopt;
     integers.push_back(item->integer);
   }
   return integers;
 }
 
 /// Whether all elements of a strided tensor lie in a storage of `available` of them.
-bool lie_within(int64_t available, int64_t offset, const std::vector<int64_t>& sizes,
-                const std::vector<int64_t>& strides) {
+bool fits_in_storage(int64_t available, int64_t offset, const std::vector<int64_t>& sizes,
+                     const std::vector<int64_t>& strides) {
   if (offset < 0 || sizes.size() != strides.size()) return false;
   int64_t elements = 1;
   int64_t last = offset;
@@ -76,9 +76,9 @@ bool lie_within(int64_t available, int64_t offset, const std::vector<int64_t>& s
   for (size_t i = 0; i < sizes.size(); ++i) {
     is_empty = is_empty || sizes[i] == 0;
     const int64_t size = std::max<int64_t>(sizes[i], 1);
-    int64_t reach = 0;
-    if (__builtin_mul_overflow(elements, size, &elements) || __builtin_mul_overflow(size - 1, strides[i], &reach) ||
-        __builtin_add_overflow(last, reach, &last)) {
+    int64_t extent = 0;
+    if (__builtin_mul_overflow(elements, size, &elements) || __builtin_mul_overflow(size - 1, strides[i], &extent) ||
+        __builtin_add_overflow(last, extent, &last)) {
       return false;
     }
   }
@@ -88,7 +88,7 @@ bool lie_within(int64_t available, int64_t offset, const std::vector<int64_t>& s
 }  // namespace
 
 template <class Read>
-auto TorchArchive::reading(const Read& read) const {
+auto TorchArchive::translate_errors(const Read& read) const {
   try {
     return read();
   } catch (const c10::Error&) {
@@ -105,8 +105,9 @@ TorchArchive::TorchArchive(const std::filesystem::path& path) : source_(path.str
         "as safetensors or with a newer torch.save",
         source_);
   }
-  reader_ = reading(
-      [&] { return std::make_unique<caffe2::serialize::PyTorchStreamReader>(std::make_shared<MappedReader>(file)); });
+  reader_ = translate_errors([&] {
+    return std::make_unique<caffe2::serialize::PyTorchStreamReader>(std::make_shared<MappedFileReader>(file));
+  });
 }
 
 TorchArchive::~TorchArchive() = default;
@@ -115,8 +116,8 @@ void TorchArchive::fail(std::string_view reason) const {
   throw data_error("{}: {}: download or write it again", source_, reason);
 }
 
-std::string TorchArchive::program() {
-  return reading([&] {
+std::string TorchArchive::read_pickle() {
+  return translate_errors([&] {
     if (!reader_->hasRecord("data.pkl")) fail("it is a zip archive, but none of torch.save's");
     if (reader_->hasRecord("byteorder")) {
       const auto [data, bytes] = reader_->getRecord("byteorder");
@@ -129,11 +130,11 @@ std::string TorchArchive::program() {
   });
 }
 
-const c10::Storage& TorchArchive::storage(const std::string& key) {
-  const auto found = storages_.find(key);
-  if (found != storages_.end()) return found->second;
+const c10::Storage& TorchArchive::load_storage(const std::string& key) {
+  const auto it = storages_.find(key);
+  if (it != storages_.end()) return it->second;
   const std::string record = "data/" + key;
-  auto [data, bytes] = reading([&] {
+  auto [data, bytes] = translate_errors([&] {
     if (!reader_->hasRecord(record)) fail("a tensor's data is not in it");
     return reader_->getRecord(record);
   });
@@ -141,15 +142,15 @@ const c10::Storage& TorchArchive::storage(const std::string& key) {
 }
 
 /// `id`: ("storage", class, key, device, elements)
-PickleValue TorchArchive::persistent(const PickleValue& id) {
+PickleValue TorchArchive::persistent_load(const PickleValue& id) {
   const auto& items = id.items;
   if (id.kind != Kind::kTuple || items.size() < 5 || items[0]->text != "storage" || items[1]->kind != Kind::kGlobal ||
-      items[2]->kind != Kind::kText || items[4]->kind != Kind::kInteger) {
+      items[2]->kind != Kind::kString || items[4]->kind != Kind::kInt) {
     fail("it names a tensor's data in a way that torch.save does not");
   }
-  const std::optional<c10::ScalarType> type = storage_type(items[1]->text);
-  if (!type) return {.kind = Kind::kObject, .text = items[1]->text};
-  const c10::Storage& bytes = storage(items[2]->text);
+  const std::optional<c10::ScalarType> type = parse_storage_type(items[1]->text);
+  if (!type) return {.kind = Kind::kOpaque, .text = items[1]->text};
+  const c10::Storage& bytes = load_storage(items[2]->text);
   const auto available = static_cast<int64_t>(bytes.nbytes() / c10::elementSize(*type));
   const int64_t elements = items[4]->integer;
   if (elements < 0 || elements > available) fail("a tensor's data is shorter than it says");
@@ -158,14 +159,14 @@ PickleValue TorchArchive::persistent(const PickleValue& id) {
 }
 
 /// `arguments`: (storage, offset, sizes, strides, …)
-PickleValue TorchArchive::rebuilt_tensor(const PickleValue& arguments) const {
+PickleValue TorchArchive::rebuild_tensor(const PickleValue& arguments) const {
   const auto& items = arguments.items;
   if (items.size() < 4) fail("a tensor has no sizes");
-  if (items[0]->kind == Kind::kObject) return *items[0];
-  const auto sizes = integers_of(*items[2]);
-  const auto strides = integers_of(*items[3]);
-  if (items[0]->kind != Kind::kStorage || items[1]->kind != Kind::kInteger || !sizes || !strides ||
-      !lie_within(items[0]->tensor.numel(), items[1]->integer, *sizes, *strides)) {
+  if (items[0]->kind == Kind::kOpaque) return *items[0];
+  const auto sizes = to_integers(*items[2]);
+  const auto strides = to_integers(*items[3]);
+  if (items[0]->kind != Kind::kStorage || items[1]->kind != Kind::kInt || !sizes || !strides ||
+      !fits_in_storage(items[0]->tensor.numel(), items[1]->integer, *sizes, *strides)) {
     fail("a tensor reaches beyond its data");
   }
   return {.kind = Kind::kTensor, .tensor = items[0]->tensor.as_strided(*sizes, *strides, items[1]->integer)};
@@ -173,11 +174,11 @@ PickleValue TorchArchive::rebuilt_tensor(const PickleValue& arguments) const {
 
 PickleValue TorchArchive::call(const std::string& function, const PickleValue& arguments) {
   if (function == "collections.OrderedDict" && arguments.items.empty()) return {.kind = Kind::kDict};
-  if (function == "torch._utils._rebuild_tensor_v2") return rebuilt_tensor(arguments);
+  if (function == "torch._utils._rebuild_tensor_v2") return rebuild_tensor(arguments);
   if (function == "torch._utils._rebuild_parameter" || function == "torch._utils._rebuild_parameter_with_state") {
     if (!arguments.items.empty() && arguments.items[0]->kind == Kind::kTensor) return *arguments.items[0];
   }
-  return {.kind = Kind::kObject, .text = function};
+  return {.kind = Kind::kOpaque, .text = function};
 }
 
 }  // namespace vlmtrain::io

@@ -18,23 +18,23 @@ namespace vlmtrain::io {
 
 /// The zip archive that torch.save writes: a pickle, data.pkl, and beside it the bytes of the storages that it names.
 /// It makes tensors of them for the pickle. All calls throw a data_error where the archive is damaged.
-class TorchArchive : public PickleHost {
+class TorchArchive : public PickleResolver {
  public:
   /// data_error where the file cannot be read or is no such archive.
   explicit TorchArchive(const std::filesystem::path& path);
   ~TorchArchive() override;
 
-  std::string program();  ///< data.pkl
+  std::string read_pickle();  ///< data.pkl
 
   PickleValue call(const std::string& function, const PickleValue& arguments) override;
-  PickleValue persistent(const PickleValue& id) override;
+  PickleValue persistent_load(const PickleValue& id) override;
 
  private:
   [[noreturn]] void fail(std::string_view reason) const;
   template <class Read>
-  auto reading(const Read& read) const;
-  const c10::Storage& storage(const std::string& key);
-  PickleValue rebuilt_tensor(const PickleValue& arguments) const;
+  auto translate_errors(const Read& read) const;
+  const c10::Storage& load_storage(const std::string& key);
+  PickleValue rebuild_tensor(const PickleValue& arguments) const;
 
   std::string source_;
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;

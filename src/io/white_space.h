@@ -5,6 +5,6 @@
 namespace vlmtrain::io {
 
 /// JSON's.
-inline constexpr std::string_view kWhiteSpace = " \t\r\n";
+inline constexpr std::string_view kJsonWhitespace = " \t\r\n";
 
 }  // namespace vlmtrain::io

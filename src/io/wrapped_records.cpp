@@ -17,31 +17,31 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array kKeysOfRecords = std::to_array<std::string_view>(
+constexpr std::array kRecordKeys = std::to_array<std::string_view>(
     {"messages", "conversations", "texts", "question", "answer", "instruction", "output", "caption"});
 /// Lists of a record that is read by other names than these, not of records.
-constexpr std::array kListsOfRecords = std::to_array<std::string_view>(
+constexpr std::array kRecordLists = std::to_array<std::string_view>(
     {"images", "image", "videos", "video", "volumes", "masks", "objects", "tools", "functions", "chosen", "rejected"});
-constexpr std::array kKeysOfMedia = std::to_array<std::string_view>({"path", "bytes", "url", "type"});
-constexpr std::array kKeysOfTurns = std::to_array<std::string_view>({"role", "from", "content", "value"});
-constexpr std::array kKeysOfLlamaFactory =
+constexpr std::array kMediaKeys = std::to_array<std::string_view>({"path", "bytes", "url", "type"});
+constexpr std::array kTurnKeys = std::to_array<std::string_view>({"role", "from", "content", "value"});
+constexpr std::array kLlamaFactoryKeys =
     std::to_array<std::string_view>({"file_name", "hf_hub_url", "ms_hub_url", "script_url", "cloud_file_name"});
-constexpr std::array kKeysOfInternVl = std::to_array<std::string_view>({"annotation", "repeat_time", "data_augment"});
-constexpr std::array kKeysOfQwen = std::to_array<std::string_view>({"annotation_path", "data_path"});
+constexpr std::array kInternVlKeys = std::to_array<std::string_view>({"annotation", "repeat_time", "data_augment"});
+constexpr std::array kQwenKeys = std::to_array<std::string_view>({"annotation_path", "data_path"});
 
-bool has_any(const json& object, std::span<const std::string_view> keys) {
+bool has_any_key(const json& object, std::span<const std::string_view> keys) {
   return std::ranges::any_of(keys, [&](std::string_view key) { return object.contains(key); });
 }
 
 /// The object with the first entries of its lists and what lies in them, without the rest: it may be a whole data set.
 json parse_beginning(std::string_view text) {
-  constexpr int kDeepest = 3;
+  constexpr int kMaxDepth = 3;
   bool is_first_entry = true;
   const auto keep = [&](int depth, json::parse_event_t event, const json&) {
     if (event == json::parse_event_t::array_start && depth == 1) is_first_entry = true;
-    const bool begins = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
-    if (begins && depth >= kDeepest) return false;
-    if (!begins || depth != 2) return true;
+    const bool is_start = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    if (is_start && depth >= kMaxDepth) return false;
+    if (!is_start || depth != 2) return true;
     return std::exchange(is_first_entry, false);
   };
   if (is_json_too_deep(text)) return {};
@@ -52,10 +52,10 @@ std::string describe_lists(const json& object) {
   std::vector<std::string> keys;
   for (auto entry = object.begin(); entry != object.end(); ++entry) {
     const bool is_list = entry->is_array() && !entry->empty() && entry->front().is_object();
-    const bool is_of_a_record = std::ranges::find(kListsOfRecords, entry.key()) != kListsOfRecords.end();
-    if (!is_list || is_of_a_record) continue;
-    if (!has_any(entry->front(), kKeysOfTurns) && !has_any(entry->front(), kKeysOfMedia)) {
-      keys.push_back(excerpt(entry.key()));
+    const bool is_record_list = std::ranges::find(kRecordLists, entry.key()) != kRecordLists.end();
+    if (!is_list || is_record_list) continue;
+    if (!has_any_key(entry->front(), kTurnKeys) && !has_any_key(entry->front(), kMediaKeys)) {
+      keys.push_back(make_excerpt(entry.key()));
     }
   }
   if (keys.empty()) return {};
@@ -67,19 +67,19 @@ std::string describe_lists(const json& object) {
 
 std::string describe_objects(const json& object) {
   const json& first = object.front();
-  if (has_any(first, kKeysOfLlamaFactory)) {
+  if (has_any_key(first, kLlamaFactoryKeys)) {
     return "is a registry of data sets of LLaMA-Factory (dataset_info.json), not data; name the data file itself in "
            "data.train, and its columns in data.columns";
   }
-  if (has_any(first, kKeysOfInternVl)) {
+  if (has_any_key(first, kInternVlKeys)) {
     return "is a registry of data sets of InternVL's trainer, not data; name its files in data.train: "
            "{path: ANNOTATION, image_root: ROOT, repeat: REPEAT_TIME} for each";
   }
-  if (has_any(first, kKeysOfQwen)) {
+  if (has_any_key(first, kQwenKeys)) {
     return "is a registry of data sets of Qwen-VL's trainer, not data; name its files in data.train: "
            "{path: ANNOTATION_PATH, image_root: DATA_PATH} for each";
   }
-  if (!has_any(first, kKeysOfRecords)) return {};
+  if (!has_any_key(first, kRecordKeys)) return {};
   return "is one JSON object, with a record under each of its keys; write the records as a list, such as with "
          "jq '[.[]]', or one a line";
 }
@@ -88,7 +88,7 @@ std::string describe_objects(const json& object) {
 
 std::string describe_wrapped_records(std::string_view text) {
   const json object = parse_beginning(text);
-  if (!object.is_object() || object.empty() || has_any(object, kKeysOfRecords)) return {};
+  if (!object.is_object() || object.empty() || has_any_key(object, kRecordKeys)) return {};
   const auto is_object = [](const json& value) { return value.is_object() && !value.empty(); };
   return std::ranges::all_of(object, is_object) ? describe_objects(object) : describe_lists(object);
 }

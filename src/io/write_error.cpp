@@ -14,7 +14,7 @@ namespace vlmtrain::io {
 namespace {
 
 /// Nothing where the file system does not say.
-std::optional<int64_t> free_bytes(const std::filesystem::path& folder) {
+std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
   struct statvfs status {};
   if (statvfs(folder.c_str(), &status) != 0) return std::nullopt;
   const auto blocks = geteuid() == 0 ? status.f_bfree : status.f_bavail;
@@ -22,41 +22,41 @@ std::optional<int64_t> free_bytes(const std::filesystem::path& folder) {
 }
 
 /// A temporary folder's name says nothing to whoever reads an error: the names that will be are given.
-std::filesystem::path final_path_of(const std::filesystem::path& path) {
-  std::filesystem::path named;
-  for (const auto& part : path) {
-    const auto temporary = parse_temporary(part);
-    named /= temporary ? temporary->final_path : part;
+std::filesystem::path to_final_path(const std::filesystem::path& path) {
+  std::filesystem::path final_path;
+  for (const auto& component : path) {
+    const auto temp = parse_temp_path(component);
+    final_path /= temp ? temp->final_path : component;
   }
-  return named;
+  return final_path;
 }
 
 }  // namespace
 
-std::filesystem::path folder_of(const std::filesystem::path& path) {
+std::filesystem::path get_parent_folder(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-UserError write_error(const std::filesystem::path& written, int error, int64_t wanted_bytes) {
+UserError write_error(const std::filesystem::path& target_path, int error, int64_t requested_bytes) {
   const std::string reason = std::generic_category().message(error);
-  const std::filesystem::path path = final_path_of(written);
-  const std::string folder = folder_of(path).string();
+  const std::filesystem::path path = to_final_path(target_path);
+  const std::string folder = get_parent_folder(path).string();
   switch (error) {
     case ENOSPC:
       return run_error(
           "cannot write {}: {}: the file needs {} bytes and {} bytes are free in {}; make room there, or write to "
           "another disk",
-          path.string(), reason, wanted_bytes, free_bytes(folder_of(written)).value_or(0), folder);
+          path.string(), reason, requested_bytes, get_free_bytes(get_parent_folder(target_path)).value_or(0), folder);
     case EDQUOT:
       return run_error(
           "cannot write {}: {}: the file needs {} bytes; remove files that count against your quota in {}, or write to "
           "another disk",
-          path.string(), reason, wanted_bytes, folder);
+          path.string(), reason, requested_bytes, folder);
     case EFBIG:
       return run_error(
           "cannot write {}: {}: the file needs {} bytes; raise the limit on a file's size (ulimit -f), or write to a "
           "file system that holds larger files",
-          path.string(), reason, wanted_bytes);
+          path.string(), reason, requested_bytes);
     case ENOENT:
       return run_error("cannot write {}: {}: create the folder {} first", path.string(), reason, folder);
     case ENOTDIR:
@@ -74,25 +74,25 @@ UserError write_error(const std::filesystem::path& written, int error, int64_t w
   }
 }
 
-void require_room(const std::filesystem::path& folder, int64_t bytes) {
-  const auto free = free_bytes(folder);
-  if (!free || *free >= bytes) return;
-  const std::string named = final_path_of(folder).string();
+void require_free_space(const std::filesystem::path& folder, int64_t needed_bytes) {
+  const auto free_bytes = get_free_bytes(folder);
+  if (!free_bytes || *free_bytes >= needed_bytes) return;
+  const std::string final_path = to_final_path(folder).string();
   throw run_error(
       "cannot write {}: {}: it needs {} bytes and {} bytes are free there, {} less; make room, or write to another "
       "disk",
-      named, std::generic_category().message(ENOSPC), bytes, *free, bytes - *free);
+      final_path, std::generic_category().message(ENOSPC), needed_bytes, *free_bytes, needed_bytes - *free_bytes);
 }
 
-void sync_path(const std::filesystem::path& path, const std::filesystem::path& named) {
+void sync_to_disk(const std::filesystem::path& path, const std::filesystem::path& reported_path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
-    throw write_error(named, errno, 0);
+    throw write_error(reported_path, errno, 0);
   }
   const int error = fsync(descriptor) == 0 ? 0 : errno;
   close(descriptor);
   if (error != 0 && error != EINVAL) {
-    throw write_error(named, error, 0);
+    throw write_error(reported_path, error, 0);
   }
 }
 

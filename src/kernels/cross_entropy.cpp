@@ -6,16 +6,16 @@
 
 namespace vlmtrain::kernels {
 
-RowsOfCrossEntropy cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
-                                 const at::Tensor& row_factors, bool gradient_wanted) {
+CrossEntropyRows cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
+                               const at::Tensor& row_factors, bool compute_gradient) {
   const int64_t rows = logits.size(0);
-  const at::Tensor both = at::empty({2, rows, 1}, logits.options().dtype(at::kFloat));
-  RowsOfCrossEntropy result{both[0], both[1]};
+  const at::Tensor outputs = at::empty({2, rows, 1}, logits.options().dtype(at::kFloat));
+  CrossEntropyRows result{outputs[0], outputs[1]};
   if (rows == 0) return result;
-  Launch("vlmtrain::cross_entropy", {logits, labels}, {both, gradient_wanted ? logits : both[0]})(
+  KernelLaunch("vlmtrain::cross_entropy", {logits, labels}, {outputs, compute_gradient ? logits : outputs[0]})(
       launchers().cross_entropy,
-      CrossEntropy{.element = element_of(logits),
-                   .gradient_wanted = gradient_wanted,
+      CrossEntropy{.element = get_element_type(logits),
+                   .compute_gradient = compute_gradient,
                    .rows = rows,
                    .vocabulary = logits.size(1),
                    .logits = logits.mutable_data_ptr(),
@@ -23,7 +23,7 @@ RowsOfCrossEntropy cross_entropy(const at::Tensor& logits, const at::Tensor& lab
                    .row_factors = row_factors.defined() ? row_factors.const_data_ptr<float>() : nullptr,
                    .factor = static_cast<float>(factor),
                    .cross_entropy = result.cross_entropy.mutable_data_ptr<float>(),
-                   .is_right = result.is_right.mutable_data_ptr<float>()});
+                   .is_correct = result.is_correct.mutable_data_ptr<float>()});
   return result;
 }
 

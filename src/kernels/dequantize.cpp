@@ -9,9 +9,9 @@ namespace vlmtrain::kernels {
 
 void nf4_dequantize(const at::Tensor& result, const Nf4Blocks& blocks) {
   const auto weights = std::ssize(blocks.first_super_blocks);
-  VLMTRAIN_CHECK(weights > 0 && weights <= kMostNf4Weights, "{} NF4 weights at once", weights);
+  VLMTRAIN_CHECK(weights > 0 && weights <= kMaxNf4Weights, "{} NF4 weights at once", weights);
   if (result.numel() == 0) return;
-  Nf4Dequantize call{.element = element_of(result),
+  Nf4Dequantize args{.element = get_element_type(result),
                      .super_blocks = blocks.nested_absmax.numel(),
                      .packed = blocks.packed.const_data_ptr<uint8_t>(),
                      .absmax = blocks.absmax.const_data_ptr<uint8_t>(),
@@ -23,16 +23,16 @@ void nf4_dequantize(const at::Tensor& result, const Nf4Blocks& blocks) {
                      .values = {},
                      .weights = static_cast<int>(weights),
                      .first_super_block = {}};
-  std::copy_n(blocks.values.const_data_ptr<float>(), std::size(call.values), std::begin(call.values));
-  std::ranges::copy(blocks.first_super_blocks, std::begin(call.first_super_block));
-  Launch("vlmtrain::nf4_dequantize", {blocks.packed, blocks.absmax, blocks.nested_absmax}, {result})(
-      launchers().nf4_dequantize, call);
+  std::copy_n(blocks.values.const_data_ptr<float>(), std::size(args.values), std::begin(args.values));
+  std::ranges::copy(blocks.first_super_blocks, std::begin(args.first_super_block));
+  KernelLaunch("vlmtrain::nf4_dequantize", {blocks.packed, blocks.absmax, blocks.nested_absmax}, {result})(
+      launchers().nf4_dequantize, args);
 }
 
 void int8_dequantize(const at::Tensor& result, const at::Tensor& values, const at::Tensor& row_absmax, double step) {
   if (result.numel() == 0) return;
-  Launch("vlmtrain::int8_dequantize", {values, row_absmax}, {result})(
-      launchers().int8_dequantize, Int8Dequantize{.element = element_of(result),
+  KernelLaunch("vlmtrain::int8_dequantize", {values, row_absmax}, {result})(
+      launchers().int8_dequantize, Int8Dequantize{.element = get_element_type(result),
                                                   .rows = values.size(0),
                                                   .columns = values.size(1),
                                                   .values = values.const_data_ptr<int8_t>(),

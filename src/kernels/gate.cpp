@@ -7,31 +7,32 @@
 
 namespace vlmtrain::kernels {
 
-at::Tensor gate(const at::Tensor& x, GateActivation activation) {
+at::Tensor gated_activation(const at::Tensor& x, GateActivation activation) {
   const int64_t features = x.size(-1) / 2;
   at::Tensor value = at::empty({x.size(0), features}, x.options());
   if (value.numel() == 0) return value;
-  Launch("vlmtrain::gate", {x}, {value})(launchers().gate_forward, GateForward{.element = element_of(x),
-                                                                               .activation = activation,
-                                                                               .rows = x.size(0),
-                                                                               .features = features,
-                                                                               .x = x.const_data_ptr(),
-                                                                               .value = value.mutable_data_ptr()});
+  KernelLaunch("vlmtrain::gated_activation", {x}, {value})(launchers().gated_activation_forward,
+                                                           GatedActivationForward{.element = get_element_type(x),
+                                                                                  .activation = activation,
+                                                                                  .rows = x.size(0),
+                                                                                  .features = features,
+                                                                                  .x = x.const_data_ptr(),
+                                                                                  .value = value.mutable_data_ptr()});
   return value;
 }
 
-at::Tensor gate_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation) {
-  at::Tensor of_x = at::empty_like(x);
-  if (of_x.numel() == 0) return of_x;
-  Launch("vlmtrain::gate_backward", {gradient, x}, {of_x})(launchers().gate_backward,
-                                                           GateBackward{.element = element_of(x),
-                                                                        .activation = activation,
-                                                                        .rows = x.size(0),
-                                                                        .features = x.size(-1) / 2,
-                                                                        .gradient = gradient.const_data_ptr(),
-                                                                        .x = x.const_data_ptr(),
-                                                                        .of_x = of_x.mutable_data_ptr()});
-  return of_x;
+at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation) {
+  at::Tensor dx = at::empty_like(x);
+  if (dx.numel() == 0) return dx;
+  KernelLaunch("vlmtrain::gated_activation_backward", {gradient, x}, {dx})(
+      launchers().gated_activation_backward, GatedActivationBackward{.element = get_element_type(x),
+                                                                     .activation = activation,
+                                                                     .rows = x.size(0),
+                                                                     .features = x.size(-1) / 2,
+                                                                     .gradient = gradient.const_data_ptr(),
+                                                                     .x = x.const_data_ptr(),
+                                                                     .dx = dx.mutable_data_ptr()});
+  return dx;
 }
 
 }  // namespace vlmtrain::kernels

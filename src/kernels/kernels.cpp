@@ -15,36 +15,42 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr const char* kLibrary = "libvlmtrain_kernels.so";
+constexpr const char* kLibraryName = "libvlmtrain_kernels.so";
 /// For tests: a library of kernels for the CPU, the emulated ones.
-constexpr const char* kEmulation = "VLMTRAIN_EMULATED_KERNELS";
+constexpr const char* kEmulatedLibraryVariable = "VLMTRAIN_EMULATED_KERNELS";
 
-struct Named {
+struct KernelName {
   Kernel kernel;
   std::string_view name;
 };
-constexpr std::array kNamed{Named{Kernel::kGate, "gate"},      Named{Kernel::kActivation, "activation"},
-                            Named{Kernel::kRotate, "rotate"},  Named{Kernel::kNormRotate, "norm_rotate"},
-                            Named{Kernel::kNorm, "norm"},      Named{Kernel::kCrossEntropy, "cross_entropy"},
-                            Named{Kernel::kAdamW, "adamw"},    Named{Kernel::kNf4, "nf4"},
-                            Named{Kernel::kInt8, "int8"},      Named{Kernel::kPatches, "patches"},
-                            Named{Kernel::kDropout, "dropout"}};
-constexpr std::array kAll{Kernel::kGate, Kernel::kActivation,   Kernel::kRotate, Kernel::kNormRotate,
-                          Kernel::kNorm, Kernel::kCrossEntropy, Kernel::kAdamW,  Kernel::kNf4,
-                          Kernel::kInt8, Kernel::kPatches,      Kernel::kDropout};
-static_assert(kNamed.size() == kAll.size());
+constexpr std::array kKernelNames{KernelName{Kernel::kGatedActivation, "gated_activation"},
+                                  KernelName{Kernel::kActivation, "activation"},
+                                  KernelName{Kernel::kRope, "rope"},
+                                  KernelName{Kernel::kQkNormRope, "qk_norm_rope"},
+                                  KernelName{Kernel::kNorm, "norm"},
+                                  KernelName{Kernel::kCrossEntropy, "cross_entropy"},
+                                  KernelName{Kernel::kAdamW, "adamw"},
+                                  KernelName{Kernel::kNf4, "nf4"},
+                                  KernelName{Kernel::kInt8, "int8"},
+                                  KernelName{Kernel::kPatchify, "patchify"},
+                                  KernelName{Kernel::kDropout, "dropout"}};
+constexpr std::array kAllKernels{Kernel::kGatedActivation, Kernel::kActivation, Kernel::kRope,
+                                 Kernel::kQkNormRope,      Kernel::kNorm,       Kernel::kCrossEntropy,
+                                 Kernel::kAdamW,           Kernel::kNf4,        Kernel::kInt8,
+                                 Kernel::kPatchify,        Kernel::kDropout};
+static_assert(kKernelNames.size() == kAllKernels.size());
 
 /// What a process has opened. Threads ask for it all the time, and it changes only where a device is opened.
 struct State {
   const Launchers* launchers = nullptr;
   at::DeviceType device = at::kCPU;
-  KernelSet wrong, left_out;
-  std::array<bool, kAll.size()> is_used{};
+  KernelSet failed, disabled;
+  std::array<bool, kAllKernels.size()> is_enabled{};
 
-  void settle() {
-    for (const Kernel kernel : kAll)
-      is_used[static_cast<size_t>(kernel)] =
-          launchers != nullptr && !wrong.contains(kernel) && !left_out.contains(kernel);
+  void update_enabled() {
+    for (const Kernel kernel : kAllKernels)
+      is_enabled[static_cast<size_t>(kernel)] =
+          launchers != nullptr && !failed.contains(kernel) && !disabled.contains(kernel);
   }
 };
 
@@ -53,69 +59,69 @@ State& state() {
   return instance;
 }
 
-const Launchers* launchers_of(const Plugin& plugin) {
+const Launchers* get_launchers(const Plugin& plugin) {
   return reinterpret_cast<GetLaunchers*>(plugin.functions.front())();
 }
 
 Plugin load_library(const char* name) {
-  return load_plugin(name, kKernelsVersionOf, kKernelsVersion, {kGetLaunchers});
+  return load_plugin(name, kKernelsVersionSymbol, kKernelsVersion, {kGetLaunchersSymbol});
 }
 
 bool is_emulated() {
-  return std::getenv(kEmulation) != nullptr;
+  return std::getenv(kEmulatedLibraryVariable) != nullptr;
 }
 
 }  // namespace
 
 std::span<const Kernel> all_kernels() {
-  return kAll;
+  return kAllKernels;
 }
 
-std::string_view name_of(Kernel kernel) {
-  return std::ranges::find(kNamed, kernel, &Named::kernel)->name;
+std::string_view to_string(Kernel kernel) {
+  return std::ranges::find(kKernelNames, kernel, &KernelName::kernel)->name;
 }
 
-Kernel kernel_of(std::string_view name) {
-  const auto* const found = std::ranges::find(kNamed, name, &Named::name);
-  if (found == kNamed.end()) throw InternalError("no kernel is called " + std::string(name));
-  return found->kernel;
+Kernel find_kernel(std::string_view name) {
+  const auto* const it = std::ranges::find(kKernelNames, name, &KernelName::name);
+  if (it == kKernelNames.end()) throw InternalError("no kernel is called " + std::string(name));
+  return it->kernel;
 }
 
-OpenedKernels open_kernels(at::Device device, const KernelSet& left_out) {
+KernelStatus open_kernels(at::Device device, const KernelSet& disabled) {
   if (device.is_cpu() && !is_emulated()) return {.problem = "the CPU has none"};
-  static const Plugin plugin = load_library(device.is_cpu() ? std::getenv(kEmulation) : kLibrary);
+  static const Plugin plugin = load_library(device.is_cpu() ? std::getenv(kEmulatedLibraryVariable) : kLibraryName);
   if (plugin.functions.empty()) return {.problem = plugin.problem};
 
-  State& opened = state();
-  const bool is_first = opened.launchers == nullptr;
-  opened.launchers = launchers_of(plugin);
-  opened.device = device.type();
-  opened.left_out = left_out;
-  opened.settle();
-  OpenedKernels result;
-  if (!is_first || vgpu::attached() != nullptr) return result;
-  for (auto& [kernel, how] : failed_trials(device)) {
-    opened.wrong.insert(kernel);
-    result.wrong.push_back(std::move(how));
+  State& current = state();
+  const bool is_first_open = current.launchers == nullptr;
+  current.launchers = get_launchers(plugin);
+  current.device = device.type();
+  current.disabled = disabled;
+  current.update_enabled();
+  KernelStatus result;
+  if (!is_first_open || vgpu::find_interface() != nullptr) return result;
+  for (auto& [kernel, description] : find_failed_kernels(device)) {
+    current.failed.insert(kernel);
+    result.failed.push_back(std::move(description));
   }
-  opened.settle();
+  current.update_enabled();
   return result;
 }
 
-std::string library_problem() {
-  const Plugin plugin = load_library(kLibrary);
+std::string find_library_problem() {
+  const Plugin plugin = load_library(kLibraryName);
   return plugin.functions.empty() ? plugin.problem : "";
 }
 
-KernelSet left_out_kernels() {
-  KernelSet all = state().wrong;
-  all.insert(state().left_out.begin(), state().left_out.end());
-  return all;
+KernelSet disabled_kernels() {
+  KernelSet disabled = state().failed;
+  disabled.insert(state().disabled.begin(), state().disabled.end());
+  return disabled;
 }
 
 bool has(Kernel kernel, const at::Tensor& tensor) {
-  const State& opened = state();
-  return opened.is_used[static_cast<size_t>(kernel)] && tensor.device().type() == opened.device &&
+  const State& current = state();
+  return current.is_enabled[static_cast<size_t>(kernel)] && tensor.device().type() == current.device &&
          tensor.scalar_type() != at::kDouble;
 }
 

@@ -16,7 +16,7 @@ namespace {
 /// cudaErrorMemoryAllocation: no room for the kernel's code, which is loaded when it is first launched.
 constexpr int kOutOfMemory = 2;
 
-std::vector<c10::IValue> values_of(at::ArrayRef<at::Tensor> tensors) {
+std::vector<c10::IValue> to_ivalues(at::ArrayRef<at::Tensor> tensors) {
   std::vector<c10::IValue> values;
   values.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
@@ -27,28 +27,29 @@ std::vector<c10::IValue> values_of(at::ArrayRef<at::Tensor> tensors) {
 
 }  // namespace
 
-Element element_of(const at::Tensor& tensor) {
+ElementType get_element_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat:
-      return Element::kFloat;
+      return ElementType::kFloat;
     case at::kBFloat16:
-      return Element::kBFloat16;
+      return ElementType::kBFloat16;
     case at::kHalf:
-      return Element::kHalf;
+      return ElementType::kHalf;
     default:
       throw InternalError("a kernel for a type that none has");
   }
 }
 
-Launch::Launch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes) : name_(name) {
+KernelLaunch::KernelLaunch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes)
+    : name_(name) {
   if (record_.isActive()) {
-    const std::vector<c10::IValue> inputs = values_of(reads);
+    const std::vector<c10::IValue> inputs = to_ivalues(reads);
     if (record_.needsInputs()) {
       record_.before(name, &inputs);
     } else {
       record_.before(name);
     }
-    if (record_.needsOutputs()) record_.setOutputs(values_of(writes));
+    if (record_.needsOutputs()) record_.setOutputs(to_ivalues(writes));
   }
   const at::Device device = writes.front().device();
   if (device.is_cpu()) return;
@@ -56,7 +57,7 @@ Launch::Launch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
 }
 
-void Launch::check(int error) const {
+void KernelLaunch::check(int error) const {
   if (error == 0) return;
   TORCH_CHECK(error != kOutOfMemory, "CUDA error: out of memory\nthe kernel ", name_, " could not be loaded");
   TORCH_CHECK(false, "CUDA error ", error, " when the kernel ", name_, " was started");

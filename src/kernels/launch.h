@@ -13,13 +13,13 @@ namespace vlmtrain::kernels {
 const Launchers& launchers();
 
 /// Throws InternalError for a type that no kernel has.
-Element element_of(const at::Tensor& tensor);
+ElementType get_element_type(const at::Tensor& tensor);
 
 /// A launch as profilers and the recorder of a plan's costs see it, beside ATen's operations: what it reads and what it
 /// writes; undefined tensors are neither.
-class Launch {
+class KernelLaunch {
  public:
-  Launch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes);
+  KernelLaunch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes);
 
   /// On the current stream of the tensors' device. Throws c10::Error as LibTorch does for its kernels.
   template <class Call>

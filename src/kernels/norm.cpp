@@ -9,71 +9,73 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-const void* place_of(const at::Tensor& tensor) {
+const void* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr() : nullptr;
 }
 
 /// One number a row of x.
-at::Tensor empty_by_row(const at::Tensor& x) {
+at::Tensor empty_per_row(const at::Tensor& x) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = 1;
   return at::empty(sizes, x.options().dtype(at::kFloat));
 }
 
-bool is_dense_as(const at::Tensor& tensor, const at::Tensor& x) {
+bool matches_layout(const at::Tensor& tensor, const at::Tensor& x) {
   return tensor.scalar_type() == x.scalar_type() && tensor.is_contiguous();
 }
 
 }  // namespace
 
-bool can_norm(const at::Tensor& x, const Norm& norm) {
-  return has(Kernel::kNorm, x) && x.is_contiguous() && is_dense_as(norm.weight, x) &&
-         (!norm.bias.defined() || is_dense_as(norm.bias, x));
+bool can_run_norm(const at::Tensor& x, const Norm& norm) {
+  return has(Kernel::kNorm, x) && x.is_contiguous() && matches_layout(norm.weight, x) &&
+         (!norm.bias.defined() || matches_layout(norm.bias, x));
 }
 
-Normed norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual) {
-  Normed made{.value = at::empty_like(x), .statistics = {.mean = {}, .reciprocal = empty_by_row(x)}};
-  if (norm.is_centered) made.statistics.mean = empty_by_row(x);
-  if (x.numel() == 0) return made;
-  const auto& [mean, reciprocal] = made.statistics;
-  const at::Tensor added = residual.defined() ? residual.contiguous() : residual;
-  Launch("vlmtrain::norm", {x, norm.weight, norm.bias, added}, {made.value, mean, reciprocal})(
-      launchers().norm_forward, NormForward{.element = element_of(x),
+NormResult norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual) {
+  NormResult result{.value = at::empty_like(x), .statistics = {.mean = {}, .rstd = empty_per_row(x)}};
+  if (norm.is_centered) result.statistics.mean = empty_per_row(x);
+  if (x.numel() == 0) return result;
+  const auto& [mean, rstd] = result.statistics;
+  const at::Tensor contiguous_residual = residual.defined() ? residual.contiguous() : residual;
+  KernelLaunch("vlmtrain::norm", {x, norm.weight, norm.bias, contiguous_residual}, {result.value, mean, rstd})(
+      launchers().norm_forward, NormForward{.element = get_element_type(x),
                                             .gain = norm.gain,
                                             .is_centered = norm.is_centered,
-                                            .rows = reciprocal.numel(),
+                                            .rows = rstd.numel(),
                                             .features = x.size(-1),
                                             .eps = static_cast<float>(norm.eps),
                                             .x = x.const_data_ptr(),
                                             .weight = norm.weight.const_data_ptr(),
-                                            .bias = place_of(norm.bias),
-                                            .residual = place_of(added),
-                                            .value = made.value.mutable_data_ptr(),
+                                            .bias = data_or_null(norm.bias),
+                                            .residual = data_or_null(contiguous_residual),
+                                            .value = result.value.mutable_data_ptr(),
                                             .mean = norm.is_centered ? mean.mutable_data_ptr<float>() : nullptr,
-                                            .reciprocal = reciprocal.mutable_data_ptr<float>()});
-  return made;
+                                            .rstd = rstd.mutable_data_ptr<float>()});
+  return result;
 }
 
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormStatistics& statistics,
-                         const Norm& norm, const at::Tensor& passing) {
-  at::Tensor of_x = at::empty_like(x);
-  if (x.numel() == 0) return of_x;
-  const auto& [mean, reciprocal] = statistics;
-  const at::Tensor of_value = gradient.contiguous(), added = passing.defined() ? passing.contiguous() : passing;
-  Launch("vlmtrain::norm_backward", {of_value, x, norm.weight, added, mean, reciprocal}, {of_x})(
-      launchers().norm_backward, NormBackward{.element = element_of(x),
+                         const Norm& norm, const at::Tensor& residual_gradient) {
+  at::Tensor dx = at::empty_like(x);
+  if (x.numel() == 0) return dx;
+  const auto& [mean, rstd] = statistics;
+  const at::Tensor dy = gradient.contiguous(), contiguous_residual = residual_gradient.defined()
+                                                                         ? residual_gradient.contiguous()
+                                                                         : residual_gradient;
+  KernelLaunch("vlmtrain::norm_backward", {dy, x, norm.weight, contiguous_residual, mean, rstd}, {dx})(
+      launchers().norm_backward, NormBackward{.element = get_element_type(x),
                                               .gain = norm.gain,
                                               .is_centered = norm.is_centered,
-                                              .rows = reciprocal.numel(),
+                                              .rows = rstd.numel(),
                                               .features = x.size(-1),
-                                              .gradient = of_value.const_data_ptr(),
+                                              .gradient = dy.const_data_ptr(),
                                               .x = x.const_data_ptr(),
                                               .weight = norm.weight.const_data_ptr(),
-                                              .passing = place_of(added),
+                                              .residual_gradient = data_or_null(contiguous_residual),
                                               .mean = norm.is_centered ? mean.const_data_ptr<float>() : nullptr,
-                                              .reciprocal = reciprocal.const_data_ptr<float>(),
-                                              .of_x = of_x.mutable_data_ptr()});
-  return of_x;
+                                              .rstd = rstd.const_data_ptr<float>(),
+                                              .dx = dx.mutable_data_ptr()});
+  return dx;
 }
 
 }  // namespace vlmtrain::kernels

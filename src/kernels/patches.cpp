@@ -12,7 +12,7 @@
 
 namespace vlmtrain::kernels {
 
-at::Tensor patches(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
+at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
   const at::Tensor &bytes = pixels.bytes, &order = pixels.order;
   VLMTRAIN_CHECK(
       bytes.scalar_type() == at::kByte && bytes.dim() == 4 && bytes.size(1) == kPixelChannels && bytes.is_contiguous(),
@@ -23,31 +23,31 @@ at::Tensor patches(const image::BytePixels& pixels, image::ImageSize patch, at::
   VLMTRAIN_CHECK(patch.height > 0 && patch.width > 0 && patch.height <= height && patch.width <= width &&
                      columns <= std::numeric_limits<int32_t>::max(),
                  "patches of {}×{} of pictures of {}×{}", patch.height, patch.width, height, width);
-  at::Tensor rows = at::empty({pixels.pictures() * (height / patch.height) * (width / patch.width), columns},
+  at::Tensor rows = at::empty({pixels.num_images() * (height / patch.height) * (width / patch.width), columns},
                               bytes.options().dtype(dtype));
   if (rows.numel() == 0) return rows;
-  Patches call{.element = element_of(rows),
-               .pictures = pixels.pictures(),
-               .height = height,
-               .width = width,
-               .patch_height = patch.height,
-               .patch_width = patch.width,
-               .bytes = bytes.const_data_ptr<uint8_t>(),
-               .order = order.defined() ? order.const_data_ptr<int64_t>() : nullptr,
-               .mean = {},
-               .deviation = {},
-               .rows = rows.mutable_data_ptr()};
-  const auto normalization = image::for_bytes(pixels.normalization);
-  std::ranges::copy(normalization.mean, std::begin(call.mean));
-  std::ranges::copy(normalization.std, std::begin(call.deviation));
+  Patchify args{.element = get_element_type(rows),
+                .num_images = pixels.num_images(),
+                .height = height,
+                .width = width,
+                .patch_height = patch.height,
+                .patch_width = patch.width,
+                .bytes = bytes.const_data_ptr<uint8_t>(),
+                .order = order.defined() ? order.const_data_ptr<int64_t>() : nullptr,
+                .mean = {},
+                .deviation = {},
+                .rows = rows.mutable_data_ptr()};
+  const auto normalization = image::to_byte_normalization(pixels.normalization);
+  std::ranges::copy(normalization.mean, std::begin(args.mean));
+  std::ranges::copy(normalization.std, std::begin(args.deviation));
   if (patch.width == width && height % patch.height == 0) {
     // Lines of a patch lie one after the other: they are one line, which is read in larger packs.
-    call.height = height / patch.height;
-    call.width = patch.height * width;
-    call.patch_height = 1;
-    call.patch_width = call.width;
+    args.height = height / patch.height;
+    args.width = patch.height * width;
+    args.patch_height = 1;
+    args.patch_width = args.width;
   }
-  Launch("vlmtrain::patches", {bytes, order}, {rows})(launchers().patches, call);
+  KernelLaunch("vlmtrain::patchify", {bytes, order}, {rows})(launchers().patchify, args);
   return rows;
 }
 

@@ -21,50 +21,50 @@ namespace vlmtrain::kernels::reference {
 
 namespace {
 
-constexpr double kQuickGeluSteepness = 1.702;
+constexpr double kQuickGeluScale = 1.702;
 
-at::Tensor rotated(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+at::Tensor apply_rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction) {
   const auto halves = heads.chunk(2, -1);
-  const at::Tensor turned = sin * direction;
-  return at::cat({halves[0] * cos - halves[1] * turned, halves[1] * cos + halves[0] * turned}, -1);
+  const at::Tensor signed_sin = sin * direction;
+  return at::cat({halves[0] * cos - halves[1] * signed_sin, halves[1] * cos + halves[0] * signed_sin}, -1);
 }
 
-at::Tensor reciprocal_of(const at::Tensor& x, double eps) {
+at::Tensor compute_rstd(const at::Tensor& x, double eps) {
   return x.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
 }
 
-at::Tensor factor(const at::Tensor& weight, Gain gain) {
+at::Tensor compute_gain(const at::Tensor& weight, Gain gain) {
   const at::Tensor exact = weight.to(at::kDouble);
   return gain == Gain::kOnePlusWeight ? exact + 1 : exact;
 }
 
 /// x̂ = (x − mean) / sqrt(variance + eps) of a norm, and its last factor.
-struct Exact {
-  at::Tensor value, reciprocal;
+struct NormalizedRows {
+  at::Tensor value, rstd;
 };
 
-Exact normed(const at::Tensor& x, const Norm& norm) {
+NormalizedRows normalize(const at::Tensor& x, const Norm& norm) {
   const at::Tensor centered = norm.is_centered ? x - x.mean(-1, /*keepdim=*/true) : x;
-  const at::Tensor reciprocal = reciprocal_of(centered, norm.eps);
-  return {centered * reciprocal, reciprocal};
+  const at::Tensor rstd = compute_rstd(centered, norm.eps);
+  return {centered * rstd, rstd};
 }
 
 }  // namespace
 
-at::Tensor gate(const at::Tensor& x, GateActivation activation) {
+at::Tensor gated_activation(const at::Tensor& x, GateActivation activation) {
   const auto halves = x.to(at::kDouble).chunk(2, -1);
-  const at::Tensor opened = activation == GateActivation::kSilu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
-  return (opened * halves[1]).to(x.scalar_type());
+  const at::Tensor activated = activation == GateActivation::kSilu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
+  return (activated * halves[1]).to(x.scalar_type());
 }
 
-at::Tensor gate_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation) {
+at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation) {
   const auto halves = x.to(at::kDouble).chunk(2, -1);
-  const at::Tensor of_opened = gradient.to(at::kDouble) * halves[1];
+  const at::Tensor activated_gradient = gradient.to(at::kDouble) * halves[1];
   const bool is_silu = activation == GateActivation::kSilu;
-  const at::Tensor opened = is_silu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
-  const at::Tensor of_gate =
-      is_silu ? at::silu_backward(of_opened, halves[0]) : at::gelu_backward(of_opened, halves[0], "tanh");
-  return at::cat({of_gate, gradient.to(at::kDouble) * opened}, -1).to(x.scalar_type());
+  const at::Tensor activated = is_silu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
+  const at::Tensor d_gate = is_silu ? at::silu_backward(activated_gradient, halves[0])
+                                    : at::gelu_backward(activated_gradient, halves[0], "tanh");
+  return at::cat({d_gate, gradient.to(at::kDouble) * activated}, -1).to(x.scalar_type());
 }
 
 at::Tensor activate(const at::Tensor& x, ActivationFunction function) {
@@ -76,7 +76,7 @@ at::Tensor activate(const at::Tensor& x, ActivationFunction function) {
       case ActivationFunction::kGeluTanh:
         return at::gelu(exact, "tanh");
       case ActivationFunction::kQuickGelu:
-        return exact * (exact * kQuickGeluSteepness).sigmoid();
+        return exact * (exact * kQuickGeluScale).sigmoid();
       case ActivationFunction::kRelu:
         return exact.clamp_min(0);
     }
@@ -86,25 +86,25 @@ at::Tensor activate(const at::Tensor& x, ActivationFunction function) {
 }
 
 at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function) {
-  const at::Tensor exact = x.to(at::kDouble), of_value = gradient.to(at::kDouble);
-  const auto of_x = [&] {
+  const at::Tensor exact = x.to(at::kDouble), dy = gradient.to(at::kDouble);
+  const auto dx = [&] {
     switch (function) {
       case ActivationFunction::kGelu:
-        return at::gelu_backward(of_value, exact);
+        return at::gelu_backward(dy, exact);
       case ActivationFunction::kGeluTanh:
-        return at::gelu_backward(of_value, exact, "tanh");
+        return at::gelu_backward(dy, exact, "tanh");
       case ActivationFunction::kQuickGelu:
-        return at::silu_backward(of_value, exact * kQuickGeluSteepness);
+        return at::silu_backward(dy, exact * kQuickGeluScale);
       case ActivationFunction::kRelu:
-        return of_value * exact.gt(0);
+        return dy * exact.gt(0);
     }
     throw InternalError("unknown activation");
   };
-  return of_x().to(x.scalar_type());
+  return dx().to(x.scalar_type());
 }
 
-at::Tensor rotate(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction) {
-  return rotated(heads.to(at::kDouble), cos, sin, direction).to(heads.scalar_type());
+at::Tensor rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+  return apply_rope(heads.to(at::kDouble), cos, sin, direction).to(heads.scalar_type());
 }
 
 at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype) {
@@ -113,9 +113,9 @@ at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype) {
   at::Tensor absmax = relative * blocks.nested_absmax.unsqueeze(1);
   const auto weights = std::ssize(blocks.first_super_blocks);
   for (int64_t i = 0; i < weights; ++i) {
-    const auto place = static_cast<size_t>(i);
-    const int64_t first = blocks.first_super_blocks[place];
-    const int64_t end = i + 1 < weights ? blocks.first_super_blocks[place + 1] : absmax.size(0);
+    const auto index = static_cast<size_t>(i);
+    const int64_t first = blocks.first_super_blocks[index];
+    const int64_t end = i + 1 < weights ? blocks.first_super_blocks[index + 1] : absmax.size(0);
     absmax.narrow(0, first, end - first).add_(blocks.nested_offset[i]);
   }
   const at::Tensor bytes = blocks.packed.to(at::kLong);
@@ -128,7 +128,7 @@ at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absma
   return (values * row_absmax.unsqueeze(1)).mul_(step).to(dtype);
 }
 
-at::Tensor patches(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
+at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
   const at::Tensor bytes = pixels.order.defined() ? pixels.bytes.index_select(0, pixels.order) : pixels.bytes;
   // Two unfoldings, unlike the views of models::patch_rows().
   return image::normalize_pixels(bytes, pixels.normalization)
@@ -143,13 +143,13 @@ CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor
                                       const at::Tensor& row_factors) {
   const at::Tensor exact = logits.to(at::kDouble), label = labels.unsqueeze(1);
   const at::Tensor log_softmax = at::log_softmax(exact, 1);
-  at::Tensor of_logits = log_softmax.exp();
-  of_logits.scatter_add_(1, label, at::full_like(label, -1, of_logits.options()));
-  of_logits.mul_(factor);
-  if (row_factors.defined()) of_logits.mul_(row_factors.unsqueeze(1));
-  const at::Tensor most = exact.amax(1, /*keepdim=*/true);
-  return {log_softmax.gather(1, label).neg_().to(at::kFloat), exact.gather(1, label).eq(most).to(at::kFloat),
-          of_logits.to(logits.scalar_type())};
+  at::Tensor logits_gradient = log_softmax.exp();
+  logits_gradient.scatter_add_(1, label, at::full_like(label, -1, logits_gradient.options()));
+  logits_gradient.mul_(factor);
+  if (row_factors.defined()) logits_gradient.mul_(row_factors.unsqueeze(1));
+  const at::Tensor max_logit = exact.amax(1, /*keepdim=*/true);
+  return {log_softmax.gather(1, label).neg_().to(at::kFloat), exact.gather(1, label).eq(max_logit).to(at::kFloat),
+          logits_gradient.to(logits.scalar_type())};
 }
 
 at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step) {
@@ -177,25 +177,25 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t,
   return {l0, r0, l1, r1};
 }
 
-at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutDraw& draw) {
-  constexpr int64_t kDrawnAtOnce = 8;
-  const double bound = (1 - draw.probability) * 0x1p32;
+at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutParams& params) {
+  constexpr int64_t kValuesPerDraw = 8;
+  const double bound = (1 - params.probability) * 0x1p32;
   const at::Tensor masks = at::empty({readers, x.size(0), x.size(1)}, at::kDouble);
   auto* mask = masks.mutable_data_ptr<double>();
   for (int64_t reader = 0; reader < readers; ++reader) {
     for (int64_t row = 0; row < x.size(0); ++row) {
-      const auto behind = std::ranges::upper_bound(draw.streams, row, {}, &DropoutStream::first_row);
-      const DropoutStream& stream = *std::prev(behind);
+      const auto next_stream = std::ranges::upper_bound(params.streams, row, {}, &DropoutStream::first_row);
+      const DropoutStream& stream = *std::prev(next_stream);
       const uint64_t key = stream.key;
-      const auto row_of_stream = static_cast<uint64_t>(row - stream.first_row);
+      const auto stream_row = static_cast<uint64_t>(row - stream.first_row);
       for (int64_t column = 0; column < x.size(1); ++column) {
         const auto half = [&](uint32_t is_lower) {
           const auto words =
               philox({static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)},
-                     {static_cast<uint32_t>(column / kDrawnAtOnce), static_cast<uint32_t>(reader) | is_lower << 31,
-                      static_cast<uint32_t>(row_of_stream), static_cast<uint32_t>(row_of_stream >> 32)});
-          const auto place = static_cast<size_t>(column % kDrawnAtOnce);
-          return words.at(place / 2) >> (place % 2 * 16) & 0xffffU;
+                     {static_cast<uint32_t>(column / kValuesPerDraw), static_cast<uint32_t>(reader) | is_lower << 31,
+                      static_cast<uint32_t>(stream_row), static_cast<uint32_t>(stream_row >> 32)});
+          const auto index = static_cast<size_t>(column % kValuesPerDraw);
+          return words.at(index / 2) >> (index % 2 * 16) & 0xffffU;
         };
         *mask++ = half(0) * 0x1p16 + half(1) < bound ? 1 : 0;
       }
@@ -212,36 +212,37 @@ at::Tensor dropout_backward(const at::Tensor& sum, const at::Tensor& x, const at
   return (sum.to(at::kDouble) + (x.to(at::kDouble) * masks).sum(0) / (1 - probability)).to(x.scalar_type());
 }
 
-at::Tensor norm_rotate(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
-                       const at::Tensor& sin) {
+at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
+                        const at::Tensor& sin) {
   const at::Tensor x = heads.to(at::kDouble);
-  return rotated(x * reciprocal_of(x, eps) * factor(weight, gain), cos, sin, 1).to(heads.scalar_type());
+  return apply_rope(x * compute_rstd(x, eps) * compute_gain(weight, gain), cos, sin, 1).to(heads.scalar_type());
 }
 
-NormRotateGradients norm_rotate_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
-                                         Gain gain, double eps, const at::Tensor& cos, const at::Tensor& sin) {
-  const at::Tensor x = heads.to(at::kDouble), reciprocal = reciprocal_of(x, eps), normed = x * reciprocal;
-  const at::Tensor of_gained = rotated(gradient.to(at::kDouble), cos, sin, -1);
-  const at::Tensor of_normed = of_gained * factor(weight, gain);
-  const at::Tensor of_x = reciprocal * (of_normed - normed * (of_normed * normed).mean(-1, /*keepdim=*/true));
-  return {of_x.to(heads.scalar_type()), (of_gained * normed).sum(at::IntArrayRef{0, 1}).to(weight.scalar_type())};
+QkNormRopeGradients qk_norm_rope_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
+                                          Gain gain, double eps, const at::Tensor& cos, const at::Tensor& sin) {
+  const at::Tensor x = heads.to(at::kDouble), rstd = compute_rstd(x, eps), xhat = x * rstd;
+  const at::Tensor dy_rotated_back = apply_rope(gradient.to(at::kDouble), cos, sin, -1);
+  const at::Tensor dxhat = dy_rotated_back * compute_gain(weight, gain);
+  const at::Tensor dx = rstd * (dxhat - xhat * (dxhat * xhat).mean(-1, /*keepdim=*/true));
+  return {dx.to(heads.scalar_type()), (dy_rotated_back * xhat).sum(at::IntArrayRef{0, 1}).to(weight.scalar_type())};
 }
 
 at::Tensor norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual) {
-  at::Tensor value = normed(x.to(at::kDouble), norm).value * factor(norm.weight, norm.gain);
+  at::Tensor value = normalize(x.to(at::kDouble), norm).value * compute_gain(norm.weight, norm.gain);
   if (norm.bias.defined()) value = value + norm.bias;
   if (residual.defined()) value = value + residual;
   return value.to(x.scalar_type());
 }
 
-at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const Norm& norm, const at::Tensor& passing) {
-  const auto [value, reciprocal] = normed(x.to(at::kDouble), norm);
-  const at::Tensor of_normed = gradient.to(at::kDouble) * factor(norm.weight, norm.gain);
-  at::Tensor of_x = of_normed - value * (of_normed * value).mean(-1, /*keepdim=*/true);
-  if (norm.is_centered) of_x = of_x - of_normed.mean(-1, /*keepdim=*/true);
-  of_x = of_x * reciprocal;
-  if (passing.defined()) of_x = of_x + passing;
-  return of_x.to(x.scalar_type());
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const Norm& norm,
+                         const at::Tensor& residual_gradient) {
+  const auto [value, rstd] = normalize(x.to(at::kDouble), norm);
+  const at::Tensor dxhat = gradient.to(at::kDouble) * compute_gain(norm.weight, norm.gain);
+  at::Tensor dx = dxhat - value * (dxhat * value).mean(-1, /*keepdim=*/true);
+  if (norm.is_centered) dx = dx - dxhat.mean(-1, /*keepdim=*/true);
+  dx = dx * rstd;
+  if (residual_gradient.defined()) dx = dx + residual_gradient;
+  return dx.to(x.scalar_type());
 }
 
 }  // namespace vlmtrain::kernels::reference

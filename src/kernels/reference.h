@@ -19,18 +19,18 @@ namespace vlmtrain::kernels::reference {
 
 // What kernels compute, with ATen's operations in fp64, on any device; rounded once to the type of the inputs.
 
-at::Tensor gate(const at::Tensor& x, GateActivation activation);
-at::Tensor gate_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation);
+at::Tensor gated_activation(const at::Tensor& x, GateActivation activation);
+at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation);
 at::Tensor activate(const at::Tensor& x, ActivationFunction function);
 at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function);
 /// [rows, heads, features] rotated.
-at::Tensor rotate(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction);
+at::Tensor rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction);
 
 /// Philox4x32-10 of the paper that src/kernels/cuda/philox.h names, on the host.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
 
 /// What readers keep of x [rows, columns]: fp64 zeros and ones, [readers, rows, columns], drawn on the host.
-at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutDraw& draw);
+at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutParams& params);
 /// Of each reader, [readers, rows, columns].
 at::Tensor dropout(const at::Tensor& x, const at::Tensor& masks, double probability);
 /// sum + Σ x · mask / (1 − probability).
@@ -39,11 +39,11 @@ at::Tensor dropout_backward(const at::Tensor& sum, const at::Tensor& x, const at
 /// In fp32, rounded where ATen rounds: what the kernels give to the bit.
 at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype);
 at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absmax, double step, at::ScalarType dtype);
-at::Tensor patches(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype);
+at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype);
 
 /// fp32 [rows, 1], and the gradient of logits.
 struct CrossEntropyAndGradient {
-  at::Tensor cross_entropy, is_right, of_logits;
+  at::Tensor cross_entropy, is_correct, logits_gradient;
 };
 CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
                                       const at::Tensor& row_factors);
@@ -52,16 +52,17 @@ CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor
 at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step);
 
 /// [rows, heads, features] normed and rotated.
-at::Tensor norm_rotate(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
-                       const at::Tensor& sin);
+at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
+                        const at::Tensor& sin);
 
-struct NormRotateGradients {
+struct QkNormRopeGradients {
   at::Tensor heads, weight;
 };
-NormRotateGradients norm_rotate_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
-                                         Gain gain, double eps, const at::Tensor& cos, const at::Tensor& sin);
+QkNormRopeGradients qk_norm_rope_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
+                                          Gain gain, double eps, const at::Tensor& cos, const at::Tensor& sin);
 
 at::Tensor norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual);
-at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const Norm& norm, const at::Tensor& passing);
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const Norm& norm,
+                         const at::Tensor& residual_gradient);
 
 }  // namespace vlmtrain::kernels::reference

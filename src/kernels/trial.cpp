@@ -29,139 +29,143 @@ namespace vlmtrain::kernels {
 namespace {
 
 /// Inputs of a trial, uniform from −2 to 2, from the host's generator, so that every card gets the same.
-class Inputs {
+class RandomInputs {
  public:
-  Inputs(at::Device device, at::ScalarType dtype) : options_(at::TensorOptions(device).dtype(dtype)) {}
+  RandomInputs(at::Device device, at::ScalarType dtype) : options_(at::TensorOptions(device).dtype(dtype)) {}
 
-  at::Tensor draw(at::IntArrayRef sizes) {
+  at::Tensor sample(at::IntArrayRef sizes) {
     const at::Tensor values = at::empty(sizes, at::kFloat);
     auto* value = values.mutable_data_ptr<float>();
     for (int64_t i = 0; i < values.numel(); ++i) *value++ = uniform();
     return values.to(options_);
   }
 
-  at::Tensor fp32(at::IntArrayRef sizes) { return draw(sizes).to(at::kFloat); }
+  at::Tensor fp32(at::IntArrayRef sizes) { return sample(sizes).to(at::kFloat); }
 
  private:
   float uniform() { return static_cast<float>(random_.next() >> 40) * 0x1p-22F - 2; }
 
   at::TensorOptions options_;
-  RandomStream random_{stream_seed(1, "kernels", {})};
+  RandomStream random_{derive_stream_seed(1, "kernels", {})};
 };
 
-using Trial = std::function<std::vector<Compared>(Inputs&, const TrialSizes&)>;
+using KernelTest = std::function<std::vector<ComparedTensors>(RandomInputs&, const KernelTestSizes&)>;
 
-std::vector<Compared> try_gate(Inputs& inputs, const TrialSizes& sizes) {
-  std::vector<Compared> all;
+std::vector<ComparedTensors> test_gated_activation(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
     for (const auto activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
-      const at::Tensor x = inputs.draw({sizes.rows, 2 * columns}), gradient = inputs.draw({sizes.rows, columns});
-      all.push_back({gate(x, activation), reference::gate(x, activation)});
-      all.push_back({gate_backward(gradient, x, activation), reference::gate_backward(gradient, x, activation)});
+      const at::Tensor x = inputs.sample({sizes.rows, 2 * columns}), gradient = inputs.sample({sizes.rows, columns});
+      comparisons.push_back({gated_activation(x, activation), reference::gated_activation(x, activation)});
+      comparisons.push_back({gated_activation_backward(gradient, x, activation),
+                             reference::gated_activation_backward(gradient, x, activation)});
     }
   }
-  return all;
+  return comparisons;
 }
 
-std::vector<Compared> try_activation(Inputs& inputs, const TrialSizes& sizes) {
-  std::vector<Compared> all;
+std::vector<ComparedTensors> test_activation(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
     for (const auto function : {ActivationFunction::kGelu, ActivationFunction::kGeluTanh,
                                 ActivationFunction::kQuickGelu, ActivationFunction::kRelu}) {
-      const at::Tensor x = inputs.draw({sizes.rows, columns}), gradient = inputs.draw({sizes.rows, columns});
-      all.push_back({activate(x, function), reference::activate(x, function)});
-      all.push_back(
+      const at::Tensor x = inputs.sample({sizes.rows, columns}), gradient = inputs.sample({sizes.rows, columns});
+      comparisons.push_back({activate(x, function), reference::activate(x, function)});
+      comparisons.push_back(
           {activation_backward(gradient, x, function), reference::activation_backward(gradient, x, function)});
     }
   }
-  return all;
+  return comparisons;
 }
 
-std::vector<Compared> try_rotate(Inputs& inputs, const TrialSizes& sizes) {
-  std::vector<Compared> all;
+std::vector<ComparedTensors> test_rope(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  std::vector<ComparedTensors> comparisons;
   for (const int64_t features : {int64_t{32}, int64_t{6}}) {
-    const at::Tensor x = inputs.draw({sizes.rows, 6, features});
+    const at::Tensor x = inputs.sample({sizes.rows, 6, features});
     const at::Tensor cos = inputs.fp32({sizes.rows, 1, features / 2}), sin = inputs.fp32({sizes.rows, 1, features / 2});
-    const at::Tensor made = at::empty_like(x);
-    const auto parts = [](const at::Tensor& heads) {
+    const at::Tensor actual = at::empty_like(x);
+    const auto split_heads = [](const at::Tensor& heads) {
       return Heads{heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 1)};
     };
-    rotate(parts(made), parts(x), cos, sin, -1);
-    all.push_back({made.narrow(1, 0, 5), reference::rotate(x.narrow(1, 0, 5), cos, sin, -1)});
-    all.push_back({made.narrow(1, 5, 1), x.narrow(1, 5, 1)});
+    rope(split_heads(actual), split_heads(x), cos, sin, -1);
+    comparisons.push_back({actual.narrow(1, 0, 5), reference::rope(x.narrow(1, 0, 5), cos, sin, -1)});
+    comparisons.push_back({actual.narrow(1, 5, 1), x.narrow(1, 5, 1)});
   }
-  return all;
+  return comparisons;
 }
 
-std::vector<Compared> try_norm_rotate(Inputs& inputs, const TrialSizes& sizes) {
+std::vector<ComparedTensors> test_qk_norm_rope(RandomInputs& inputs, const KernelTestSizes& sizes) {
   constexpr double kEps = 1e-6;
-  std::vector<Compared> all;
+  std::vector<ComparedTensors> comparisons;
   for (const auto gain : {Gain::kWeight, Gain::kOnePlusWeight}) {
     for (const int64_t features : {int64_t{128}, int64_t{6}}) {
-      const at::Tensor x = inputs.draw({sizes.rows, 6, features}), gradient = inputs.draw({sizes.rows, 6, features});
+      const at::Tensor x = inputs.sample({sizes.rows, 6, features}),
+                       gradient = inputs.sample({sizes.rows, 6, features});
       const at::Tensor cos = inputs.fp32({sizes.rows, 1, features / 2}),
                        sin = inputs.fp32({sizes.rows, 1, features / 2});
-      const HeadNorm norm{inputs.draw({features}), inputs.draw({features}), gain, kEps};
-      const at::Tensor made = at::empty_like(x), of_x = at::empty_like(x);
-      const auto parts = [](const at::Tensor& heads) {
+      const HeadNorm norm{inputs.sample({features}), inputs.sample({features}), gain, kEps};
+      const at::Tensor actual = at::empty_like(x), dx = at::empty_like(x);
+      const auto split_heads = [](const at::Tensor& heads) {
         return Heads{heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 1)};
       };
-      const at::Tensor reciprocal = norm_rotate(parts(made), parts(x), norm, cos, sin);
-      const auto of_weights =
-          norm_rotate_backward(parts(of_x), parts(gradient), parts(x), reciprocal, norm, cos, sin, true);
-      const auto compare = [&](int64_t first, int64_t count, const at::Tensor& weight, const at::Tensor& of_weight) {
+      const at::Tensor rstd = qk_norm_rope(split_heads(actual), split_heads(x), norm, cos, sin);
+      const auto weight_gradients =
+          qk_norm_rope_backward(split_heads(dx), split_heads(gradient), split_heads(x), rstd, norm, cos, sin, true);
+      const auto compare = [&](int64_t first, int64_t count, const at::Tensor& weight,
+                               const at::Tensor& weight_gradient) {
         const at::Tensor heads = x.narrow(1, first, count);
-        all.push_back({made.narrow(1, first, count), reference::norm_rotate(heads, weight, gain, kEps, cos, sin)});
-        const auto wanted =
-            reference::norm_rotate_backward(gradient.narrow(1, first, count), heads, weight, gain, kEps, cos, sin);
-        all.push_back({of_x.narrow(1, first, count), wanted.heads});
-        all.push_back({of_weight, wanted.weight});
+        comparisons.push_back(
+            {actual.narrow(1, first, count), reference::qk_norm_rope(heads, weight, gain, kEps, cos, sin)});
+        const auto expected =
+            reference::qk_norm_rope_backward(gradient.narrow(1, first, count), heads, weight, gain, kEps, cos, sin);
+        comparisons.push_back({dx.narrow(1, first, count), expected.heads});
+        comparisons.push_back({weight_gradient, expected.weight});
       };
-      compare(0, 3, norm.query_weight, of_weights.query_weight);
-      compare(3, 2, norm.key_weight, of_weights.key_weight);
-      all.push_back({of_x.narrow(1, 5, 1), gradient.narrow(1, 5, 1)});
+      compare(0, 3, norm.query_weight, weight_gradients.query_weight);
+      compare(3, 2, norm.key_weight, weight_gradients.key_weight);
+      comparisons.push_back({dx.narrow(1, 5, 1), gradient.narrow(1, 5, 1)});
     }
   }
-  return all;
+  return comparisons;
 }
 
-std::vector<Compared> try_norm(Inputs& inputs, const TrialSizes& sizes) {
-  std::vector<Compared> all;
+std::vector<ComparedTensors> test_norm(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
     for (const bool is_centered : {false, true}) {
-      const at::Tensor x = inputs.draw({sizes.rows, columns}), other = inputs.draw({sizes.rows, columns});
-      const Norm by{.weight = inputs.draw({columns}),
-                    .bias = is_centered ? inputs.draw({columns}) : at::Tensor(),
-                    .gain = is_centered ? Gain::kWeight : Gain::kOnePlusWeight,
-                    .is_centered = is_centered,
-                    .eps = 1e-6};
-      const at::Tensor gradient = inputs.draw({sizes.rows, columns});
-      const Normed made = norm(x, by, other);
-      all.push_back({made.value, reference::norm(x, by, other)});
-      all.push_back(
-          {norm_backward(gradient, x, made.statistics, by, other), reference::norm_backward(gradient, x, by, other)});
+      const at::Tensor x = inputs.sample({sizes.rows, columns}), residual = inputs.sample({sizes.rows, columns});
+      const Norm params{.weight = inputs.sample({columns}),
+                        .bias = is_centered ? inputs.sample({columns}) : at::Tensor(),
+                        .gain = is_centered ? Gain::kWeight : Gain::kOnePlusWeight,
+                        .is_centered = is_centered,
+                        .eps = 1e-6};
+      const at::Tensor gradient = inputs.sample({sizes.rows, columns});
+      const NormResult actual = norm(x, params, residual);
+      comparisons.push_back({actual.value, reference::norm(x, params, residual)});
+      comparisons.push_back({norm_backward(gradient, x, actual.statistics, params, residual),
+                             reference::norm_backward(gradient, x, params, residual)});
     }
   }
-  return all;
+  return comparisons;
 }
 
-std::vector<Compared> try_cross_entropy(Inputs& inputs, const TrialSizes& sizes) {
-  std::vector<Compared> all;
+std::vector<ComparedTensors> test_cross_entropy(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
-    at::Tensor logits = inputs.draw({sizes.rows, columns});
+    at::Tensor logits = inputs.sample({sizes.rows, columns});
     const at::Tensor row_factors = inputs.fp32({sizes.rows});
     const at::Tensor labels = at::arange(sizes.rows, logits.options().dtype(at::kLong));
-    const auto wanted = reference::cross_entropy(logits, labels, 1, row_factors);
-    const auto made = cross_entropy(logits, labels, 1, row_factors, /*gradient_wanted=*/true);
-    all.push_back({made.cross_entropy, wanted.cross_entropy});
-    all.push_back({made.is_right, wanted.is_right});
-    all.push_back({logits, wanted.of_logits});
+    const auto expected = reference::cross_entropy(logits, labels, 1, row_factors);
+    const auto actual = cross_entropy(logits, labels, 1, row_factors, /*compute_gradient=*/true);
+    comparisons.push_back({actual.cross_entropy, expected.cross_entropy});
+    comparisons.push_back({actual.is_correct, expected.is_correct});
+    comparisons.push_back({logits, expected.logits_gradient});
   }
-  return all;
+  return comparisons;
 }
 
-std::vector<Compared> try_nf4(Inputs& inputs, const TrialSizes& sizes) {
-  const at::Tensor like = inputs.draw({1});
+std::vector<ComparedTensors> test_nf4(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  const at::Tensor example = inputs.sample({1});
   const auto bytes = [&](int64_t count) { return inputs.fp32({count}).add_(2).mul_(63).to(at::kByte); };
   const Nf4Blocks blocks{.packed = bytes(sizes.super_blocks * kNf4SuperBlock / 2),
                          .absmax = bytes(sizes.super_blocks * kNf4NestedBlock),
@@ -170,60 +174,61 @@ std::vector<Compared> try_nf4(Inputs& inputs, const TrialSizes& sizes) {
                          .absmax_codes = inputs.fp32({256}),
                          .values = inputs.fp32({16}).to(at::kCPU),
                          .first_super_blocks = {0, 2}};
-  const at::Tensor made = at::empty({sizes.super_blocks * kNf4SuperBlock}, like.options());
-  nf4_dequantize(made, blocks);
-  return {{made, reference::nf4_dequantize(blocks, like.scalar_type())}};
+  const at::Tensor actual = at::empty({sizes.super_blocks * kNf4SuperBlock}, example.options());
+  nf4_dequantize(actual, blocks);
+  return {{actual, reference::nf4_dequantize(blocks, example.scalar_type())}};
 }
 
-std::vector<Compared> try_int8(Inputs& inputs, const TrialSizes& sizes) {
+std::vector<ComparedTensors> test_int8(RandomInputs& inputs, const KernelTestSizes& sizes) {
   constexpr double kStep = 1.0 / 127;
-  std::vector<Compared> all;
+  std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
     const at::Tensor values = inputs.fp32({sizes.rows, columns}).mul_(60).to(at::kChar),
                      absmax = inputs.fp32({sizes.rows});
-    const at::Tensor made = at::empty({sizes.rows, columns}, inputs.draw({1}).options());
-    int8_dequantize(made, values, absmax, kStep);
-    all.push_back({made, reference::int8_dequantize(values, absmax, kStep, made.scalar_type())});
+    const at::Tensor actual = at::empty({sizes.rows, columns}, inputs.sample({1}).options());
+    int8_dequantize(actual, values, absmax, kStep);
+    comparisons.push_back({actual, reference::int8_dequantize(values, absmax, kStep, actual.scalar_type())});
   }
-  return all;
+  return comparisons;
 }
 
-std::vector<Compared> try_patches(Inputs& inputs, const TrialSizes& sizes) {
+std::vector<ComparedTensors> test_patchify(RandomInputs& inputs, const KernelTestSizes& sizes) {
   const image::Normalization normalization{{0.5, 0.25, 0.75}, {0.25, 0.5, 0.3}, 1.0 / 255};
-  const at::ScalarType dtype = inputs.draw({1}).scalar_type();
+  const at::ScalarType dtype = inputs.sample({1}).scalar_type();
   const at::Tensor bytes =
-      inputs.fp32({3, 3, sizes.picture.height, sizes.picture.width}).add_(2).mul_(63).to(at::kByte);
+      inputs.fp32({3, 3, sizes.image_size.height, sizes.image_size.width}).add_(2).mul_(63).to(at::kByte);
   const at::Tensor order = at::arange(2, bytes.options().dtype(at::kLong)).mul_(-1).add_(2);
-  std::vector<Compared> all;
+  std::vector<ComparedTensors> comparisons;
   // Read in packs, in pairs, one by one, and whole lines.
-  for (const auto& patch : {image::ImageSize{16, 16}, {14, 14}, {5, 7}, {11, sizes.picture.width}}) {
+  for (const auto& patch : {image::ImageSize{16, 16}, {14, 14}, {5, 7}, {11, sizes.image_size.width}}) {
     const image::BytePixels pixels{bytes, normalization, patch.width == 14 ? order : at::Tensor()};
-    all.push_back({patches(pixels, patch, dtype), reference::patches(pixels, patch, dtype)});
+    comparisons.push_back({patchify(pixels, patch, dtype), reference::patchify(pixels, patch, dtype)});
   }
-  return all;
+  return comparisons;
 }
 
-std::vector<Compared> try_dropout(Inputs& inputs, const TrialSizes& sizes) {
+std::vector<ComparedTensors> test_dropout(RandomInputs& inputs, const KernelTestSizes& sizes) {
   constexpr int64_t kReaders = 3;
   constexpr DropoutStream kStreams[] = {{.key = 1, .first_row = 0}, {.key = 2, .first_row = 2}};
-  const DropoutDraw draw{.probability = 0.25, .streams = kStreams};
-  std::vector<Compared> all;
+  const DropoutParams params{.probability = 0.25, .streams = kStreams};
+  std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
-    const at::Tensor x = inputs.draw({sizes.rows, columns}), gradients = inputs.draw({kReaders, sizes.rows, columns});
-    const at::Tensor masks = reference::dropout_masks(x, kReaders, draw), made = at::empty_like(gradients);
-    dropout(made, x, draw);
-    all.push_back({made, reference::dropout(x, masks, draw.probability)});
-    const at::Tensor wanted = reference::dropout_backward(x, gradients, masks, draw.probability);
-    dropout_backward(x, gradients, draw);
-    all.push_back({x, wanted});
+    const at::Tensor x = inputs.sample({sizes.rows, columns}),
+                     gradients = inputs.sample({kReaders, sizes.rows, columns});
+    const at::Tensor masks = reference::dropout_masks(x, kReaders, params), actual = at::empty_like(gradients);
+    dropout(actual, x, params);
+    comparisons.push_back({actual, reference::dropout(x, masks, params.probability)});
+    const at::Tensor expected = reference::dropout_backward(x, gradients, masks, params.probability);
+    dropout_backward(x, gradients, params);
+    comparisons.push_back({x, expected});
   }
-  return all;
+  return comparisons;
 }
 
 /// A first step, of moments that are zeros, in fp32, bf16 and 8 bits; the inputs' type is that of the weights.
-std::vector<Compared> try_adamw(Inputs& inputs, const TrialSizes& sizes) {
+std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSizes& sizes) {
   const int64_t count = sizes.parameters;
-  const at::Tensor like = inputs.draw({1}), fp32 = inputs.fp32({1}), zero = fp32.new_zeros({});
+  const at::Tensor example = inputs.sample({1}), fp32 = inputs.fp32({1}), zero = fp32.new_zeros({});
   const at::Tensor codes = at::arange(kMomentCodes, fp32.options()).div_(kMomentCodes - 1).repeat({2, 1});
   const AdamWStep step{.learning_rate = 0.125,
                        .beta1 = 0.5,
@@ -235,97 +240,105 @@ std::vector<Compared> try_adamw(Inputs& inputs, const TrialSizes& sizes) {
                        .codes = codes,
                        .bounds = codes + 0.5 / (kMomentCodes - 1),
                        .seed = 1};
-  std::vector<Compared> all;
-  for (const auto held : {at::kFloat, at::kBFloat16, at::kByte}) {
-    MovedTensor moved{.master = inputs.fp32({count}),
-                      .gradient = inputs.fp32({count}),
-                      .weight = like.scalar_type() == at::kFloat ? at::Tensor() : like.new_empty({count}),
-                      .steps = zero + 1,
-                      .moments = {},
-                      .absmax = {}};
+  std::vector<ComparedTensors> comparisons;
+  for (const auto moments_type : {at::kFloat, at::kBFloat16, at::kByte}) {
+    AdamWParameter parameter{.master = inputs.fp32({count}),
+                             .gradient = inputs.fp32({count}),
+                             .weight = example.scalar_type() == at::kFloat ? at::Tensor() : example.new_empty({count}),
+                             .steps = zero + 1,
+                             .moments = {},
+                             .absmax = {}};
     const int64_t blocks = (count + kMomentBlock - 1) / kMomentBlock;
     for (size_t i = 0; i < 2; ++i) {
-      moved.moments[i] = held == at::kFloat ? fp32.new_zeros({count})
-                                            : fp32.new_zeros({blocks, kMomentBlock}, fp32.options().dtype(held));
-      if (held == at::kByte) moved.absmax[i] = fp32.new_zeros({blocks});
+      parameter.moments[i] = moments_type == at::kFloat
+                                 ? fp32.new_zeros({count})
+                                 : fp32.new_zeros({blocks, kMomentBlock}, fp32.options().dtype(moments_type));
+      if (moments_type == at::kByte) parameter.absmax[i] = fp32.new_zeros({blocks});
     }
-    const at::Tensor wanted = reference::first_adamw_step(moved.master, moved.gradient, step);
-    adamw(std::span(&moved, 1), step);
-    all.push_back({moved.master, wanted});
-    if (moved.weight.defined()) all.push_back({moved.weight, wanted.to(like.scalar_type())});
-    const at::Tensor mean = moved.gradient * (0.5 * (1 - step.beta1));
-    if (held == at::kFloat) all.push_back({moved.moments[0], mean});
-    if (held == at::kBFloat16) all.push_back({moved.moments[0].view(-1).narrow(0, 0, count), mean.to(held)});
-    if (held == at::kByte)
-      all.push_back({moved.absmax[0].narrow(0, 0, 1), mean.narrow(0, 0, kMomentBlock).abs().amax(0, true)});
+    const at::Tensor expected = reference::first_adamw_step(parameter.master, parameter.gradient, step);
+    adamw(std::span(&parameter, 1), step);
+    comparisons.push_back({parameter.master, expected});
+    if (parameter.weight.defined()) comparisons.push_back({parameter.weight, expected.to(example.scalar_type())});
+    const at::Tensor mean = parameter.gradient * (0.5 * (1 - step.beta1));
+    if (moments_type == at::kFloat) comparisons.push_back({parameter.moments[0], mean});
+    if (moments_type == at::kBFloat16)
+      comparisons.push_back({parameter.moments[0].view(-1).narrow(0, 0, count), mean.to(moments_type)});
+    if (moments_type == at::kByte)
+      comparisons.push_back({parameter.absmax[0].narrow(0, 0, 1), mean.narrow(0, 0, kMomentBlock).abs().amax(0, true)});
   }
-  return all;
+  return comparisons;
 }
 
-struct KernelTrial {
+struct KernelTestCase {
   Kernel kernel;
-  Trial trial;
+  KernelTest test;
 };
 
-const std::vector<KernelTrial>& trials() {
-  static const std::vector<KernelTrial> all{{Kernel::kGate, try_gate},      {Kernel::kActivation, try_activation},
-                                            {Kernel::kRotate, try_rotate},  {Kernel::kNormRotate, try_norm_rotate},
-                                            {Kernel::kNorm, try_norm},      {Kernel::kCrossEntropy, try_cross_entropy},
-                                            {Kernel::kAdamW, try_adamw},    {Kernel::kNf4, try_nf4},
-                                            {Kernel::kInt8, try_int8},      {Kernel::kPatches, try_patches},
-                                            {Kernel::kDropout, try_dropout}};
-  VLMTRAIN_CHECK(all.size() == all_kernels().size(), "{} trials of {} kernels", all.size(), all_kernels().size());
-  return all;
+const std::vector<KernelTestCase>& kernel_test_cases() {
+  static const std::vector<KernelTestCase> cases{{Kernel::kGatedActivation, test_gated_activation},
+                                                 {Kernel::kActivation, test_activation},
+                                                 {Kernel::kRope, test_rope},
+                                                 {Kernel::kQkNormRope, test_qk_norm_rope},
+                                                 {Kernel::kNorm, test_norm},
+                                                 {Kernel::kCrossEntropy, test_cross_entropy},
+                                                 {Kernel::kAdamW, test_adamw},
+                                                 {Kernel::kNf4, test_nf4},
+                                                 {Kernel::kInt8, test_int8},
+                                                 {Kernel::kPatchify, test_patchify},
+                                                 {Kernel::kDropout, test_dropout}};
+  VLMTRAIN_CHECK(cases.size() == all_kernels().size(), "{} trials of {} kernels", cases.size(), all_kernels().size());
+  return cases;
 }
 
 /// A unit in the last place, relative: what lies almost in the middle of two is rounded to either. Of fp32 what is lost
 /// on the way.
-double allowed(at::ScalarType dtype) {
-  constexpr double kOfComputing = 2e-5;
-  return dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : kOfComputing;
+double compute_tolerance(at::ScalarType dtype) {
+  constexpr double kFp32Tolerance = 2e-5;
+  return dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : kFp32Tolerance;
 }
 
-int64_t count_of_wrong(const Compared& compared) {
-  const at::Tensor made = compared.made.to(at::kCPU).to(at::kDouble);
-  const at::Tensor wanted = compared.wanted.to(at::kCPU).to(at::kDouble);
-  const at::Tensor bound = (wanted.abs() + 0.1) * allowed(compared.wanted.scalar_type());
+int64_t count_mismatches(const ComparedTensors& compared) {
+  const at::Tensor actual = compared.actual.to(at::kCPU).to(at::kDouble);
+  const at::Tensor expected = compared.expected.to(at::kCPU).to(at::kDouble);
+  const at::Tensor bound = (expected.abs() + 0.1) * compute_tolerance(compared.expected.scalar_type());
   // Not-a-numbers are within no bound.
-  return ((made - wanted).abs() <= bound).logical_not().sum().item<int64_t>();
+  return ((actual - expected).abs() <= bound).logical_not().sum().item<int64_t>();
 }
 
-std::optional<std::string> reason_to_leave_out(Kernel kernel, at::Device device, at::ScalarType dtype) {
+std::optional<std::string> find_failure(Kernel kernel, at::Device device, at::ScalarType dtype) {
   try {
-    for (const Compared& compared : try_kernel(kernel, device, dtype)) {
-      if (const int64_t count = count_of_wrong(compared); count > 0)
-        return fmt::format("{} of {} values differ from ATen's", count, compared.wanted.numel());
+    for (const ComparedTensors& compared : run_kernel_test(kernel, device, dtype)) {
+      if (const int64_t count = count_mismatches(compared); count > 0)
+        return fmt::format("{} of {} values differ from ATen's", count, compared.expected.numel());
     }
     return std::nullopt;
   } catch (const std::exception& error) {
-    return first_line(error.what());
+    return get_first_line(error.what());
   }
 }
 
-std::vector<at::ScalarType> types_for(at::Device device) {
-  constexpr int kFirstWithBf16 = 80;
-  const bool has_bf16 = device.is_cpu() || memory::architecture_of(device) >= kFirstWithBf16;
+std::vector<at::ScalarType> get_supported_types(at::Device device) {
+  constexpr int kMinBf16Architecture = 80;
+  const bool has_bf16 = device.is_cpu() || memory::get_architecture(device) >= kMinBf16Architecture;
   return {at::kFloat, has_bf16 ? at::kBFloat16 : at::kHalf};
 }
 
 }  // namespace
 
-std::vector<Compared> try_kernel(Kernel kernel, at::Device device, at::ScalarType dtype, const TrialSizes& sizes) {
-  Inputs inputs(device, dtype);
-  return std::ranges::find(trials(), kernel, &KernelTrial::kernel)->trial(inputs, sizes);
+std::vector<ComparedTensors> run_kernel_test(Kernel kernel, at::Device device, at::ScalarType dtype,
+                                             const KernelTestSizes& sizes) {
+  RandomInputs inputs(device, dtype);
+  return std::ranges::find(kernel_test_cases(), kernel, &KernelTestCase::kernel)->test(inputs, sizes);
 }
 
-std::vector<FailedTrial> failed_trials(at::Device device) {
-  std::vector<FailedTrial> failed;
+std::vector<FailedKernelTest> find_failed_kernels(at::Device device) {
+  std::vector<FailedKernelTest> failed;
   for (const Kernel kernel : all_kernels()) {
-    if (left_out_kernels().contains(kernel)) continue;
-    for (const at::ScalarType dtype : types_for(device)) {
-      auto how = reason_to_leave_out(kernel, device, dtype);
-      if (!how) continue;
-      failed.push_back({kernel, fmt::format("{} in {}: {}", name_of(kernel), toString(dtype), *how)});
+    if (disabled_kernels().contains(kernel)) continue;
+    for (const at::ScalarType dtype : get_supported_types(device)) {
+      auto failure = find_failure(kernel, device, dtype);
+      if (!failure) continue;
+      failed.push_back({kernel, fmt::format("{} in {}: {}", to_string(kernel), toString(dtype), *failure)});
       break;
     }
   }

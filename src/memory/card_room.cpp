@@ -36,24 +36,24 @@ class PrimaryContext {
 
 }  // namespace
 
-CardRoom room_on_card(int index, const DriverPlaces& places) {
-  CardRoom room;
-  void* const loaded = dlopen(places.library.c_str(), RTLD_NOW);
-  if (loaded == nullptr) return {.error = DriverLibrary::kMissing};
-  const DriverLibrary driver(loaded);
+GpuMemoryInfo query_gpu_memory(int index, const DriverPaths& paths) {
+  GpuMemoryInfo info;
+  void* const library = dlopen(paths.library.c_str(), RTLD_NOW);
+  if (library == nullptr) return {.error = DriverLibrary::kMissing};
+  const DriverLibrary driver(library);
   int device = 0;
   size_t total = 0;
-  room.error = driver.call("cuInit", 0U);
-  if (room.error == 0) room.error = driver.call("cuDeviceGet", &device, index);
-  if (room.error == 0) room.error = driver.call("cuDeviceTotalMem_v2", &total, device);
-  if (room.error != 0) return room;
-  room.total_bytes = static_cast<int64_t>(total);
+  info.error = driver.call("cuInit", 0U);
+  if (info.error == 0) info.error = driver.call("cuDeviceGet", &device, index);
+  if (info.error == 0) info.error = driver.call("cuDeviceTotalMem_v2", &total, device);
+  if (info.error != 0) return info;
+  info.total_bytes = static_cast<int64_t>(total);
   const PrimaryContext context(driver, device);
   size_t free = 0;
-  room.error = context.error();
-  if (room.error == 0) room.error = driver.call("cuMemGetInfo_v2", &free, &total);
-  if (room.error == 0) room.free_bytes = static_cast<int64_t>(free);
-  return room;
+  info.error = context.error();
+  if (info.error == 0) info.error = driver.call("cuMemGetInfo_v2", &free, &total);
+  if (info.error == 0) info.free_bytes = static_cast<int64_t>(free);
+  return info;
 }
 
 }  // namespace vlmtrain::memory

@@ -10,12 +10,12 @@ namespace {
 
 /// In a container the path may be that of the host, which is not seen here; the container's own group is the mount.
 void add_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::path& mount,
-                const std::filesystem::path& path, bool unified) {
-  auto place = mount;
-  groups.push_back({place, unified});
+                const std::filesystem::path& path, bool is_v2) {
+  auto folder = mount;
+  groups.push_back({folder, is_v2});
   for (const auto& name : path) {
-    place /= name;
-    groups.push_back({place, unified});
+    folder /= name;
+    groups.push_back({folder, is_v2});
   }
 }
 

@@ -9,7 +9,7 @@ namespace vlmtrain::memory {
 /// A folder in which the kernel shows a control group.
 struct ControlGroupFolder {
   std::filesystem::path path;
-  bool unified = true;  ///< version 2, whose files are called otherwise than version 1's
+  bool is_v2 = true;  ///< version 2, whose files are called otherwise than version 1's
 };
 
 /// The groups that bound this process's use of what `controller` (memory, cpu) counts, from the outermost that is seen

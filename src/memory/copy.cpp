@@ -10,7 +10,7 @@ namespace vlmtrain::memory {
 
 at::Tensor copy_to_device(const at::Tensor& tensor, at::Device device) {
   const bool pin = device.is_cuda() && tensor.device().is_cpu();
-  return (pin ? pinned_copy(tensor) : tensor).to(device, /*non_blocking=*/true);
+  return (pin ? try_pin_memory(tensor) : tensor).to(device, /*non_blocking=*/true);
 }
 
 at::Tensor copy_to_device(std::span<const int64_t> values, at::Device device, at::ScalarType type) {

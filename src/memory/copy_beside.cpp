@@ -16,7 +16,7 @@ namespace vlmtrain::memory {
 
 namespace {
 
-c10::impl::VirtualGuardImpl streams_of(at::Device device) {
+c10::impl::VirtualGuardImpl get_guard_impl(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
@@ -25,20 +25,20 @@ c10::Stream copy_stream(at::Device device) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, c10::Stream> streams;
   const std::lock_guard lock(mutex);
-  const auto found = streams.find(device.index());
-  if (found != streams.end()) return found->second;
-  return streams.emplace(device.index(), streams_of(device).getStreamFromGlobalPool(device)).first->second;
+  const auto it = streams.find(device.index());
+  if (it != streams.end()) return it->second;
+  return streams.emplace(device.index(), get_guard_impl(device).getStreamFromGlobalPool(device)).first->second;
 }
 
 }  // namespace
 
-CopyBeside::CopyBeside(at::Device device) : device_(device), copied_(device.type()) {
-  c10::Event before(device.type());
-  before.record(streams_of(device).getStream(device));
-  before.block(copy_stream(device));
+AsyncHostToDevice::AsyncHostToDevice(at::Device device) : device_(device), copy_event_(device.type()) {
+  c10::Event ready_event(device.type());
+  ready_event.record(get_guard_impl(device).getStream(device));
+  ready_event.block(copy_stream(device));
 }
 
-CopyBeside::~CopyBeside() {
+AsyncHostToDevice::~AsyncHostToDevice() {
   try {
     wait();
   } catch (const c10::Error&) {
@@ -46,20 +46,20 @@ CopyBeside::~CopyBeside() {
   }
 }
 
-at::Tensor CopyBeside::add(const at::Tensor& host) {
-  at::Tensor room = at::empty(host.sizes(), host.options().device(device_));
-  if (host.is_meta()) return room;
-  const at::Tensor pinned = pinned_copy(host);
-  is_awaited_ = false;
+at::Tensor AsyncHostToDevice::add(const at::Tensor& host) {
+  at::Tensor device_tensor = at::empty(host.sizes(), host.options().device(device_));
+  if (host.is_meta()) return device_tensor;
+  const at::Tensor pinned = try_pin_memory(host);
+  is_synchronized_ = false;
   const c10::StreamGuard guard(copy_stream(device_));
-  room.copy_(pinned, /*non_blocking=*/true);
-  return room;
+  device_tensor.copy_(pinned, /*non_blocking=*/true);
+  return device_tensor;
 }
 
-void CopyBeside::wait() {
-  if (std::exchange(is_awaited_, true)) return;
-  copied_.record(copy_stream(device_));
-  copied_.block(streams_of(device_).getStream(device_));
+void AsyncHostToDevice::wait() {
+  if (std::exchange(is_synchronized_, true)) return;
+  copy_event_.record(copy_stream(device_));
+  copy_event_.block(get_guard_impl(device_).getStream(device_));
 }
 
 }  // namespace vlmtrain::memory

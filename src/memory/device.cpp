@@ -36,30 +36,30 @@ std::string load_cuda_library() {
 }
 
 /// With the virtual GPU's stand-ins for the CUDA libraries there is a card that no driver knows.
-bool has_stand_ins() {
+bool is_virtual_gpu_loaded() {
   return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }
 
-[[noreturn]] void refuse(const std::string& name, const std::string& reason) {
+[[noreturn]] void throw_unusable(const std::string& name, const std::string& reason) {
   throw run_error("device {}: {}; or train without it: --device cpu", name, reason);
 }
 
-void check_code(const std::string& name, const DriverCard& card) {
-  if (!has_kernel_code(card.architecture)) refuse(name, without_code(card));
+void check_kernel_code(const std::string& name, const VisibleGpu& gpu) {
+  if (!has_kernel_code(gpu.architecture)) throw_unusable(name, explain_missing_kernel_code(gpu));
 }
 
 at::Device open_cuda(const std::string& name, int index) {
-  ignore_foreign_settings();
-  const bool virtual_card = has_stand_ins();
-  if (!virtual_card) {
-    const DriverAnswer driver = probe_driver();
-    if (driver.state != DriverState::kUsable) {
-      refuse(name, driver.reason.empty() ? "no NVIDIA driver is here (no libcuda.so.1)" : driver.reason);
+  ignore_libtorch_env_settings();
+  const bool is_virtual = is_virtual_gpu_loaded();
+  if (!is_virtual) {
+    const DriverProbe probe = probe_driver();
+    if (probe.state != DriverState::kUsable) {
+      throw_unusable(name, probe.reason.empty() ? "no NVIDIA driver is here (no libcuda.so.1)" : probe.reason);
     }
-    if (index >= std::ssize(driver.cards)) {
-      refuse(name, fmt::format("only {} GPUs are usable; check nvidia-smi", driver.cards.size()));
+    if (index >= std::ssize(probe.gpus)) {
+      throw_unusable(name, fmt::format("only {} GPUs are usable; check nvidia-smi", probe.gpus.size()));
     }
-    check_code(name, driver.cards[static_cast<size_t>(index)]);
+    check_kernel_code(name, probe.gpus[static_cast<size_t>(index)]);
   }
   if (const std::string failure = load_cuda_library(); !failure.empty()) {
     throw run_error(
@@ -70,15 +70,15 @@ at::Device open_cuda(const std::string& name, int index) {
   }
   const c10::DeviceIndex count = at::detail::getCUDAHooks().deviceCount();
   if (index >= count) {
-    refuse(name, fmt::format("{} usable; check nvidia-smi",
-                             count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
+    throw_unusable(name, fmt::format("{} usable; check nvidia-smi",
+                                     count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
   }
   at::globalContext().lazyInitDevice(at::kCUDA);
   // Convolutions take ATen's own kernels, on cards and on virtual ones: what cuDNN would take cannot be foreseen.
   at::globalContext().setUserEnabledCuDNN(false);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
-  if (virtual_card) check_code(name, {.name = describe(device).name, .architecture = architecture_of(device)});
-  note_card_size(device);
+  if (is_virtual) check_kernel_code(name, {.name = describe(device).name, .architecture = get_architecture(device)});
+  cache_device_size(device);
   if (std::getenv(kReservedLimitVariable) != nullptr) {
     limit_reserved_bytes(device, std::numeric_limits<int64_t>::max());
   }
@@ -86,40 +86,40 @@ at::Device open_cuda(const std::string& name, int index) {
 }
 
 /// CUDA, unless this machine has no card or hides it on purpose.
-at::Device open_best() {
-  if (!has_stand_ins()) {
-    const DriverAnswer driver = probe_driver();
-    if (driver.state == DriverState::kAbsent || driver.state == DriverState::kHidden) {
-      if (!driver.reason.empty()) spdlog::warn("on the CPU: {}", driver.reason);
+at::Device open_default_device() {
+  if (!is_virtual_gpu_loaded()) {
+    const DriverProbe probe = probe_driver();
+    if (probe.state == DriverState::kAbsent || probe.state == DriverState::kHidden) {
+      if (!probe.reason.empty()) spdlog::warn("on the CPU: {}", probe.reason);
       return at::kCPU;
     }
   }
   return open_cuda("auto", 0);
 }
 
-c10::DeviceAllocator* allocator_of(at::Device device) {
+c10::DeviceAllocator* get_allocator(at::Device device) {
   return device.is_cpu() ? nullptr : c10::getDeviceAllocator(device.type());
 }
 
 }  // namespace
 
-std::optional<int> cuda_index(const std::string& name) {
+std::optional<int> parse_cuda_index(const std::string& name) {
   if (name == "cuda") return 0;
-  const int64_t index = number_behind("cuda:", name).value_or(-1);
+  const int64_t index = parse_suffix_int("cuda:", name).value_or(-1);
   if (index < 0 || index > 127) return std::nullopt;
   return static_cast<int>(index);
 }
 
 at::Device open_device(const std::string& name) {
-  if (name == "auto") return open_best();
+  if (name == "auto") return open_default_device();
   if (name == "cpu") return at::kCPU;
-  const auto index = cuda_index(name);
+  const auto index = parse_cuda_index(name);
   if (!index) throw usage_error("device {}: unknown; write auto, cpu, cuda or cuda:N", name);
   return open_cuda(name, *index);
 }
 
 DeviceMemory device_memory(at::Device device) {
-  auto* const allocator = allocator_of(device);
+  auto* const allocator = get_allocator(device);
   if (allocator == nullptr) return {};
   const auto statistics = allocator->getDeviceStats(device.index());
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
@@ -130,18 +130,18 @@ DeviceMemory device_memory(at::Device device) {
 }
 
 void reset_peaks(at::Device device) {
-  if (auto* const allocator = allocator_of(device)) allocator->resetPeakStats(device.index());
+  if (auto* const allocator = get_allocator(device)) allocator->resetPeakStats(device.index());
 }
 
 int64_t allocation_retries(at::Device device) {
-  auto* const allocator = allocator_of(device);
+  auto* const allocator = get_allocator(device);
   return allocator == nullptr ? 0 : allocator->getDeviceStats(device.index()).num_alloc_retries;
 }
 
 void release_unused(at::Device device) {
-  auto* const allocator = allocator_of(device);
+  auto* const allocator = get_allocator(device);
   if (allocator == nullptr) {
-    release_large_blocks();
+    release_large_block_cache();
     malloc_trim(0);
     return;
   }

@@ -19,7 +19,7 @@ namespace vlmtrain::memory {
 
 namespace {
 
-constexpr int kNeededVersion = 13000;  // CUDA 13.0, as cuDriverGetVersion counts
+constexpr int kRequiredVersion = 13000;  // CUDA 13.0, as cuDriverGetVersion counts
 
 // Results of cuInit (cuda.h), of which each has another remedy.
 constexpr int kNoDevice = 100;
@@ -48,13 +48,13 @@ constexpr std::array kInitFailures{
 };
 
 /// nvidia0, nvidia1, …: a card's own, other than nvidiactl.
-bool is_card_file(const std::string& name) {
+bool is_gpu_file(const std::string& name) {
   constexpr std::string_view kPrefix = "nvidia";
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
          std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) {
+std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> paths;
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error);
@@ -63,24 +63,24 @@ std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) 
   return paths;
 }
 
-bool machine_has_cards(const DriverPlaces& places) {
-  const auto files = entries(places.devices);
-  return !entries(places.proc / "gpus").empty() ||
-         std::ranges::any_of(files, [](const auto& path) { return is_card_file(path.filename().string()); });
+bool machine_has_gpus(const DriverPaths& paths) {
+  const auto files = list_folder(paths.devices);
+  return !list_folder(paths.proc / "gpus").empty() ||
+         std::ranges::any_of(files, [](const auto& path) { return is_gpu_file(path.filename().string()); });
 }
 
-struct Trouble {
+struct Problem {
   std::string name;
   std::string reason;
 };
 
 /// Why a card that the machine has is not seen.
-Trouble why_not_seen(const DriverPlaces& places) {
+Problem diagnose_hidden_gpu(const DriverPaths& paths) {
   bool any_file = false;
-  for (const auto& path : entries(places.devices)) {
+  for (const auto& path : list_folder(paths.devices)) {
     const std::string name = path.filename().string();
-    if (!is_card_file(name) && name != "nvidiactl" && name != "nvidia-uvm") continue;
-    any_file |= is_card_file(name);
+    if (!is_gpu_file(name) && name != "nvidiactl" && name != "nvidia-uvm") continue;
+    any_file |= is_gpu_file(name);
     if (access(path.c_str(), R_OK | W_OK) != 0) {
       return {"no permission",
               fmt::format("permission denied for {}; join the group that owns it, or in SLURM ask for a card with "
@@ -92,24 +92,24 @@ Trouble why_not_seen(const DriverPlaces& places) {
     return {"no device files",
             fmt::format("this machine has a card, but no file of it in {}; start the container with --nv (Apptainer) "
                         "or --gpus all (Docker), or in SLURM ask for a card with --gres=gpu:1",
-                        places.devices.string())};
+                        paths.devices.string())};
   }
   return {"not granted",
           "this machine has a card, but this process may not use it; in SLURM or Kubernetes ask for one (--gres=gpu:1, "
           "nvidia.com/gpu: 1)"};
 }
 
-DriverAnswer absent(std::string name, std::string reason) {
-  return {.state = DriverState::kAbsent, .name = std::move(name), .reason = std::move(reason), .cards = {}};
+DriverProbe make_absent(std::string name, std::string reason) {
+  return {.state = DriverState::kAbsent, .name = std::move(name), .reason = std::move(reason), .gpus = {}};
 }
 
-DriverAnswer unusable(std::string name, std::string reason) {
-  return {.state = DriverState::kUnusable, .name = std::move(name), .reason = std::move(reason), .cards = {}};
+DriverProbe make_unusable(std::string name, std::string reason) {
+  return {.state = DriverState::kUnusable, .name = std::move(name), .reason = std::move(reason), .gpus = {}};
 }
 
-DriverAnswer no_device(const DriverPlaces& places, int code) {
-  if (!machine_has_cards(places)) {
-    return absent("no card", "the driver's library is here, but no card");
+DriverProbe explain_no_device(const DriverPaths& paths, int code) {
+  if (!machine_has_gpus(paths)) {
+    return make_absent("no card", "the driver's library is here, but no card");
   }
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
     const std::string_view text = visible;
@@ -117,27 +117,28 @@ DriverAnswer no_device(const DriverPlaces& places, int code) {
       return {.state = DriverState::kHidden,
               .name = "hidden",
               .reason = fmt::format("CUDA_VISIBLE_DEVICES={} hides every GPU", text),
-              .cards = {}};
+              .gpus = {}};
     }
-    return unusable("names no card",
-                    fmt::format("CUDA_VISIBLE_DEVICES={} names no GPU that this process may use; nvidia-smi -L lists "
-                                "those of the machine",
-                                text));
+    return make_unusable(
+        "names no card",
+        fmt::format("CUDA_VISIBLE_DEVICES={} names no GPU that this process may use; nvidia-smi -L lists "
+                    "those of the machine",
+                    text));
   }
-  auto [name, reason] = why_not_seen(places);
-  return unusable(std::move(name), fmt::format("no GPU is visible (cuInit: error {}): {}", code, reason));
+  auto [name, reason] = diagnose_hidden_gpu(paths);
+  return make_unusable(std::move(name), fmt::format("no GPU is visible (cuInit: error {}): {}", code, reason));
 }
 
-DriverAnswer init_failure(int code) {
-  const auto* const known = std::ranges::find(kInitFailures, code, &InitFailure::code);
-  const bool is_known = known != kInitFailures.end();
-  return unusable(is_known ? known->name : "fails",
-                  fmt::format("the driver cannot be used (cuInit: error {}): {}", code,
-                              is_known ? known->reason : "see what nvidia-smi says"));
+DriverProbe explain_init_failure(int code) {
+  const auto* const entry = std::ranges::find(kInitFailures, code, &InitFailure::code);
+  const bool is_known = entry != kInitFailures.end();
+  return make_unusable(is_known ? entry->name : "fails",
+                       fmt::format("the driver cannot be used (cuInit: error {}): {}", code,
+                                   is_known ? entry->reason : "see what nvidia-smi says"));
 }
 
-std::string too_old(int version, const DriverPlaces& places) {
-  const std::string module = module_version(places);
+std::string describe_old_driver(int version, const DriverPaths& paths) {
+  const std::string module = module_version(paths);
   return fmt::format(
       "the NVIDIA driver{} is too old: it serves CUDA {}.{}, this program needs CUDA 13, driver {} or newer; update "
       "the "
@@ -145,7 +146,7 @@ std::string too_old(int version, const DriverPlaces& places) {
       module.empty() ? "" : " " + module, version / 1000, version % 1000 / 10, kOldestDriver);
 }
 
-std::optional<DriverCard> describe_card(const DriverLibrary& driver, int index) {
+std::optional<VisibleGpu> describe_gpu(const DriverLibrary& driver, int index) {
   constexpr int kMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and …MINOR
   constexpr int kMinor = 76;
   int device = 0;
@@ -158,76 +159,80 @@ std::optional<DriverCard> describe_card(const DriverLibrary& driver, int index) 
       driver.call("cuDeviceGetAttribute", &minor, kMinor, device) != 0) {
     return std::nullopt;
   }
-  return DriverCard{.name = name.data(), .architecture = 10 * major + minor};
+  return VisibleGpu{.name = name.data(), .architecture = 10 * major + minor};
 }
 
-DriverAnswer without_library(const DriverPlaces& places, const std::string& reason) {
+DriverProbe explain_missing_library(const DriverPaths& paths, const std::string& reason) {
   // What is not there at all; anything else, such as a library of another architecture, is a fault to mend.
-  const bool missing = reason.starts_with(places.library.string() + ": cannot open shared object file");
-  if (!missing) return unusable("broken library", fmt::format("the driver's library cannot be loaded: {}", reason));
-  const std::string module = module_version(places);
+  const bool is_missing = reason.starts_with(paths.library.string() + ": cannot open shared object file");
+  if (!is_missing)
+    return make_unusable("broken library", fmt::format("the driver's library cannot be loaded: {}", reason));
+  const std::string module = module_version(paths);
   if (module.empty()) return {};
-  return absent("no library",
-                fmt::format("the machine has an NVIDIA driver ({}), but its library libcuda.so.1 is not to be found "
-                            "here; start a container with --nv (Apptainer) or --gpus all (Docker)",
-                            module));
+  return make_absent(
+      "no library",
+      fmt::format("the machine has an NVIDIA driver ({}), but its library libcuda.so.1 is not to be found "
+                  "here; start a container with --nv (Apptainer) or --gpus all (Docker)",
+                  module));
 }
 
 }  // namespace
 
-std::string module_version(const DriverPlaces& places) {
-  std::ifstream file(places.proc / "version");
+std::string module_version(const DriverPaths& paths) {
+  std::ifstream file(paths.proc / "version");
   // NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …
   for (std::string word; file >> word;) {
-    const bool number = std::ranges::all_of(word, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
-    if (number && word.find('.') != std::string::npos) return word;
+    const bool is_number = std::ranges::all_of(word, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
+    if (is_number && word.find('.') != std::string::npos) return word;
   }
   return "";
 }
 
 bool has_kernel_code(int architecture) {
   // What LibTorch's wheel for CUDA 13 is compiled for; a test of the virtual GPU asks the library itself.
-  constexpr std::array kMachineCode{75, 80, 86, 90, 100, 120};
-  return std::ranges::any_of(kMachineCode,
-                             [&](int code) { return code / 10 == architecture / 10 && code <= architecture; });
+  constexpr std::array kCompiledArchitectures{75, 80, 86, 90, 100, 120};
+  return std::ranges::any_of(kCompiledArchitectures, [&](int compiled) {
+    return compiled / 10 == architecture / 10 && compiled <= architecture;
+  });
 }
 
-std::string without_code(const DriverCard& card) {
+std::string explain_missing_kernel_code(const VisibleGpu& gpu) {
   return fmt::format(
       "LibTorch for CUDA 13 has no code for {} (compute capability {}.{}), but for 7.5 (Turing: T4, RTX 20) to 9.0, 10 "
       "and 12: take another card",
-      card.name, card.architecture / 10, card.architecture % 10);
+      gpu.name, gpu.architecture / 10, gpu.architecture % 10);
 }
 
-DriverAnswer probe_driver(const DriverPlaces& places) {
-  void* const loaded = dlopen(places.library.c_str(), RTLD_NOW);
-  if (loaded == nullptr) {
+DriverProbe probe_driver(const DriverPaths& paths) {
+  void* const library = dlopen(paths.library.c_str(), RTLD_NOW);
+  if (library == nullptr) {
     const char* const reason = dlerror();
-    return without_library(places, reason != nullptr ? reason : "unknown reason");
+    return explain_missing_library(paths, reason != nullptr ? reason : "unknown reason");
   }
-  const DriverLibrary driver(loaded);
+  const DriverLibrary driver(library);
   // The version first: an old driver is to be named even where it has other troubles.
   int version = 0;
-  if (driver.call("cuDriverGetVersion", &version) == 0 && version > 0 && version < kNeededVersion &&
-      machine_has_cards(places)) {
-    return unusable("too old", too_old(version, places));
+  if (driver.call("cuDriverGetVersion", &version) == 0 && version > 0 && version < kRequiredVersion &&
+      machine_has_gpus(paths)) {
+    return make_unusable("too old", describe_old_driver(version, paths));
   }
   const int error = driver.call("cuInit", 0U);
   if (error == DriverLibrary::kMissing)
-    return unusable("broken library", "libcuda.so.1 has no function cuInit: it is not a driver's");
-  if (error == kNoDevice || error == kInvalidDevice) return no_device(places, error);
-  if (error != 0) return init_failure(error);
-  if (version < kNeededVersion) return unusable("too old", too_old(version, places));
+    return make_unusable("broken library", "libcuda.so.1 has no function cuInit: it is not a driver's");
+  if (error == kNoDevice || error == kInvalidDevice) return explain_no_device(paths, error);
+  if (error != 0) return explain_init_failure(error);
+  if (version < kRequiredVersion) return make_unusable("too old", describe_old_driver(version, paths));
   int count = 0;
-  if (driver.call("cuDeviceGetCount", &count) != 0 || count == 0) return no_device(places, kNoDevice);
-  DriverAnswer answer{.state = DriverState::kUsable, .name = "usable", .reason = {}, .cards = {}};
+  if (driver.call("cuDeviceGetCount", &count) != 0 || count == 0) return explain_no_device(paths, kNoDevice);
+  DriverProbe probe{.state = DriverState::kUsable, .name = "usable", .reason = {}, .gpus = {}};
   for (int index = 0; index < count; ++index) {
-    const auto card = describe_card(driver, index);
-    if (!card)
-      return unusable("fails", fmt::format("the driver does not describe GPU {}; see what nvidia-smi says", index));
-    answer.cards.push_back(*card);
+    const auto gpu = describe_gpu(driver, index);
+    if (!gpu)
+      return make_unusable("fails",
+                           fmt::format("the driver does not describe GPU {}; see what nvidia-smi says", index));
+    probe.gpus.push_back(*gpu);
   }
-  return answer;
+  return probe;
 }
 
 }  // namespace vlmtrain::memory

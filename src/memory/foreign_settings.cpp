@@ -39,33 +39,33 @@ constexpr std::array kPrefixes{std::string_view{"PYTORCH_TUNABLEOP_"}, std::stri
 
 }  // namespace
 
-bool is_foreign_setting(std::string_view name) {
+bool is_libtorch_env_setting(std::string_view name) {
   return std::ranges::find(kNames, name) != kNames.end() ||
          std::ranges::any_of(kPrefixes, [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-std::vector<std::string> foreign_settings() {
-  std::vector<std::string> found;
+std::vector<std::string> find_libtorch_env_settings() {
+  std::vector<std::string> settings;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (is_foreign_setting(text.substr(0, text.find('=')))) found.emplace_back(text);
+    if (is_libtorch_env_setting(text.substr(0, text.find('=')))) settings.emplace_back(text);
   }
-  return found;
+  return settings;
 }
 
-std::vector<std::string> take_out_foreign_settings() {
-  auto found = foreign_settings();
-  for (const auto& setting : found) unsetenv(setting.substr(0, setting.find('=')).c_str());
-  return found;
+std::vector<std::string> unset_libtorch_env_settings() {
+  auto settings = find_libtorch_env_settings();
+  for (const auto& setting : settings) unsetenv(setting.substr(0, setting.find('=')).c_str());
+  return settings;
 }
 
-void ignore_foreign_settings() {
-  const auto found = take_out_foreign_settings();
-  if (found.empty()) return;
+void ignore_libtorch_env_settings() {
+  const auto settings = unset_libtorch_env_settings();
+  if (settings.empty()) return;
   spdlog::warn(
       "{} in the environment: ignored, since the memory is planned without; memory.expandable_segments and "
       "memory.limit_gb are what a configuration can say of the allocator",
-      fmt::join(found, ", "));
+      fmt::join(settings, ", "));
 }
 
 }  // namespace vlmtrain::memory

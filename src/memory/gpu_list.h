@@ -18,85 +18,86 @@ inline constexpr double kGiga = 1e9;
 
 // A context depends on the driver and on which kernels a process has loaded. Measured on an H200 alone, at the end of
 // a training run (docs/benchmarks/first-gpu-hour.md): 825 MiB, of which 203 were loaded after it had planned.
-inline constexpr int64_t kUsualContext = 512 * kMiB;
-inline constexpr int64_t kHopperContext = 832 * kMiB;
+inline constexpr int64_t kDefaultContextBytes = 512 * kMiB;
+inline constexpr int64_t kHopperContextBytes = 832 * kMiB;
 
 /// A GeForce card or one of its kin for work stations: with sums in fp32 its tensor cores do twice what its other units
 /// do (whitepapers of GA102, AD102 and GB202, "Comparison of …"), in TF32 as much; Turing has neither bf16 nor TF32.
-constexpr Gpu geforce(std::string_view name, std::string_view device_name, int architecture, int multiprocessors,
-                      int l2_cache_mib, int memory_mib, double fp32_tera, double bandwidth_giga) {
+constexpr Gpu make_geforce(std::string_view name, std::string_view device_name, int architecture, int multiprocessors,
+                           int l2_cache_mib, int memory_mib, double fp32_tflops, double bandwidth_gb_per_second) {
   const bool has_bf16 = architecture >= 80;
-  const double fp32 = fp32_tera * kTera;
+  const double fp32 = fp32_tflops * kTera;
   return {.name = name,
           .device_name = device_name,
           .architecture = architecture,
           .multiprocessors = multiprocessors,
           .l2_cache_bytes = l2_cache_mib * kMiB,
           .memory_bytes = memory_mib * kMiB,
-          .context_bytes = kUsualContext,
-          .fp32_operations = fp32,
-          .tf32_operations = has_bf16 ? fp32 : 0,
-          .bf16_operations = has_bf16 ? 2 * fp32 : 0,
-          .fp16_operations = fp32 * (has_bf16 ? 2 : 4),
-          .memory_bandwidth = bandwidth_giga * kGiga};
+          .context_bytes = kDefaultContextBytes,
+          .fp32_flops = fp32,
+          .tf32_flops = has_bf16 ? fp32 : 0,
+          .bf16_flops = has_bf16 ? 2 * fp32 : 0,
+          .fp16_flops = fp32 * (has_bf16 ? 2 : 4),
+          .memory_bandwidth = bandwidth_gb_per_second * kGiga};
 }
 
 // Multiprocessors, cache and bandwidth: NVIDIA's whitepapers and data sheets; fp32 at the boost clock, which a laptop's
 // power limit may not allow. Memory: as PyTorch's out-of-memory errors on Linux say, to a hundredth of a GiB; the lower
 // of two that drivers have reported; where no such message was at hand, that of a card of the same kind and size.
 inline constexpr std::array kGeforce{
-    geforce("rtx2060", "NVIDIA GeForce RTX 2060", 75, 30, 3, 5'929, 6.5, 336),
-    geforce("rtx2070", "NVIDIA GeForce RTX 2070", 75, 36, 4, 7'966, 7.5, 448),
-    geforce("rtx2080", "NVIDIA GeForce RTX 2080", 75, 46, 4, 7'966, 10.1, 448),
-    geforce("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", 75, 68, 5, 11'008, 13.4, 616),
+    make_geforce("rtx2060", "NVIDIA GeForce RTX 2060", 75, 30, 3, 5'929, 6.5, 336),
+    make_geforce("rtx2070", "NVIDIA GeForce RTX 2070", 75, 36, 4, 7'966, 7.5, 448),
+    make_geforce("rtx2080", "NVIDIA GeForce RTX 2080", 75, 46, 4, 7'966, 10.1, 448),
+    make_geforce("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", 75, 68, 5, 11'008, 13.4, 616),
 
-    geforce("rtx3050", "NVIDIA GeForce RTX 3050", 86, 20, 2, 7'966, 9.1, 224),
-    geforce("rtx3060", "NVIDIA GeForce RTX 3060", 86, 28, 3, 12'042, 12.7, 360),
-    geforce("rtx3060ti", "NVIDIA GeForce RTX 3060 Ti", 86, 38, 4, 7'966, 16.2, 448),
-    geforce("rtx3070", "NVIDIA GeForce RTX 3070", 86, 46, 4, 7'966, 20.3, 448),
-    geforce("rtx3070ti", "NVIDIA GeForce RTX 3070 Ti", 86, 48, 4, 7'966, 21.7, 608),
-    geforce("rtx3080", "NVIDIA GeForce RTX 3080", 86, 68, 5, 10'004, 29.8, 760),
-    geforce("rtx3080ti", "NVIDIA GeForce RTX 3080 Ti", 86, 80, 6, 12'042, 34.1, 912),
-    geforce("rtx3090", "NVIDIA GeForce RTX 3090", 86, 82, 6, 24'125, 35.6, 936),
-    geforce("rtx3090ti", "NVIDIA GeForce RTX 3090 Ti", 86, 84, 6, 24'125, 40.0, 1008),
-    geforce("rtx3060-laptop", "NVIDIA GeForce RTX 3060 Laptop GPU", 86, 30, 3, 5'929, 10.9, 336),
-    geforce("rtx3070-laptop", "NVIDIA GeForce RTX 3070 Laptop GPU", 86, 40, 4, 7'966, 13.2, 448),
-    geforce("rtx3080-laptop", "NVIDIA GeForce RTX 3080 Laptop GPU", 86, 48, 4, 15'985, 16.5, 448),
+    make_geforce("rtx3050", "NVIDIA GeForce RTX 3050", 86, 20, 2, 7'966, 9.1, 224),
+    make_geforce("rtx3060", "NVIDIA GeForce RTX 3060", 86, 28, 3, 12'042, 12.7, 360),
+    make_geforce("rtx3060ti", "NVIDIA GeForce RTX 3060 Ti", 86, 38, 4, 7'966, 16.2, 448),
+    make_geforce("rtx3070", "NVIDIA GeForce RTX 3070", 86, 46, 4, 7'966, 20.3, 448),
+    make_geforce("rtx3070ti", "NVIDIA GeForce RTX 3070 Ti", 86, 48, 4, 7'966, 21.7, 608),
+    make_geforce("rtx3080", "NVIDIA GeForce RTX 3080", 86, 68, 5, 10'004, 29.8, 760),
+    make_geforce("rtx3080ti", "NVIDIA GeForce RTX 3080 Ti", 86, 80, 6, 12'042, 34.1, 912),
+    make_geforce("rtx3090", "NVIDIA GeForce RTX 3090", 86, 82, 6, 24'125, 35.6, 936),
+    make_geforce("rtx3090ti", "NVIDIA GeForce RTX 3090 Ti", 86, 84, 6, 24'125, 40.0, 1008),
+    make_geforce("rtx3060-laptop", "NVIDIA GeForce RTX 3060 Laptop GPU", 86, 30, 3, 5'929, 10.9, 336),
+    make_geforce("rtx3070-laptop", "NVIDIA GeForce RTX 3070 Laptop GPU", 86, 40, 4, 7'966, 13.2, 448),
+    make_geforce("rtx3080-laptop", "NVIDIA GeForce RTX 3080 Laptop GPU", 86, 48, 4, 15'985, 16.5, 448),
 
-    geforce("rtx4060", "NVIDIA GeForce RTX 4060", 89, 24, 24, 7'813, 15.1, 272),
-    geforce("rtx4060ti-8", "NVIDIA GeForce RTX 4060 Ti", 89, 34, 32, 7'813, 22.1, 288),
-    geforce("rtx4060ti-16", "NVIDIA GeForce RTX 4060 Ti", 89, 34, 32, 15'974, 22.1, 288),
-    geforce("rtx4070", "NVIDIA GeForce RTX 4070", 89, 46, 36, 12'001, 29.1, 504),
-    geforce("rtx4070-super", "NVIDIA GeForce RTX 4070 SUPER", 89, 56, 48, 12'001, 35.5, 504),
-    geforce("rtx4070ti", "NVIDIA GeForce RTX 4070 Ti", 89, 60, 48, 12'001, 40.1, 504),
-    geforce("rtx4070ti-super", "NVIDIA GeForce RTX 4070 Ti SUPER", 89, 66, 48, 15'974, 44.1, 672),
-    geforce("rtx4080", "NVIDIA GeForce RTX 4080", 89, 76, 64, 15'974, 48.7, 717),
-    geforce("rtx4080-super", "NVIDIA GeForce RTX 4080 SUPER", 89, 80, 64, 15'974, 52.2, 736),
-    geforce("rtx4050-laptop", "NVIDIA GeForce RTX 4050 Laptop GPU", 89, 20, 12, 5'888, 9.0, 192),
-    geforce("rtx4060-laptop", "NVIDIA GeForce RTX 4060 Laptop GPU", 89, 24, 32, 7'813, 14.5, 256),
-    geforce("rtx4070-laptop", "NVIDIA GeForce RTX 4070 Laptop GPU", 89, 36, 32, 7'813, 20.0, 256),
-    geforce("rtx4080-laptop", "NVIDIA GeForce RTX 4080 Laptop GPU", 89, 58, 48, 11'909, 30.0, 432),
-    geforce("rtx4090-laptop", "NVIDIA GeForce RTX 4090 Laptop GPU", 89, 76, 64, 15'974, 39.5, 576),
+    make_geforce("rtx4060", "NVIDIA GeForce RTX 4060", 89, 24, 24, 7'813, 15.1, 272),
+    make_geforce("rtx4060ti-8", "NVIDIA GeForce RTX 4060 Ti", 89, 34, 32, 7'813, 22.1, 288),
+    make_geforce("rtx4060ti-16", "NVIDIA GeForce RTX 4060 Ti", 89, 34, 32, 15'974, 22.1, 288),
+    make_geforce("rtx4070", "NVIDIA GeForce RTX 4070", 89, 46, 36, 12'001, 29.1, 504),
+    make_geforce("rtx4070-super", "NVIDIA GeForce RTX 4070 SUPER", 89, 56, 48, 12'001, 35.5, 504),
+    make_geforce("rtx4070ti", "NVIDIA GeForce RTX 4070 Ti", 89, 60, 48, 12'001, 40.1, 504),
+    make_geforce("rtx4070ti-super", "NVIDIA GeForce RTX 4070 Ti SUPER", 89, 66, 48, 15'974, 44.1, 672),
+    make_geforce("rtx4080", "NVIDIA GeForce RTX 4080", 89, 76, 64, 15'974, 48.7, 717),
+    make_geforce("rtx4080-super", "NVIDIA GeForce RTX 4080 SUPER", 89, 80, 64, 15'974, 52.2, 736),
+    make_geforce("rtx4050-laptop", "NVIDIA GeForce RTX 4050 Laptop GPU", 89, 20, 12, 5'888, 9.0, 192),
+    make_geforce("rtx4060-laptop", "NVIDIA GeForce RTX 4060 Laptop GPU", 89, 24, 32, 7'813, 14.5, 256),
+    make_geforce("rtx4070-laptop", "NVIDIA GeForce RTX 4070 Laptop GPU", 89, 36, 32, 7'813, 20.0, 256),
+    make_geforce("rtx4080-laptop", "NVIDIA GeForce RTX 4080 Laptop GPU", 89, 58, 48, 11'909, 30.0, 432),
+    make_geforce("rtx4090-laptop", "NVIDIA GeForce RTX 4090 Laptop GPU", 89, 76, 64, 15'974, 39.5, 576),
 
-    geforce("rtx5060", "NVIDIA GeForce RTX 5060", 120, 30, 32, 7'752, 19.2, 448),
-    geforce("rtx5060ti-8", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 32, 7'752, 23.7, 448),
-    geforce("rtx5060ti-16", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 32, 15'841, 23.7, 448),
-    geforce("rtx5070", "NVIDIA GeForce RTX 5070", 120, 48, 48, 11'899, 30.9, 672),
-    geforce("rtx5070ti", "NVIDIA GeForce RTX 5070 Ti", 120, 70, 48, 15'841, 43.9, 896),
-    geforce("rtx5080", "NVIDIA GeForce RTX 5080", 120, 84, 64, 15'841, 56.3, 960),
-    geforce("rtx5070-laptop", "NVIDIA GeForce RTX 5070 Laptop GPU", 120, 36, 32, 7'752, 20.5, 384),
-    geforce("rtx5080-laptop", "NVIDIA GeForce RTX 5080 Laptop GPU", 120, 60, 64, 15'841, 35.0, 896),
-    geforce("rtx5090-laptop", "NVIDIA GeForce RTX 5090 Laptop GPU", 120, 82, 64, 24'054, 45.0, 896),
+    make_geforce("rtx5060", "NVIDIA GeForce RTX 5060", 120, 30, 32, 7'752, 19.2, 448),
+    make_geforce("rtx5060ti-8", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 32, 7'752, 23.7, 448),
+    make_geforce("rtx5060ti-16", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 32, 15'841, 23.7, 448),
+    make_geforce("rtx5070", "NVIDIA GeForce RTX 5070", 120, 48, 48, 11'899, 30.9, 672),
+    make_geforce("rtx5070ti", "NVIDIA GeForce RTX 5070 Ti", 120, 70, 48, 15'841, 43.9, 896),
+    make_geforce("rtx5080", "NVIDIA GeForce RTX 5080", 120, 84, 64, 15'841, 56.3, 960),
+    make_geforce("rtx5070-laptop", "NVIDIA GeForce RTX 5070 Laptop GPU", 120, 36, 32, 7'752, 20.5, 384),
+    make_geforce("rtx5080-laptop", "NVIDIA GeForce RTX 5080 Laptop GPU", 120, 60, 64, 15'841, 35.0, 896),
+    make_geforce("rtx5090-laptop", "NVIDIA GeForce RTX 5090 Laptop GPU", 120, 82, 64, 24'054, 45.0, 896),
 };
 
 /// Two lists as one, smallest architecture first, then least memory.
 template <size_t kLeft, size_t kRight>
-constexpr std::array<Gpu, kLeft + kRight> in_order(const std::array<Gpu, kLeft>& left,
-                                                   const std::array<Gpu, kRight>& right) {
-  std::array<Gpu, kLeft + kRight> all;
-  std::ranges::copy(right, std::ranges::copy(left, all.begin()).out);
-  std::ranges::sort(all, {}, [](const Gpu& gpu) { return std::tuple(gpu.architecture, gpu.memory_bytes, gpu.name); });
-  return all;
+constexpr std::array<Gpu, kLeft + kRight> merge_sorted(const std::array<Gpu, kLeft>& left,
+                                                       const std::array<Gpu, kRight>& right) {
+  std::array<Gpu, kLeft + kRight> merged;
+  std::ranges::copy(right, std::ranges::copy(left, merged.begin()).out);
+  std::ranges::sort(merged, {},
+                    [](const Gpu& gpu) { return std::tuple(gpu.architecture, gpu.memory_bytes, gpu.name); });
+  return merged;
 }
 
 }  // namespace vlmtrain::memory::gpu_list

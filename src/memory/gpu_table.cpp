@@ -11,12 +11,12 @@ namespace vlmtrain::memory {
 
 namespace {
 
-using gpu_list::geforce;
+using gpu_list::kDefaultContextBytes;
 using gpu_list::kGiga;
-using gpu_list::kHopperContext;
+using gpu_list::kHopperContextBytes;
 using gpu_list::kMiB;
 using gpu_list::kTera;
-using gpu_list::kUsualContext;
+using gpu_list::make_geforce;
 
 constexpr int64_t kKiB = 1024;
 
@@ -36,9 +36,9 @@ constexpr Gpu kT4{.name = "t4",
                   .l2_cache_bytes = 4 * kMiB,
                   .memory_bytes = 15'828'320'256,
                   .memory_measured = true,
-                  .context_bytes = kUsualContext,
-                  .fp32_operations = 8.1 * kTera,
-                  .fp16_operations = 65 * kTera,
+                  .context_bytes = kDefaultContextBytes,
+                  .fp32_flops = 8.1 * kTera,
+                  .fp16_flops = 65 * kTera,
                   .memory_bandwidth = 320 * kGiga};
 
 constexpr Gpu kA10040{.name = "a100-40",
@@ -47,11 +47,11 @@ constexpr Gpu kA10040{.name = "a100-40",
                       .multiprocessors = 108,
                       .l2_cache_bytes = 40 * kMiB,
                       .memory_bytes = 40'335 * kMiB,
-                      .context_bytes = kUsualContext,
-                      .fp32_operations = 19.5 * kTera,
-                      .tf32_operations = 156 * kTera,
-                      .bf16_operations = 312 * kTera,
-                      .fp16_operations = 312 * kTera,
+                      .context_bytes = kDefaultContextBytes,
+                      .fp32_flops = 19.5 * kTera,
+                      .tf32_flops = 156 * kTera,
+                      .bf16_flops = 312 * kTera,
+                      .fp16_flops = 312 * kTera,
                       .memory_bandwidth = 1555 * kGiga,
                       .nvlink_bandwidth = 300 * kGiga};
 
@@ -62,11 +62,11 @@ constexpr Gpu kA10080{.name = "a100-80",
                       .l2_cache_bytes = 40 * kMiB,
                       .memory_bytes = 85'097'971'712,
                       .memory_measured = true,
-                      .context_bytes = kUsualContext,
-                      .fp32_operations = 19.5 * kTera,
-                      .tf32_operations = 156 * kTera,
-                      .bf16_operations = 312 * kTera,
-                      .fp16_operations = 312 * kTera,
+                      .context_bytes = kDefaultContextBytes,
+                      .fp32_flops = 19.5 * kTera,
+                      .tf32_flops = 156 * kTera,
+                      .bf16_flops = 312 * kTera,
+                      .fp16_flops = 312 * kTera,
                       .memory_bandwidth = 2039 * kGiga,
                       .nvlink_bandwidth = 300 * kGiga};
 
@@ -77,11 +77,11 @@ constexpr Gpu kA6000{.name = "a6000",
                      .l2_cache_bytes = 6 * kMiB,
                      .memory_bytes = 51'033'931'776,
                      .memory_measured = true,
-                     .context_bytes = kUsualContext,
-                     .fp32_operations = 38.7 * kTera,
-                     .tf32_operations = 77.4 * kTera,
-                     .bf16_operations = 154.8 * kTera,
-                     .fp16_operations = 154.8 * kTera,
+                     .context_bytes = kDefaultContextBytes,
+                     .fp32_flops = 38.7 * kTera,
+                     .tf32_flops = 77.4 * kTera,
+                     .bf16_flops = 154.8 * kTera,
+                     .fp16_flops = 154.8 * kTera,
                      .memory_bandwidth = 768 * kGiga};
 
 constexpr Gpu kL4{.name = "l4",
@@ -90,11 +90,11 @@ constexpr Gpu kL4{.name = "l4",
                   .multiprocessors = 58,
                   .l2_cache_bytes = 48 * kMiB,
                   .memory_bytes = 22'558 * kMiB,
-                  .context_bytes = kUsualContext,
-                  .fp32_operations = 30.3 * kTera,
-                  .tf32_operations = 60 * kTera,
-                  .bf16_operations = 121 * kTera,
-                  .fp16_operations = 121 * kTera,
+                  .context_bytes = kDefaultContextBytes,
+                  .fp32_flops = 30.3 * kTera,
+                  .tf32_flops = 60 * kTera,
+                  .bf16_flops = 121 * kTera,
+                  .fp16_flops = 121 * kTera,
                   .memory_bandwidth = 300 * kGiga};
 
 constexpr Gpu kRtx4090{.name = "rtx4090",
@@ -104,11 +104,11 @@ constexpr Gpu kRtx4090{.name = "rtx4090",
                        .l2_cache_bytes = 72 * kMiB,
                        .memory_bytes = 25'386'352'640,
                        .memory_measured = true,
-                       .context_bytes = kUsualContext,
-                       .fp32_operations = 82.6 * kTera,
-                       .tf32_operations = 82.6 * kTera,
-                       .bf16_operations = 165.2 * kTera,
-                       .fp16_operations = 165.2 * kTera,
+                       .context_bytes = kDefaultContextBytes,
+                       .fp32_flops = 82.6 * kTera,
+                       .tf32_flops = 82.6 * kTera,
+                       .bf16_flops = 165.2 * kTera,
+                       .fp16_flops = 165.2 * kTera,
                        .memory_bandwidth = 1008 * kGiga};
 
 constexpr Gpu kL40s{.name = "l40s",
@@ -117,11 +117,11 @@ constexpr Gpu kL40s{.name = "l40s",
                     .multiprocessors = 142,
                     .l2_cache_bytes = 96 * kMiB,
                     .memory_bytes = 45'455 * kMiB,
-                    .context_bytes = kUsualContext,
-                    .fp32_operations = 91.6 * kTera,
-                    .tf32_operations = 183 * kTera,
-                    .bf16_operations = 362 * kTera,
-                    .fp16_operations = 362 * kTera,
+                    .context_bytes = kDefaultContextBytes,
+                    .fp32_flops = 91.6 * kTera,
+                    .tf32_flops = 183 * kTera,
+                    .bf16_flops = 362 * kTera,
+                    .fp16_flops = 362 * kTera,
                     .memory_bandwidth = 864 * kGiga};
 
 constexpr Gpu kH100{.name = "h100",
@@ -131,11 +131,11 @@ constexpr Gpu kH100{.name = "h100",
                     .l2_cache_bytes = 50 * kMiB,
                     .memory_bytes = 85'029'158'912,
                     .memory_measured = true,
-                    .context_bytes = kHopperContext,
-                    .fp32_operations = 66.9 * kTera,
-                    .tf32_operations = 494.7 * kTera,
-                    .bf16_operations = 989.4 * kTera,
-                    .fp16_operations = 989.4 * kTera,
+                    .context_bytes = kHopperContextBytes,
+                    .fp32_flops = 66.9 * kTera,
+                    .tf32_flops = 494.7 * kTera,
+                    .bf16_flops = 989.4 * kTera,
+                    .fp16_flops = 989.4 * kTera,
                     .memory_bandwidth = 3352 * kGiga,
                     .nvlink_bandwidth = 450 * kGiga};
 
@@ -146,11 +146,11 @@ constexpr Gpu kH200{.name = "h200",
                     .l2_cache_bytes = 60 * kMiB,
                     .memory_bytes = 150'109'880'320,
                     .memory_measured = true,
-                    .context_bytes = kHopperContext,
-                    .fp32_operations = 66.9 * kTera,
-                    .tf32_operations = 494.7 * kTera,
-                    .bf16_operations = 989.4 * kTera,
-                    .fp16_operations = 989.4 * kTera,
+                    .context_bytes = kHopperContextBytes,
+                    .fp32_flops = 66.9 * kTera,
+                    .tf32_flops = 494.7 * kTera,
+                    .bf16_flops = 989.4 * kTera,
+                    .fp16_flops = 989.4 * kTera,
                     .memory_bandwidth = 4800 * kGiga,
                     .nvlink_bandwidth = 450 * kGiga};
 
@@ -161,11 +161,11 @@ constexpr Gpu kB200{.name = "b200",
                     .l2_cache_bytes = 132'644'864,
                     .memory_bytes = 191'512'215'552,
                     .memory_measured = true,
-                    .context_bytes = kUsualContext,
-                    .fp32_operations = 75 * kTera,
-                    .tf32_operations = 1100 * kTera,
-                    .bf16_operations = 2250 * kTera,
-                    .fp16_operations = 2250 * kTera,
+                    .context_bytes = kDefaultContextBytes,
+                    .fp32_flops = 75 * kTera,
+                    .tf32_flops = 1100 * kTera,
+                    .bf16_flops = 2250 * kTera,
+                    .fp16_flops = 2250 * kTera,
                     .memory_bandwidth = 8000 * kGiga,
                     .nvlink_bandwidth = 900 * kGiga};
 
@@ -176,102 +176,104 @@ constexpr Gpu kRtx5090{.name = "rtx5090",
                        .l2_cache_bytes = 96 * kMiB,
                        .memory_bytes = 33'661'911'040,
                        .memory_measured = true,
-                       .context_bytes = kUsualContext,
-                       .fp32_operations = 104.8 * kTera,
-                       .tf32_operations = 104.8 * kTera,
-                       .bf16_operations = 209.5 * kTera,
-                       .fp16_operations = 209.5 * kTera,
+                       .context_bytes = kDefaultContextBytes,
+                       .fp32_flops = 104.8 * kTera,
+                       .tf32_flops = 104.8 * kTera,
+                       .bf16_flops = 209.5 * kTera,
+                       .fp16_flops = 209.5 * kTera,
                        .memory_bandwidth = 1792 * kGiga};
 
 /// A MIG instance, which has `eighths` of its card's memory, cache and bandwidth.
-constexpr Gpu slice_of(Gpu card, std::string_view name, std::string_view device_name, int multiprocessors, int eighths,
-                       int64_t memory_mib) {
-  const double share = static_cast<double>(multiprocessors) / card.multiprocessors;
-  card.name = name;
-  card.device_name = device_name;
-  card.multiprocessors = multiprocessors;
-  card.l2_cache_bytes = card.l2_cache_bytes * eighths / 8;
-  card.memory_bytes = memory_mib * kMiB;
-  card.memory_measured = false;
-  card.fp32_operations *= share;
-  card.tf32_operations *= share;
-  card.bf16_operations *= share;
-  card.fp16_operations *= share;
-  card.memory_bandwidth *= eighths / 8.0;
-  card.nvlink_bandwidth = 0;  // instances do not reach each other's memory
-  return card;
+constexpr Gpu make_mig_slice(Gpu gpu, std::string_view name, std::string_view device_name, int multiprocessors,
+                             int eighths, int64_t memory_mib) {
+  const double ratio = static_cast<double>(multiprocessors) / gpu.multiprocessors;
+  gpu.name = name;
+  gpu.device_name = device_name;
+  gpu.multiprocessors = multiprocessors;
+  gpu.l2_cache_bytes = gpu.l2_cache_bytes * eighths / 8;
+  gpu.memory_bytes = memory_mib * kMiB;
+  gpu.memory_measured = false;
+  gpu.fp32_flops *= ratio;
+  gpu.tf32_flops *= ratio;
+  gpu.bf16_flops *= ratio;
+  gpu.fp16_flops *= ratio;
+  gpu.memory_bandwidth *= eighths / 8.0;
+  gpu.nvlink_bandwidth = 0;  // instances do not reach each other's memory
+  return gpu;
 }
 
 // Multiprocessors and memory as `nvidia-smi mig -lgip` lists them.
-constexpr std::array kSlices{
-    slice_of(kA10040, "a100-40-mig-1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, 1, 4'864),
-    slice_of(kA10040, "a100-40-mig-1g.10gb", "NVIDIA A100-SXM4-40GB MIG 1g.10gb", 14, 2, 9'984),
-    slice_of(kA10040, "a100-40-mig-2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb", 28, 2, 9'984),
-    slice_of(kA10040, "a100-40-mig-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", 42, 4, 20'096),
-    slice_of(kA10040, "a100-40-mig-4g.20gb", "NVIDIA A100-SXM4-40GB MIG 4g.20gb", 56, 4, 20'096),
-    slice_of(kA10040, "a100-40-mig-7g.40gb", "NVIDIA A100-SXM4-40GB MIG 7g.40gb", 98, 8, 40'192),
-    slice_of(kA10080, "a100-80-mig-1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", 14, 1, 9'728),
-    slice_of(kA10080, "a100-80-mig-1g.20gb", "NVIDIA A100-SXM4-80GB MIG 1g.20gb", 14, 2, 19'968),
-    slice_of(kA10080, "a100-80-mig-2g.20gb", "NVIDIA A100-SXM4-80GB MIG 2g.20gb", 28, 2, 19'968),
-    slice_of(kA10080, "a100-80-mig-3g.40gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", 42, 4, 40'192),
-    slice_of(kA10080, "a100-80-mig-4g.40gb", "NVIDIA A100-SXM4-80GB MIG 4g.40gb", 56, 4, 40'192),
-    slice_of(kA10080, "a100-80-mig-7g.80gb", "NVIDIA A100-SXM4-80GB MIG 7g.80gb", 98, 8, 80'640),
-    slice_of(kH100, "h100-mig-1g.10gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 1, 9'984),
-    slice_of(kH100, "h100-mig-1g.20gb", "NVIDIA H100 80GB HBM3 MIG 1g.20gb", 26, 2, 20'096),
-    slice_of(kH100, "h100-mig-2g.20gb", "NVIDIA H100 80GB HBM3 MIG 2g.20gb", 32, 2, 20'096),
-    slice_of(kH100, "h100-mig-3g.40gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 60, 4, 40'448),
-    slice_of(kH100, "h100-mig-4g.40gb", "NVIDIA H100 80GB HBM3 MIG 4g.40gb", 64, 4, 40'448),
-    slice_of(kH100, "h100-mig-7g.80gb", "NVIDIA H100 80GB HBM3 MIG 7g.80gb", 132, 8, 80'896),
+constexpr std::array kMigSlices{
+    make_mig_slice(kA10040, "a100-40-mig-1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, 1, 4'864),
+    make_mig_slice(kA10040, "a100-40-mig-1g.10gb", "NVIDIA A100-SXM4-40GB MIG 1g.10gb", 14, 2, 9'984),
+    make_mig_slice(kA10040, "a100-40-mig-2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb", 28, 2, 9'984),
+    make_mig_slice(kA10040, "a100-40-mig-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", 42, 4, 20'096),
+    make_mig_slice(kA10040, "a100-40-mig-4g.20gb", "NVIDIA A100-SXM4-40GB MIG 4g.20gb", 56, 4, 20'096),
+    make_mig_slice(kA10040, "a100-40-mig-7g.40gb", "NVIDIA A100-SXM4-40GB MIG 7g.40gb", 98, 8, 40'192),
+    make_mig_slice(kA10080, "a100-80-mig-1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", 14, 1, 9'728),
+    make_mig_slice(kA10080, "a100-80-mig-1g.20gb", "NVIDIA A100-SXM4-80GB MIG 1g.20gb", 14, 2, 19'968),
+    make_mig_slice(kA10080, "a100-80-mig-2g.20gb", "NVIDIA A100-SXM4-80GB MIG 2g.20gb", 28, 2, 19'968),
+    make_mig_slice(kA10080, "a100-80-mig-3g.40gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", 42, 4, 40'192),
+    make_mig_slice(kA10080, "a100-80-mig-4g.40gb", "NVIDIA A100-SXM4-80GB MIG 4g.40gb", 56, 4, 40'192),
+    make_mig_slice(kA10080, "a100-80-mig-7g.80gb", "NVIDIA A100-SXM4-80GB MIG 7g.80gb", 98, 8, 80'640),
+    make_mig_slice(kH100, "h100-mig-1g.10gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 1, 9'984),
+    make_mig_slice(kH100, "h100-mig-1g.20gb", "NVIDIA H100 80GB HBM3 MIG 1g.20gb", 26, 2, 20'096),
+    make_mig_slice(kH100, "h100-mig-2g.20gb", "NVIDIA H100 80GB HBM3 MIG 2g.20gb", 32, 2, 20'096),
+    make_mig_slice(kH100, "h100-mig-3g.40gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 60, 4, 40'448),
+    make_mig_slice(kH100, "h100-mig-4g.40gb", "NVIDIA H100 80GB HBM3 MIG 4g.40gb", 64, 4, 40'448),
+    make_mig_slice(kH100, "h100-mig-7g.80gb", "NVIDIA H100 80GB HBM3 MIG 7g.80gb", 132, 8, 80'896),
 };
 
-constexpr std::array kOldGpus{
-    OldGpu{"v100", "Tesla V100 (Volta)", 70},
-    OldGpu{"v100-16", "Tesla V100 16GB (Volta)", 70},
-    OldGpu{"v100-32", "Tesla V100 32GB (Volta)", 70},
-    OldGpu{"v100s", "Tesla V100S (Volta)", 70},
-    OldGpu{"titan-v", "TITAN V (Volta)", 70},
-    OldGpu{"gv100", "Quadro GV100 (Volta)", 70},
-    OldGpu{"p100", "Tesla P100 (Pascal)", 60},
-    OldGpu{"p40", "Tesla P40 (Pascal)", 61},
-    OldGpu{"p4", "Tesla P4 (Pascal)", 61},
-    OldGpu{"gtx1080ti", "GeForce GTX 1080 Ti (Pascal)", 61},
-    OldGpu{"gtx1080", "GeForce GTX 1080 (Pascal)", 61},
-    OldGpu{"titan-xp", "TITAN Xp (Pascal)", 61},
-    OldGpu{"m60", "Tesla M60 (Maxwell)", 52},
-    OldGpu{"m40", "Tesla M40 (Maxwell)", 52},
-    OldGpu{"k80", "Tesla K80 (Kepler)", 37},
+constexpr std::array kUnsupportedGpus{
+    UnsupportedGpu{"v100", "Tesla V100 (Volta)", 70},
+    UnsupportedGpu{"v100-16", "Tesla V100 16GB (Volta)", 70},
+    UnsupportedGpu{"v100-32", "Tesla V100 32GB (Volta)", 70},
+    UnsupportedGpu{"v100s", "Tesla V100S (Volta)", 70},
+    UnsupportedGpu{"titan-v", "TITAN V (Volta)", 70},
+    UnsupportedGpu{"gv100", "Quadro GV100 (Volta)", 70},
+    UnsupportedGpu{"p100", "Tesla P100 (Pascal)", 60},
+    UnsupportedGpu{"p40", "Tesla P40 (Pascal)", 61},
+    UnsupportedGpu{"p4", "Tesla P4 (Pascal)", 61},
+    UnsupportedGpu{"gtx1080ti", "GeForce GTX 1080 Ti (Pascal)", 61},
+    UnsupportedGpu{"gtx1080", "GeForce GTX 1080 (Pascal)", 61},
+    UnsupportedGpu{"titan-xp", "TITAN Xp (Pascal)", 61},
+    UnsupportedGpu{"m60", "Tesla M60 (Maxwell)", 52},
+    UnsupportedGpu{"m40", "Tesla M40 (Maxwell)", 52},
+    UnsupportedGpu{"k80", "Tesla K80 (Kepler)", 37},
 };
 
 /// With what its tensor cores do with dense matrices, where that is not twice the rest; in TF32 half of it.
-constexpr Gpu professional(Gpu card, double tensor_tera) {
-  card.tf32_operations = tensor_tera / 2 * kTera;
-  card.bf16_operations = tensor_tera * kTera;
-  card.fp16_operations = tensor_tera * kTera;
-  return card;
+constexpr Gpu make_professional(Gpu gpu, double tensor_tflops) {
+  gpu.tf32_flops = tensor_tflops / 2 * kTera;
+  gpu.bf16_flops = tensor_tflops * kTera;
+  gpu.fp16_flops = tensor_tflops * kTera;
+  return gpu;
 }
 
-constexpr Gpu kA4000 = professional(geforce("a4000", "NVIDIA RTX A4000", 86, 48, 4, 15'985, 19.2, 448), 76.7);
-constexpr Gpu kA5000 = professional(geforce("a5000", "NVIDIA RTX A5000", 86, 64, 6, 24'136, 27.8, 768), 111.1);
-constexpr Gpu kA10 = professional(geforce("a10", "NVIDIA A10", 86, 72, 6, 22'580, 31.2, 600), 125);
-constexpr Gpu kA10g = professional(geforce("a10g", "NVIDIA A10G", 86, 80, 6, 22'508, 35, 600), 70);
-constexpr Gpu kRtx6000Ada =
-    professional(geforce("rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 89, 142, 96, 45'496, 91.1, 960), 364.2);
-constexpr Gpu kL40 = professional(geforce("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
-constexpr Gpu with_context(Gpu card, int64_t bytes) {
-  card.context_bytes = bytes;
-  return card;
+constexpr Gpu kA4000 = make_professional(make_geforce("a4000", "NVIDIA RTX A4000", 86, 48, 4, 15'985, 19.2, 448), 76.7);
+constexpr Gpu kA5000 =
+    make_professional(make_geforce("a5000", "NVIDIA RTX A5000", 86, 64, 6, 24'136, 27.8, 768), 111.1);
+constexpr Gpu kA10 = make_professional(make_geforce("a10", "NVIDIA A10", 86, 72, 6, 22'580, 31.2, 600), 125);
+constexpr Gpu kA10g = make_professional(make_geforce("a10g", "NVIDIA A10G", 86, 80, 6, 22'508, 35, 600), 70);
+constexpr Gpu kRtx6000Ada = make_professional(
+    make_geforce("rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 89, 142, 96, 45'496, 91.1, 960), 364.2);
+constexpr Gpu kL40 = make_professional(make_geforce("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
+constexpr Gpu set_context_bytes(Gpu gpu, int64_t bytes) {
+  gpu.context_bytes = bytes;
+  return gpu;
 }
 
-constexpr Gpu kH100Pcie = with_context(
-    professional(geforce("h100-pcie", "NVIDIA H100 PCIe", 90, 114, 50, 80'998, 51.2, 2039), 756), kHopperContext);
-constexpr Gpu kRtxPro6000 = professional(
-    geforce("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 128, 97'249, 125, 1792),
+constexpr Gpu kH100Pcie = set_context_bytes(
+    make_professional(make_geforce("h100-pcie", "NVIDIA H100 PCIe", 90, 114, 50, 80'998, 51.2, 2039), 756),
+    kHopperContextBytes);
+constexpr Gpu kRtxPro6000 = make_professional(
+    make_geforce("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 128, 97'249, 125, 1792),
     503.8);
 
-constexpr std::array kOthers{kT4,   kA10040, kA10080,  kA6000,   kA4000,      kA5000, kA10,
-                             kA10g, kL4,     kL40,     kL40s,    kRtx6000Ada, kH100,  kH100Pcie,
-                             kH200, kB200,   kRtx4090, kRtx5090, kRtxPro6000};
-constexpr auto kGpus = gpu_list::in_order(kOthers, gpu_list::kGeforce);
+constexpr std::array kOtherGpus{kT4,   kA10040, kA10080,  kA6000,   kA4000,      kA5000, kA10,
+                                kA10g, kL4,     kL40,     kL40s,    kRtx6000Ada, kH100,  kH100Pcie,
+                                kH200, kB200,   kRtx4090, kRtx5090, kRtxPro6000};
+constexpr auto kGpus = gpu_list::merge_sorted(kOtherGpus, gpu_list::kGeforce);
 
 }  // namespace
 
@@ -279,33 +281,33 @@ std::span<const Gpu> gpus() {
   return kGpus;
 }
 
-std::span<const Gpu> slices() {
-  return kSlices;
+std::span<const Gpu> mig_slices() {
+  return kMigSlices;
 }
 
 const Gpu* find_gpu(std::string_view name) {
-  const auto* const card = std::ranges::find(kGpus, name, &Gpu::name);
-  if (card != kGpus.end()) return card;
-  const auto* const slice = std::ranges::find(kSlices, name, &Gpu::name);
-  return slice == kSlices.end() ? nullptr : slice;
+  const auto* const gpu = std::ranges::find(kGpus, name, &Gpu::name);
+  if (gpu != kGpus.end()) return gpu;
+  const auto* const slice = std::ranges::find(kMigSlices, name, &Gpu::name);
+  return slice == kMigSlices.end() ? nullptr : slice;
 }
 
-Gpu with_multiprocessors(Gpu gpu, int multiprocessors) {
-  const double share = static_cast<double>(multiprocessors) / gpu.multiprocessors;
+Gpu scale_multiprocessors(Gpu gpu, int multiprocessors) {
+  const double ratio = static_cast<double>(multiprocessors) / gpu.multiprocessors;
   gpu.multiprocessors = multiprocessors;
-  gpu.fp32_operations *= share;
-  gpu.tf32_operations *= share;
-  gpu.bf16_operations *= share;
-  gpu.fp16_operations *= share;
+  gpu.fp32_flops *= ratio;
+  gpu.tf32_flops *= ratio;
+  gpu.bf16_flops *= ratio;
+  gpu.fp16_flops *= ratio;
   // A part of a card has a part of these; a card with more multiprocessors need not have more.
-  gpu.memory_bandwidth *= std::min(1.0, share);
-  gpu.l2_cache_bytes = static_cast<int64_t>(static_cast<double>(gpu.l2_cache_bytes) * std::min(1.0, share));
+  gpu.memory_bandwidth *= std::min(1.0, ratio);
+  gpu.l2_cache_bytes = static_cast<int64_t>(static_cast<double>(gpu.l2_cache_bytes) * std::min(1.0, ratio));
   return gpu;
 }
 
-const OldGpu* find_old_gpu(std::string_view name) {
-  const auto* const found = std::ranges::find(kOldGpus, name, &OldGpu::name);
-  return found == kOldGpus.end() ? nullptr : found;
+const UnsupportedGpu* find_unsupported_gpu(std::string_view name) {
+  const auto* const it = std::ranges::find(kUnsupportedGpus, name, &UnsupportedGpu::name);
+  return it == kUnsupportedGpus.end() ? nullptr : it;
 }
 
 const Architecture& architecture(int number) {

@@ -9,9 +9,9 @@ namespace vlmtrain::memory {
 
 int64_t host_bytes() {
   std::ifstream file("/proc/self/statm");
-  int64_t all_pages = 0;
+  int64_t total_pages = 0;
   int64_t resident_pages = 0;
-  file >> all_pages >> resident_pages;
+  file >> total_pages >> resident_pages;
   return resident_pages * sysconf(_SC_PAGESIZE);
 }
 

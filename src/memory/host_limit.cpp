@@ -18,7 +18,7 @@ namespace vlmtrain::memory {
 namespace {
 
 /// The number behind `key` in a file of lines like `MemTotal:  1000 kB` or `inactive_file 1000`.
-std::optional<int64_t> number_behind(const std::filesystem::path& file, std::string_view key) {
+std::optional<int64_t> read_keyed_number(const std::filesystem::path& file, std::string_view key) {
   std::ifstream stream(file);
   std::string word;
   int64_t number = 0;
@@ -31,18 +31,18 @@ std::optional<int64_t> number_behind(const std::filesystem::path& file, std::str
 
 std::optional<int64_t> meminfo_bytes(const std::filesystem::path& root, std::string_view key) {
   constexpr int64_t kKibibyte = 1024;
-  const auto kibibytes = number_behind(root / "proc/meminfo", key);
+  const auto kibibytes = read_keyed_number(root / "proc/meminfo", key);
   return kibibytes ? std::optional{*kibibytes * kKibibyte} : std::nullopt;
 }
 
 /// A number of bytes; `max`, and what cannot be read, is no limit.
-int64_t limit_in(const std::filesystem::path& file) {
+int64_t read_limit(const std::filesystem::path& file) {
   int64_t bytes = 0;
   std::ifstream stream(file);
   return stream >> bytes ? bytes : kNoHostLimit;
 }
 
-int64_t number_in(const std::filesystem::path& file) {
+int64_t read_number(const std::filesystem::path& file) {
   int64_t number = 0;
   std::ifstream stream(file);
   stream >> number;
@@ -64,32 +64,32 @@ constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file", 
 /// A group that has a limit, and what is left below it.
 struct GroupLimit {
   int64_t limit_bytes;
-  int64_t left_bytes;
+  int64_t remaining_bytes;
   std::filesystem::path file;
 };
 
 std::vector<GroupLimit> group_limits(const std::filesystem::path& root) {
   std::vector<GroupLimit> limits;
   for (const ControlGroupFolder& group : control_groups(root, "memory")) {
-    const GroupFiles& files = group.unified ? kVersion2 : kVersion1;
-    const int64_t limit = limit_in(group.path / files.limit);
+    const GroupFiles& files = group.is_v2 ? kVersion2 : kVersion1;
+    const int64_t limit = read_limit(group.path / files.limit);
     if (limit == kNoHostLimit) continue;
-    const int64_t cached = number_behind(group.path / "memory.stat", files.inactive_cache).value_or(0) +
-                           number_behind(group.path / "memory.stat", files.active_cache).value_or(0);
-    const int64_t used = number_in(group.path / files.usage) - cached;
+    const int64_t cached = read_keyed_number(group.path / "memory.stat", files.inactive_cache).value_or(0) +
+                           read_keyed_number(group.path / "memory.stat", files.active_cache).value_or(0);
+    const int64_t used = read_number(group.path / files.usage) - cached;
     limits.push_back({limit, limit - std::clamp<int64_t>(used, 0, limit), group.path / files.limit});
   }
   return limits;
 }
 
 /// Of this process.
-struct Pages {
+struct ProcessMemory {
   int64_t address_space_bytes = 0;
-  int64_t own_bytes = 0;  ///< resident, and of no file
+  int64_t anonymous_bytes = 0;  ///< resident, and of no file
   int64_t data_bytes = 0;
 };
 
-Pages pages_of_process(const std::filesystem::path& root) {
+ProcessMemory read_process_memory(const std::filesystem::path& root) {
   // man proc: size resident shared text lib data dt, in pages.
   std::ifstream file(root / "proc/self/statm");
   int64_t size = 0, resident = 0, shared = 0, text = 0, library = 0, data = 0;
@@ -117,26 +117,26 @@ int64_t host_limit_bytes() {
   return host_limit_bytes("/");
 }
 
-HostRoom host_room(const std::filesystem::path& root, const AddressLimits& limits) {
-  const Pages own = pages_of_process(root);
-  HostRoom room{.bytes = kNoHostLimit, .bound = "nothing"};
-  const auto bound = [&](int64_t left, const std::string& by) {
-    const int64_t bytes = std::max<int64_t>(0, left) + own.own_bytes;
-    if (bytes < room.bytes) room = {bytes, by};
+AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const AddressLimits& limits) {
+  const ProcessMemory process = read_process_memory(root);
+  AvailableHostMemory available{.bytes = kNoHostLimit, .limit_source = "nothing"};
+  const auto apply_limit = [&](int64_t remaining, const std::string& source) {
+    const int64_t bytes = std::max<int64_t>(0, remaining) + process.anonymous_bytes;
+    if (bytes < available.bytes) available = {bytes, source};
   };
-  if (const auto free = meminfo_bytes(root, "MemAvailable:")) bound(*free, "the machine's free memory");
+  if (const auto free = meminfo_bytes(root, "MemAvailable:")) apply_limit(*free, "the machine's free memory");
   for (const auto& group : group_limits(root)) {
-    bound(group.left_bytes, "the control group's limit " + group.file.string());
+    apply_limit(group.remaining_bytes, "the control group's limit " + group.file.string());
   }
   if (limits.address_space != kNoHostLimit) {
-    bound(limits.address_space - own.address_space_bytes, "the limit of address space, ulimit -v");
+    apply_limit(limits.address_space - process.address_space_bytes, "the limit of address space, ulimit -v");
   }
-  if (limits.data != kNoHostLimit) bound(limits.data - own.data_bytes, "the limit of data, ulimit -d");
-  return room;
+  if (limits.data != kNoHostLimit) apply_limit(limits.data - process.data_bytes, "the limit of data, ulimit -d");
+  return available;
 }
 
-HostRoom host_room() {
-  return host_room("/", {.address_space = soft_limit(RLIMIT_AS), .data = soft_limit(RLIMIT_DATA)});
+AvailableHostMemory get_available_host_memory() {
+  return get_available_host_memory("/", {.address_space = soft_limit(RLIMIT_AS), .data = soft_limit(RLIMIT_DATA)});
 }
 
 }  // namespace vlmtrain::memory

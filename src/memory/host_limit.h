@@ -16,8 +16,8 @@ struct AddressLimits {
   int64_t data = kNoHostLimit;
 };
 
-/// host_limit_bytes() and host_room() of a machine whose proc/ and sys/ are in `root`.
+/// host_limit_bytes() and get_available_host_memory() of a machine whose proc/ and sys/ are in `root`.
 int64_t host_limit_bytes(const std::filesystem::path& root);
-HostRoom host_room(const std::filesystem::path& root, const AddressLimits& limits);
+AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const AddressLimits& limits);
 
 }  // namespace vlmtrain::memory

@@ -7,17 +7,17 @@ namespace vlmtrain::memory {
 namespace {
 
 /// Of the small blocks' memory, what is kept free at its end: otherwise each step would give it back and take it again.
-constexpr int kKeptFreeBytes = 32 << 20;
+constexpr int kTrimThresholdBytes = 32 << 20;
 /// Linux allows a process 65,530 areas of memory in all.
-constexpr int kMostLargeBlocks = 32'000;
+constexpr int kMaxMmapBlocks = 32'000;
 
 }  // namespace
 
-void give_back_large_blocks() {
+void use_mmap_for_large_blocks() {
   // Setting the threshold is what keeps malloc from raising it with each block that is freed.
   mallopt(M_MMAP_THRESHOLD, static_cast<int>(kLargeBlockBytes));
-  mallopt(M_TRIM_THRESHOLD, kKeptFreeBytes);
-  mallopt(M_MMAP_MAX, kMostLargeBlocks);
+  mallopt(M_TRIM_THRESHOLD, kTrimThresholdBytes);
+  mallopt(M_MMAP_MAX, kMaxMmapBlocks);
 }
 
 }  // namespace vlmtrain::memory

@@ -4,7 +4,8 @@
 
 namespace vlmtrain::memory {
 
-/// What LibTorch took memory on the CPU from when this was first called, with what keep_large_blocks() does before it.
+/// What LibTorch took memory on the CPU from when this was first called, with what enable_large_block_cache() does
+/// before it.
 c10::Allocator* large_block_allocator();
 
 }  // namespace vlmtrain::memory

@@ -19,18 +19,18 @@ namespace {
 /// stays once it was put there.
 class LargeBlockAllocator final : public c10::Allocator {
  public:
-  explicit LargeBlockAllocator(c10::Allocator* real) : real_(real) {}
+  explicit LargeBlockAllocator(c10::Allocator* wrapped) : wrapped_(wrapped) {}
 
   c10::DataPtr allocate(size_t bytes) override {
-    if (keeps_ && bytes >= static_cast<size_t>(kLargeBlockBytes)) {
-      if (void* const address = pages_.take(bytes)) {
+    if (is_caching_ && bytes >= static_cast<size_t>(kLargeBlockBytes)) {
+      if (void* const address = pages_.allocate(bytes)) {
         c10::profiledCPUMemoryReporter().New(address, bytes);  // as LibTorch's own does, for traces
         return {address, address, raw_deleter(), at::Device(at::kCPU)};
       }
     }
-    c10::DataPtr memory = real_->allocate(bytes);
+    c10::DataPtr memory = wrapped_->allocate(bytes);
     if (memory.get() != nullptr) {
-      const bool replaced = memory.compare_exchange_deleter(real_->raw_deleter(), raw_deleter());
+      const bool replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
       VLMTRAIN_CHECK(replaced, "memory of the CPU allocator with another's deleter");
     }
     return memory;
@@ -38,53 +38,53 @@ class LargeBlockAllocator final : public c10::Allocator {
 
   c10::DeleterFnPtr raw_deleter() const override { return &LargeBlockAllocator::free; }
   void copy_data(void* destination, const void* source, std::size_t bytes) const override {
-    real_->copy_data(destination, source, bytes);
+    wrapped_->copy_data(destination, source, bytes);
   }
 
-  void keep() { keeps_ = true; }
+  void enable_cache() { is_caching_ = true; }
   PageCache& pages() { return pages_; }
 
  private:
   static void free(void* address);
 
-  c10::Allocator* real_;
+  c10::Allocator* wrapped_;
   PageCache pages_;
-  std::atomic<bool> keeps_{false};
+  std::atomic<bool> is_caching_{false};
 };
 
-LargeBlockAllocator& large_blocks_in_front() {
+LargeBlockAllocator& large_block_allocator_instance() {
   static auto* const allocator = new LargeBlockAllocator(c10::GetAllocator(c10::DeviceType::CPU));  // never freed
   return *allocator;
 }
 
 void LargeBlockAllocator::free(void* address) {
-  LargeBlockAllocator& self = large_blocks_in_front();
-  if (self.pages_.owns(address)) {
+  LargeBlockAllocator& allocator = large_block_allocator_instance();
+  if (allocator.pages_.owns(address)) {
     c10::profiledCPUMemoryReporter().Delete(address);
-    self.pages_.put_back(address);
+    allocator.pages_.deallocate(address);
   } else {
-    self.real_->raw_deleter()(address);
+    allocator.wrapped_->raw_deleter()(address);
   }
 }
 
 }  // namespace
 
 c10::Allocator* large_block_allocator() {
-  return &large_blocks_in_front();
+  return &large_block_allocator_instance();
 }
 
-void keep_large_blocks() {
-  put_watched_allocator_in_front();
-  large_blocks_in_front().keep();
+void enable_large_block_cache() {
+  install_watched_allocator();
+  large_block_allocator_instance().enable_cache();
 }
 
-void release_large_blocks() {
-  large_blocks_in_front().pages().release();
+void release_large_block_cache() {
+  large_block_allocator_instance().pages().release();
 }
 
-LargeBlocks large_blocks() {
-  const PageCache& pages = large_blocks_in_front().pages();
-  return {.live_bytes = pages.live_bytes(), .kept_bytes = pages.kept_bytes()};
+LargeBlockStats get_large_block_stats() {
+  const PageCache& pages = large_block_allocator_instance().pages();
+  return {.live_bytes = pages.live_bytes(), .cached_bytes = pages.cached_bytes()};
 }
 
 }  // namespace vlmtrain::memory

@@ -20,17 +20,17 @@ namespace vlmtrain::memory {
 namespace {
 
 /// The path of a loaded library of this name; empty where none is loaded.
-std::filesystem::path loaded_library(std::string_view name) {
+std::filesystem::path find_loaded_library(std::string_view name) {
   struct Search {
     std::string_view name;
     std::filesystem::path path;
   } search{name, {}};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
-        auto& wanted = *static_cast<Search*>(data);
+        auto& result_search = *static_cast<Search*>(data);
         const std::filesystem::path path = info->dlpi_name;
-        if (path.filename() != wanted.name) return 0;
-        wanted.path = path;
+        if (path.filename() != result_search.name) return 0;
+        result_search.path = path;
         return 1;
       },
       &search);
@@ -38,7 +38,7 @@ std::filesystem::path loaded_library(std::string_view name) {
 }
 
 /// Where the loader looks for libraries of the program, in its order.
-std::vector<std::filesystem::path> searched_folders() {
+std::vector<std::filesystem::path> list_loader_folders() {
   std::vector<std::filesystem::path> folders;
   void* const program = dlopen(nullptr, RTLD_NOW);
   Dl_serinfo size{};
@@ -52,81 +52,82 @@ std::vector<std::filesystem::path> searched_folders() {
   return folders;
 }
 
-std::vector<std::filesystem::path> split(const char* text, std::string_view separators) {
-  std::vector<std::filesystem::path> parts;
-  std::string part;
+std::vector<std::filesystem::path> split_paths(const char* text, std::string_view separators) {
+  std::vector<std::filesystem::path> paths;
+  std::string path;
   for (const char character : std::string(text != nullptr ? text : "") + separators.front()) {
     if (separators.find(character) == std::string_view::npos) {
-      part += character;
-    } else if (!part.empty()) {
-      parts.emplace_back(std::exchange(part, ""));
+      path += character;
+    } else if (!path.empty()) {
+      paths.emplace_back(std::exchange(path, ""));
     }
   }
-  return parts;
+  return paths;
 }
 
-bool is_same_folder(const std::filesystem::path& one, const std::filesystem::path& other) {
-  std::error_code unknown;
-  return one == other || std::filesystem::equivalent(one, other, unknown);
+bool is_same_folder(const std::filesystem::path& left, const std::filesystem::path& right) {
+  std::error_code error;
+  return left == right || std::filesystem::equivalent(left, right, error);
 }
 
 }  // namespace
 
-const char* name_of(FoundBy found_by) {
-  switch (found_by) {
-    case FoundBy::kLibraryPath:
+const char* to_string(LibrarySource source) {
+  switch (source) {
+    case LibrarySource::kLibraryPath:
       return "LD_LIBRARY_PATH";
-    case FoundBy::kPreload:
+    case LibrarySource::kPreload:
       return "LD_PRELOAD";
-    case FoundBy::kSystem:
+    case LibrarySource::kSystem:
       return "the system's library path";
-    case FoundBy::kProgram:
+    case LibrarySource::kProgram:
       break;
   }
   return "the program's own path";
 }
 
-std::string version_in(const std::string& configuration) {
-  constexpr std::string_view kMark = "TORCH_VERSION=";
-  const size_t place = configuration.find(kMark);
-  if (place == std::string::npos) return {};
-  const auto first = configuration.begin() + static_cast<std::ptrdiff_t>(place + kMark.size());
+std::string parse_torch_version(const std::string& configuration) {
+  constexpr std::string_view kMarker = "TORCH_VERSION=";
+  const size_t position = configuration.find(kMarker);
+  if (position == std::string::npos) return {};
+  const auto first = configuration.begin() + static_cast<std::ptrdiff_t>(position + kMarker.size());
   return {first, std::find_if(first, configuration.end(),
                               [](unsigned char c) { return std::isalnum(c) == 0 && c != '.' && c != '+'; })};
 }
 
-FoundBy found_by(const std::filesystem::path& folder, const char* library_path, const char* preload,
-                 const std::vector<std::filesystem::path>& searched) {
-  const auto count_in = [&](const auto& folders) {
-    return std::ranges::count_if(folders, [&](const auto& one) { return is_same_folder(one, folder); });
+LibrarySource find_library_source(const std::filesystem::path& folder, const char* library_path, const char* preload,
+                                  const std::vector<std::filesystem::path>& search_folders) {
+  const auto count_matches = [&](const auto& folders) {
+    return std::ranges::count_if(folders, [&](const auto& candidate) { return is_same_folder(candidate, folder); });
   };
-  const auto preloaded = split(preload, ": ");
+  const auto preloaded = split_paths(preload, ": ");
   if (std::ranges::any_of(preloaded, [&](const auto& library) {
         return library.filename() == "libtorch_cpu.so" && is_same_folder(library.parent_path(), folder);
       })) {
-    return FoundBy::kPreload;
+    return LibrarySource::kPreload;
   }
   constexpr std::array<const char*, 6> kDefaults{"/lib",       "/usr/lib",       "/lib64",
                                                  "/usr/lib64", "/usr/local/lib", "/lib/x86_64-linux-gnu"};
-  if (count_in(kDefaults) > 0) return FoundBy::kSystem;
+  if (count_matches(kDefaults) > 0) return LibrarySource::kSystem;
   // The program's own path comes before LD_LIBRARY_PATH (cmake/LibTorch.cmake); the loader lists both.
-  const auto in_library_path = count_in(split(library_path, ":;"));
-  if (count_in(searched) > in_library_path) return FoundBy::kProgram;
-  return in_library_path > 0 ? FoundBy::kLibraryPath : FoundBy::kSystem;
+  const auto in_library_path = count_matches(split_paths(library_path, ":;"));
+  if (count_matches(search_folders) > in_library_path) return LibrarySource::kProgram;
+  return in_library_path > 0 ? LibrarySource::kLibraryPath : LibrarySource::kSystem;
 }
 
-LibTorch libtorch() {
-  LibTorch found{.compiled_for = TORCH_VERSION,
-                 .loaded = version_in(at::show_config()),
-                 .cpu_library = loaded_library("libtorch_cpu.so"),
-                 .core_library = loaded_library("libc10.so")};
-  if (found.cpu_library.empty()) return found;
-  const auto folder = found.cpu_library.parent_path();
+LibTorch describe_libtorch() {
+  LibTorch result{.compiled_version = TORCH_VERSION,
+                  .loaded_version = parse_torch_version(at::show_config()),
+                  .cpu_library = find_loaded_library("libtorch_cpu.so"),
+                  .core_library = find_loaded_library("libc10.so")};
+  if (result.cpu_library.empty()) return result;
+  const auto folder = result.cpu_library.parent_path();
   const auto cuda = folder / "libtorch_cuda.so";
-  std::error_code unknown;
-  if (std::filesystem::exists(cuda, unknown)) found.cuda_library = cuda;
-  found.found_by = found_by(folder, std::getenv("LD_LIBRARY_PATH"), std::getenv("LD_PRELOAD"), searched_folders());
-  return found;
+  std::error_code error;
+  if (std::filesystem::exists(cuda, error)) result.cuda_library = cuda;
+  result.source =
+      find_library_source(folder, std::getenv("LD_LIBRARY_PATH"), std::getenv("LD_PRELOAD"), list_loader_folders());
+  return result;
 }
 
 }  // namespace vlmtrain::memory

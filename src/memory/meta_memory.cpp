@@ -15,7 +15,7 @@ namespace {
 /// What an allocation of a tensor on the CPU begins at a multiple of.
 constexpr int64_t kTensorAlignment = 64;
 
-struct MetaCount {
+struct MetaMemoryStats {
   int64_t live_bytes = 0;
   int64_t peak_bytes = 0;
   int64_t small_live_bytes = 0;
@@ -35,8 +35,8 @@ struct MetaCount {
   }
 };
 
-/// Of the MetaMemory that lives; null without one.
-MetaCount* meta_count = nullptr;
+/// Of the MetaMemoryTracker that lives; null without one.
+MetaMemoryStats* meta_stats = nullptr;
 
 struct MetaBlock {
   void* address;
@@ -48,13 +48,14 @@ class CountingMetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const at::Device device(at::kMeta);
-    if (meta_count == nullptr || bytes == 0) return {nullptr, device};
-    const auto rounded = (static_cast<int64_t>(bytes) + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+    if (meta_stats == nullptr || bytes == 0) return {nullptr, device};
+    const auto rounded_bytes =
+        (static_cast<int64_t>(bytes) + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
     // Not null, each its own: LibTorch finds out by addresses which tensors overlap.
-    auto block = std::make_unique<MetaBlock>(MetaBlock{reinterpret_cast<void*>(next_address_), rounded});
-    next_address_ += rounded;
-    meta_count->add(rounded);
-    report(*block, rounded);
+    auto block = std::make_unique<MetaBlock>(MetaBlock{reinterpret_cast<void*>(next_address_), rounded_bytes});
+    next_address_ += rounded_bytes;
+    meta_stats->add(rounded_bytes);
+    report(*block, rounded_bytes);
     void* const address = block->address;
     return {address, block.release(), &CountingMetaAllocator::free, device};
   }
@@ -63,14 +64,14 @@ class CountingMetaAllocator final : public c10::Allocator {
 
  private:
   static void report(const MetaBlock& block, int64_t bytes) {
-    const auto live = static_cast<size_t>(meta_count->live_bytes);
+    const auto live = static_cast<size_t>(meta_stats->live_bytes);
     c10::reportMemoryUsageToProfiler(block.address, bytes, live, live, at::Device(at::kMeta));
   }
 
   static void free(void* context) {
     const std::unique_ptr<MetaBlock> block(static_cast<MetaBlock*>(context));
-    if (meta_count == nullptr) return;
-    meta_count->subtract(block->bytes);
+    if (meta_stats == nullptr) return;
+    meta_stats->subtract(block->bytes);
     report(*block, -block->bytes);
   }
 
@@ -78,48 +79,48 @@ class CountingMetaAllocator final : public c10::Allocator {
 };
 
 /// It stays once it was put there: what it gave out may outlive any count.
-void count_from_now_on() {
+void install_counting_allocator() {
   static CountingMetaAllocator* const allocator = [] {
-    auto* const made = new CountingMetaAllocator;  // never freed
-    constexpr uint8_t kInFront = 255;
-    c10::SetAllocator(c10::DeviceType::Meta, made, kInFront);
-    return made;
+    auto* const instance = new CountingMetaAllocator;  // never freed
+    constexpr uint8_t kHighestPriority = 255;
+    c10::SetAllocator(c10::DeviceType::Meta, instance, kHighestPriority);
+    return instance;
   }();
   static_cast<void>(allocator);
 }
 
 }  // namespace
 
-MetaMemory::MetaMemory() {
-  VLMTRAIN_CHECK(meta_count == nullptr, "the meta device's memory is counted already");
-  count_from_now_on();
-  meta_count = new MetaCount;
+MetaMemoryTracker::MetaMemoryTracker() {
+  VLMTRAIN_CHECK(meta_stats == nullptr, "the meta device's memory is counted already");
+  install_counting_allocator();
+  meta_stats = new MetaMemoryStats;
 }
 
-MetaMemory::~MetaMemory() {
-  delete meta_count;
-  meta_count = nullptr;
+MetaMemoryTracker::~MetaMemoryTracker() {
+  delete meta_stats;
+  meta_stats = nullptr;
 }
 
-int64_t MetaMemory::live_bytes() const {
-  return meta_count->live_bytes;
+int64_t MetaMemoryTracker::live_bytes() const {
+  return meta_stats->live_bytes;
 }
 
-int64_t MetaMemory::peak_bytes() const {
-  return meta_count->peak_bytes;
+int64_t MetaMemoryTracker::peak_bytes() const {
+  return meta_stats->peak_bytes;
 }
 
-int64_t MetaMemory::small_live_bytes() const {
-  return meta_count->small_live_bytes;
+int64_t MetaMemoryTracker::small_live_bytes() const {
+  return meta_stats->small_live_bytes;
 }
 
-int64_t MetaMemory::small_peak_bytes() const {
-  return meta_count->small_peak_bytes;
+int64_t MetaMemoryTracker::small_peak_bytes() const {
+  return meta_stats->small_peak_bytes;
 }
 
-void MetaMemory::reset_peak() {
-  meta_count->peak_bytes = meta_count->live_bytes;
-  meta_count->small_peak_bytes = meta_count->small_live_bytes;
+void MetaMemoryTracker::reset_peak() {
+  meta_stats->peak_bytes = meta_stats->live_bytes;
+  meta_stats->small_peak_bytes = meta_stats->small_live_bytes;
 }
 
 }  // namespace vlmtrain::memory

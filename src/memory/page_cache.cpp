@@ -16,7 +16,7 @@ constexpr int64_t kPage = 4096;
 /// What x86-64 maps in one piece, where the system lets it ("transparent huge pages").
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-int64_t rounded_up(int64_t bytes, int64_t unit) {
+int64_t round_up(int64_t bytes, int64_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
@@ -26,16 +26,16 @@ PageCache::~PageCache() {
   release();
 }
 
-void* PageCache::take(size_t bytes) {
-  const int64_t count = rounded_up(static_cast<int64_t>(bytes), kPage);
+void* PageCache::allocate(size_t bytes) {
+  const int64_t count = round_up(static_cast<int64_t>(bytes), kPage);
   const std::lock_guard lock(mutex_);
-  Address address = take_kept(count);
+  Address address = take_cached(count);
   if (address == nullptr) {
-    release_down_to(std::max<int64_t>(0, peak_bytes_ - live_bytes_ - count));
-    address = map(count);
+    trim_cache(std::max<int64_t>(0, peak_bytes_ - live_bytes_ - count));
+    address = map_pages(count);
     if (address == nullptr) {
-      release_down_to(0);
-      address = map(count);
+      trim_cache(0);
+      address = map_pages(count);
     }
   }
   if (address == nullptr) return nullptr;
@@ -51,19 +51,19 @@ bool PageCache::owns(void* address) const {
   return live_.contains(address);
 }
 
-void PageCache::put_back(void* address) {
+void PageCache::deallocate(void* address) {
   const std::lock_guard lock(mutex_);
-  const auto found = live_.find(address);
-  VLMTRAIN_CHECK(found != live_.end(), "memory put back that was not taken");
-  const int64_t bytes = found->second;
-  live_.erase(found);
+  const auto it = live_.find(address);
+  VLMTRAIN_CHECK(it != live_.end(), "memory put back that was not taken");
+  const int64_t bytes = it->second;
+  live_.erase(it);
   live_bytes_ -= bytes;
-  keep(static_cast<Address>(address), bytes);
+  add_free_range(static_cast<Address>(address), bytes);
 }
 
 void PageCache::release() {
   const std::lock_guard lock(mutex_);
-  release_down_to(0);
+  trim_cache(0);
 }
 
 int64_t PageCache::live_bytes() const {
@@ -71,69 +71,69 @@ int64_t PageCache::live_bytes() const {
   return live_bytes_;
 }
 
-int64_t PageCache::kept_bytes() const {
+int64_t PageCache::cached_bytes() const {
   const std::lock_guard lock(mutex_);
-  return kept_bytes_;
+  return cached_bytes_;
 }
 
-PageCache::Address PageCache::take_kept(int64_t bytes) {
-  const auto best = kept_by_size_.lower_bound({bytes, nullptr});
-  if (best == kept_by_size_.end()) return nullptr;
+PageCache::Address PageCache::take_cached(int64_t bytes) {
+  const auto best = free_ranges_by_size_.lower_bound({bytes, nullptr});
+  if (best == free_ranges_by_size_.end()) return nullptr;
   const auto [size, address] = *best;
-  forget(kept_.find(address));
-  if (size > bytes) keep(address + bytes, size - bytes);
+  remove_free_range(free_ranges_.find(address));
+  if (size > bytes) add_free_range(address + bytes, size - bytes);
   return address;
 }
 
 /// Large blocks begin where a huge page can.
-PageCache::Address PageCache::map(int64_t bytes) {
-  const int64_t spare = bytes >= 2 * kHugePage ? kHugePage : 0;
-  const auto length = static_cast<size_t>(bytes + spare);
+PageCache::Address PageCache::map_pages(int64_t bytes) {
+  const int64_t padding = bytes >= 2 * kHugePage ? kHugePage : 0;
+  const auto length = static_cast<size_t>(bytes + padding);
   void* const mapped = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  if (spare == 0) return static_cast<Address>(mapped);
-  const auto before = rounded_up(reinterpret_cast<intptr_t>(mapped), kHugePage) - reinterpret_cast<intptr_t>(mapped);
-  const Address address = static_cast<Address>(mapped) + before;
-  if (before > 0) munmap(mapped, static_cast<size_t>(before));
-  if (before < spare) munmap(address + bytes, static_cast<size_t>(spare - before));
+  if (padding == 0) return static_cast<Address>(mapped);
+  const auto offset = round_up(reinterpret_cast<intptr_t>(mapped), kHugePage) - reinterpret_cast<intptr_t>(mapped);
+  const Address address = static_cast<Address>(mapped) + offset;
+  if (offset > 0) munmap(mapped, static_cast<size_t>(offset));
+  if (offset < padding) munmap(address + bytes, static_cast<size_t>(padding - offset));
   madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // where it cannot be, pages are small
   return address;
 }
 
-void PageCache::keep(Address first, int64_t bytes) {
-  kept_bytes_ += bytes;
-  auto next = kept_.lower_bound(first);
-  if (next != kept_.end() && next->first == first + bytes) {
+void PageCache::add_free_range(Address first, int64_t bytes) {
+  cached_bytes_ += bytes;
+  auto next = free_ranges_.lower_bound(first);
+  if (next != free_ranges_.end() && next->first == first + bytes) {
     bytes += next->second;
-    kept_by_size_.erase({next->second, next->first});
-    next = kept_.erase(next);
+    free_ranges_by_size_.erase({next->second, next->first});
+    next = free_ranges_.erase(next);
   }
-  if (next != kept_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == first) {
-      first = before->first;
-      bytes += before->second;
-      kept_by_size_.erase({before->second, before->first});
-      kept_.erase(before);
+  if (next != free_ranges_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == first) {
+      first = previous->first;
+      bytes += previous->second;
+      free_ranges_by_size_.erase({previous->second, previous->first});
+      free_ranges_.erase(previous);
     }
   }
-  kept_.emplace(first, bytes);
-  kept_by_size_.emplace(bytes, first);
+  free_ranges_.emplace(first, bytes);
+  free_ranges_by_size_.emplace(bytes, first);
 }
 
-void PageCache::forget(std::map<Address, int64_t>::iterator range) {
-  kept_bytes_ -= range->second;
-  kept_by_size_.erase({range->second, range->first});
-  kept_.erase(range);
+void PageCache::remove_free_range(std::map<Address, int64_t>::iterator range) {
+  cached_bytes_ -= range->second;
+  free_ranges_by_size_.erase({range->second, range->first});
+  free_ranges_.erase(range);
 }
 
 /// The smallest first: they serve the fewest.
-void PageCache::release_down_to(int64_t most_kept_bytes) {
-  while (kept_bytes_ > most_kept_bytes) {
-    const auto [size, address] = *kept_by_size_.begin();
-    const int64_t released = std::min(size, rounded_up(kept_bytes_ - most_kept_bytes, kPage));
-    forget(kept_.find(address));
-    if (released < size) keep(address + released, size - released);
+void PageCache::trim_cache(int64_t max_cached_bytes) {
+  while (cached_bytes_ > max_cached_bytes) {
+    const auto [size, address] = *free_ranges_by_size_.begin();
+    const int64_t released = std::min(size, round_up(cached_bytes_ - max_cached_bytes, kPage));
+    remove_free_range(free_ranges_.find(address));
+    if (released < size) add_free_range(address + released, size - released);
     munmap(address, static_cast<size_t>(released));
   }
 }

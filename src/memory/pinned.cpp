@@ -13,42 +13,41 @@ namespace vlmtrain::memory {
 
 namespace {
 
-void say_once(const std::string& reason) {
-  static std::atomic<bool> said{false};
-  if (said.exchange(true)) return;
+void warn_once(const std::string& reason) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
   spdlog::warn("no pinned memory of the host is left ({}): copies to and from the device hold up the run", reason);
 }
 
-/// What `pinned` makes; what `plain` makes where there is no pinned memory, even after LibTorch gave back what it
-/// keeps.
-template <class Pinned, class Plain>
-at::Tensor pinned_if_possible(const Pinned& pinned, const Plain& plain) {
+/// What `pinned` makes; what `make_pageable` makes where there is no pinned memory, even after LibTorch gave back what
+/// it keeps.
+template <class MakePinned, class MakePageable>
+at::Tensor try_pinned(const MakePinned& make_pinned, const MakePageable& make_pageable) {
   for (const bool is_first : {true, false}) {
     try {
-      return pinned();
+      return make_pinned();
     } catch (const std::exception& error) {
-      const auto shortage = shortage_in(error);
-      if (!shortage) throw;
+      const auto out_of_memory = detect_out_of_memory(error);
+      if (!out_of_memory) throw;
       if (is_first) {
         release_pinned(at::kCUDA);
       } else {
-        say_once(shortage->reason);
+        warn_once(out_of_memory->reason);
       }
     }
   }
-  return plain();
+  return make_pageable();
 }
 
 }  // namespace
 
-at::Tensor pinned_copy(const at::Tensor& tensor) {
-  return pinned_if_possible([&] { return tensor.pin_memory(); }, [&] { return tensor; });
+at::Tensor try_pin_memory(const at::Tensor& tensor) {
+  return try_pinned([&] { return tensor.pin_memory(); }, [&] { return tensor; });
 }
 
-at::Tensor pinned_room(at::IntArrayRef sizes) {
+at::Tensor empty_pinned(at::IntArrayRef sizes) {
   const at::TensorOptions fp32(at::kFloat);
-  return pinned_if_possible([&] { return at::empty(sizes, fp32.pinned_memory(true)); },
-                            [&] { return at::empty(sizes, fp32); });
+  return try_pinned([&] { return at::empty(sizes, fp32.pinned_memory(true)); }, [&] { return at::empty(sizes, fp32); });
 }
 
 }  // namespace vlmtrain::memory

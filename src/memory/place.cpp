@@ -15,59 +15,59 @@ namespace vlmtrain::memory {
 
 namespace {
 
-thread_local Place place_of_thread;
+thread_local MemoryTag thread_tag;
 
-/// The nodes that a thread made from this sequence number on belong to `place`.
-struct Boundary {
+/// The nodes that a thread made from this sequence number on belong to `tag`.
+struct TagBoundary {
   uint64_t sequence_number;
-  Place place;
+  MemoryTag tag;
 };
 
 /// A node is known by the thread that made it and that thread's running number.
-class NodePlaces {
+class NodeTags {
  public:
-  void note(Place place) {
+  void record(MemoryTag tag) {
     const std::lock_guard lock(mutex_);
     auto& boundaries = by_thread_[at::RecordFunction::currentThreadId()];
-    boundaries.push_back({at::sequence_number::peek(), place});
+    boundaries.push_back({at::sequence_number::peek(), tag});
   }
 
-  Place find(const torch::autograd::Node& node) {
+  MemoryTag find(const torch::autograd::Node& node) {
     const std::lock_guard lock(mutex_);
-    const auto thread = by_thread_.find(node.thread_id());
-    if (thread == by_thread_.end()) return {};
-    const auto& boundaries = thread->second;
-    const auto after =
-        std::upper_bound(boundaries.begin(), boundaries.end(), node.sequence_nr(),
-                         [](uint64_t number, const Boundary& boundary) { return number < boundary.sequence_number; });
-    return after == boundaries.begin() ? Place{} : std::prev(after)->place;
+    const auto entry = by_thread_.find(node.thread_id());
+    if (entry == by_thread_.end()) return {};
+    const auto& boundaries = entry->second;
+    const auto next = std::upper_bound(
+        boundaries.begin(), boundaries.end(), node.sequence_nr(),
+        [](uint64_t number, const TagBoundary& boundary) { return number < boundary.sequence_number; });
+    return next == boundaries.begin() ? MemoryTag{} : std::prev(next)->tag;
   }
 
-  void forget() {
+  void clear() {
     const std::lock_guard lock(mutex_);
     by_thread_.clear();
   }
 
  private:
   std::mutex mutex_;
-  std::unordered_map<uint64_t, std::vector<Boundary>> by_thread_;
+  std::unordered_map<uint64_t, std::vector<TagBoundary>> by_thread_;
 };
 
-NodePlaces& node_places() {
-  static NodePlaces places;
-  return places;
+NodeTags& node_tags() {
+  static NodeTags tags;
+  return tags;
 }
 
-std::atomic<bool> recording{false};
+std::atomic<bool> is_recording{false};
 
-void move_to(Place place) {
-  place_of_thread = place;
-  if (recording.load(std::memory_order_relaxed)) node_places().note(place);
+void set_thread_tag(MemoryTag tag) {
+  thread_tag = tag;
+  if (is_recording.load(std::memory_order_relaxed)) node_tags().record(tag);
 }
 
 }  // namespace
 
-std::string_view name_of(Component component) {
+std::string_view to_string(Component component) {
   switch (component) {
     case Component::kOther:
       return "other";
@@ -93,44 +93,44 @@ std::string_view name_of(Component component) {
   return "unknown";
 }
 
-InComponent::InComponent(Component component) : outer_(place_of_thread) {
-  move_to({component, -1});
+ComponentScope::ComponentScope(Component component) : outer_(thread_tag) {
+  set_thread_tag({component, -1});
 }
 
-InComponent::~InComponent() {
-  move_to(outer_);
+ComponentScope::~ComponentScope() {
+  set_thread_tag(outer_);
 }
 
-InBlock::InBlock(Component component, int64_t block) : outer_(place_of_thread) {
-  move_to({component, static_cast<int>(block)});
+BlockScope::BlockScope(Component component, int64_t block) : outer_(thread_tag) {
+  set_thread_tag({component, static_cast<int>(block)});
 }
 
-InBlock::~InBlock() {
-  move_to(outer_);
+BlockScope::~BlockScope() {
+  set_thread_tag(outer_);
 }
 
-bool in_backward() {
+bool is_in_backward() {
   return torch::autograd::get_current_node() != nullptr;
 }
 
-Place current_place() {
-  if (place_of_thread != Place{}) return place_of_thread;
+MemoryTag current_memory_tag() {
+  if (thread_tag != MemoryTag{}) return thread_tag;
   const auto node = torch::autograd::get_current_node();
-  return node == nullptr ? Place{} : node_places().find(*node);
+  return node == nullptr ? MemoryTag{} : node_tags().find(*node);
 }
 
-PlaceRecording::PlaceRecording() {
-  forget();
-  recording = true;
+MemoryTagRecorder::MemoryTagRecorder() {
+  clear();
+  is_recording = true;
 }
 
-PlaceRecording::~PlaceRecording() {
-  recording = false;
-  forget();
+MemoryTagRecorder::~MemoryTagRecorder() {
+  is_recording = false;
+  clear();
 }
 
-void PlaceRecording::forget() {
-  node_places().forget();
+void MemoryTagRecorder::clear() {
+  node_tags().clear();
 }
 
 }  // namespace vlmtrain::memory

@@ -18,7 +18,7 @@ namespace vlmtrain::memory {
 namespace {
 
 /// The first line's value of `key` in a table of lines "key : value".
-std::string first_value(const std::filesystem::path& path, std::string_view key) {
+std::string read_first_value(const std::filesystem::path& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const size_t colon = line.find(':');
@@ -35,10 +35,10 @@ int64_t usable_cores() {
 }
 
 /// Of one group: its share of a period; nothing where it has no limit.
-std::optional<double> quota_of(const ControlGroupFolder& group) {
+std::optional<double> read_cpu_quota(const ControlGroupFolder& group) {
   double quota = 0;
   double period = 0;
-  if (group.unified) {
+  if (group.is_v2) {
     std::ifstream file(group.path / "cpu.max");  // "max 100000", "150000 100000"
     if (!(file >> quota >> period)) return std::nullopt;
   } else {
@@ -49,61 +49,61 @@ std::optional<double> quota_of(const ControlGroupFolder& group) {
   return quota > 0 && period > 0 ? std::optional{quota / period} : std::nullopt;
 }
 
-std::optional<double> least_quota(const std::filesystem::path& root) {
-  std::optional<double> least;
+std::optional<double> find_min_quota(const std::filesystem::path& root) {
+  std::optional<double> min_quota;
   for (const auto& group : control_groups(root, "cpu")) {
-    const auto quota = quota_of(group);
-    if (quota) least = std::min(least.value_or(*quota), *quota);
+    const auto quota = read_cpu_quota(group);
+    if (quota) min_quota = std::min(min_quota.value_or(*quota), *quota);
   }
-  return least;
+  return min_quota;
 }
 
 /// Of one group; nothing where it has no limit. Threads count as processes.
-std::optional<int64_t> startable_in(const ControlGroupFolder& group) {
-  int64_t most = 0;
+std::optional<int64_t> read_startable_threads(const ControlGroupFolder& group) {
+  int64_t max_threads = 0;
   int64_t current = 0;
-  std::ifstream most_file(group.path / "pids.max");  // "max", "100"; the same file in both versions
+  std::ifstream max_file(group.path / "pids.max");  // "max", "100"; the same file in both versions
   std::ifstream current_file(group.path / "pids.current");
-  if (!(most_file >> most) || !(current_file >> current)) return std::nullopt;
-  return std::max<int64_t>(0, most - current);
+  if (!(max_file >> max_threads) || !(current_file >> current)) return std::nullopt;
+  return std::max<int64_t>(0, max_threads - current);
 }
 
-std::optional<int64_t> least_startable(const std::filesystem::path& root) {
-  std::optional<int64_t> least;
+std::optional<int64_t> find_min_startable(const std::filesystem::path& root) {
+  std::optional<int64_t> min_startable;
   for (const auto& group : control_groups(root, "pids")) {
-    const auto startable = startable_in(group);
-    if (startable) least = std::min(least.value_or(*startable), *startable);
+    const auto startable = read_startable_threads(group);
+    if (startable) min_startable = std::min(min_startable.value_or(*startable), *startable);
   }
-  return least;
+  return min_startable;
 }
 
 }  // namespace
 
-Processor processor(const std::filesystem::path& root) {
-  Processor found{.model = first_value(root / "proc/cpuinfo", "model name"),
-                  .machine_cores = sysconf(_SC_NPROCESSORS_CONF),
-                  .usable_cores = usable_cores(),
-                  .quota_cores = least_quota(root),
-                  .startable_threads = least_startable(root)};
-  std::istringstream flags(first_value(root / "proc/cpuinfo", "flags"));
-  for (std::string flag; flags >> flag;) found.flags.insert(flag);
-  return found;
+CpuInfo read_cpu_info(const std::filesystem::path& root) {
+  CpuInfo cpu{.model = read_first_value(root / "proc/cpuinfo", "model name"),
+              .machine_cores = sysconf(_SC_NPROCESSORS_CONF),
+              .usable_cores = usable_cores(),
+              .quota_cores = find_min_quota(root),
+              .startable_threads = find_min_startable(root)};
+  std::istringstream flags(read_first_value(root / "proc/cpuinfo", "flags"));
+  for (std::string flag; flags >> flag;) cpu.flags.insert(flag);
+  return cpu;
 }
 
-int64_t default_threads(const Processor& processor) {
-  constexpr int64_t kPartsWithThreads = 4;
-  int64_t threads = processor.usable_cores;
-  if (processor.quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*processor.quota_cores)));
-  if (processor.startable_threads) threads = std::min(threads, *processor.startable_threads / kPartsWithThreads);
+int64_t default_threads(const CpuInfo& cpu) {
+  constexpr int64_t kNumThreadPools = 4;
+  int64_t threads = cpu.usable_cores;
+  if (cpu.quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*cpu.quota_cores)));
+  if (cpu.startable_threads) threads = std::min(threads, *cpu.startable_threads / kNumThreadPools);
   return std::max<int64_t>(1, threads);
 }
 
 int64_t default_threads() {
-  static const int64_t threads = default_threads(processor());
+  static const int64_t threads = default_threads(read_cpu_info());
   return threads;
 }
 
-void keep_threads_to_quota() {
+void limit_threads_to_quota() {
   for (const char* variable : {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}) {
     const char* const value = std::getenv(variable);
     if (value != nullptr && *value != '\0') return;

@@ -12,12 +12,12 @@ void release_pinned(at::Device device) {
   if (!device.is_cpu()) at::getHostAllocator(device.type())->empty_cache();
 }
 
-std::optional<std::string> failure_of(at::Device device) {
+std::optional<std::string> find_device_failure(at::Device device) {
   try {
     at::full({1 << 20}, /*fill_value=*/1, at::TensorOptions(at::kByte).device(device)).sum().item();
     return std::nullopt;
   } catch (const c10::Error& error) {
-    return first_line(error.what());
+    return get_first_line(error.what());
   }
 }
 

@@ -26,26 +26,26 @@ namespace vlmtrain::memory {
 namespace {
 
 /// What the allocator takes a share of: the size that the card's properties say, not the one that its driver's memory
-/// figures do. It asks once, when it begins, and so is asked here (note_card_size): a rehearsal's card comes to say
+/// figures do. It asks once, when it begins, and so is asked here (cache_device_size): a rehearsal's card comes to say
 /// more.
-double bytes_of_properties(int device) {
+double get_total_global_mem(int device) {
   static std::mutex mutex;
-  static std::map<int, double> known;
+  static std::map<int, double> total_bytes_by_device;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (const auto found = known.find(device); found != known.end()) return found->second;
+  if (const auto it = total_bytes_by_device.find(device); it != total_bytes_by_device.end()) return it->second;
   using GetProperties = cudaError_t (*)(cudaDeviceProp*, int);
-  const auto get = reinterpret_cast<GetProperties>(dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties"));
+  const auto get_properties = reinterpret_cast<GetProperties>(dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties"));
   cudaDeviceProp properties{};
-  if (get == nullptr || get(&properties, device) != cudaSuccess) {
+  if (get_properties == nullptr || get_properties(&properties, device) != cudaSuccess) {
     throw run_error("device cuda:{}: it does not tell its properties", device);
   }
-  return known[device] = static_cast<double>(properties.totalGlobalMem);
+  return total_bytes_by_device[device] = static_cast<double>(properties.totalGlobalMem);
 }
 
-int64_t limit_of_environment() {
-  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+int64_t read_env_limit() {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   const char* const text = std::getenv(kReservedLimitVariable);
-  if (text == nullptr) return kNone;
+  if (text == nullptr) return kNoLimit;
   const std::string_view digits = text;
   int64_t bytes = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
@@ -55,14 +55,14 @@ int64_t limit_of_environment() {
 
 }  // namespace
 
-void note_card_size(at::Device device) {
-  if (!device.is_cpu()) bytes_of_properties(device.index());
+void cache_device_size(at::Device device) {
+  if (!device.is_cpu()) get_total_global_mem(device.index());
 }
 
 void limit_reserved_bytes(at::Device device, int64_t bytes) {
   if (device.is_cpu()) return;
-  bytes = std::min(bytes, limit_of_environment());
-  const double fraction = std::clamp(static_cast<double>(bytes) / bytes_of_properties(device.index()), 0.0, 1.0);
+  bytes = std::min(bytes, read_env_limit());
+  const double fraction = std::clamp(static_cast<double>(bytes) / get_total_global_mem(device.index()), 0.0, 1.0);
   auto* const allocator = c10::GetAllocator(c10::DeviceType::CUDA);
   static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->setMemoryFraction(fraction, device.index());
 }

@@ -6,6 +6,6 @@ namespace vlmtrain::memory {
 
 /// Asks the card for the size that limits are a share of, as the allocator does when it begins: a rehearsal's card says
 /// another one later. Nothing on the CPU.
-void note_card_size(at::Device device);
+void cache_device_size(at::Device device);
 
 }  // namespace vlmtrain::memory

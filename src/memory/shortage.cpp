@@ -14,72 +14,74 @@ namespace {
 
 constexpr int kCudaErrorMemoryAllocation = 2;  // cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
 
-struct Wording {
+struct ErrorPattern {
   std::string_view text;
-  Scarce scarce;
+  MemoryKind kind;
 };
 
 /// LibTorch has no type for these.
-constexpr std::array kWordings{
-    Wording{"_STATUS_ALLOC_FAILED", Scarce::kDriver},
+constexpr std::array kErrorPatterns{
+    ErrorPattern{"_STATUS_ALLOC_FAILED", MemoryKind::kDriver},
     // What cuBLAS says where it finds no memory for its handle.
-    Wording{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate", Scarce::kDriver},
-    Wording{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", Scarce::kDriver},
-    Wording{"CUDA error: out of memory", Scarce::kDriver},
-    Wording{"CUDA driver error: out of memory", Scarce::kDriver},
+    ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate", MemoryKind::kDriver},
+    ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", MemoryKind::kDriver},
+    ErrorPattern{"CUDA error: out of memory", MemoryKind::kDriver},
+    ErrorPattern{"CUDA driver error: out of memory", MemoryKind::kDriver},
     // What is said before a launch, which harms nothing: fewer rows at a time are taken.
-    Wording{"CUDA error: invalid configuration argument", Scarce::kKernel},
-    Wording{"canUse32BitIndexMath", Scarce::kKernel},
-    Wording{"DefaultCPUAllocator: can't allocate memory", Scarce::kHost},
-    Wording{"DefaultCPUAllocator: not enough memory", Scarce::kHost},
-    Wording{"Could not allocate memory", Scarce::kHost},
+    ErrorPattern{"CUDA error: invalid configuration argument", MemoryKind::kKernel},
+    ErrorPattern{"canUse32BitIndexMath", MemoryKind::kKernel},
+    ErrorPattern{"DefaultCPUAllocator: can't allocate memory", MemoryKind::kHost},
+    ErrorPattern{"DefaultCPUAllocator: not enough memory", MemoryKind::kHost},
+    ErrorPattern{"Could not allocate memory", MemoryKind::kHost},
 };
 
 /// Where memory has run out, the allocator asks NVML who holds the card, for its message; what it throws where NVML
 /// does not answer is not OutOfMemoryError, but an assertion about that.
-bool fell_over_nvml(std::string_view text) {
+bool is_nvml_assertion(std::string_view text) {
   return text.starts_with("NVML_SUCCESS") && text.find("CUDACachingAllocator.cpp") != std::string_view::npos;
 }
 
 }  // namespace
 
-std::string_view name_of(Scarce scarce) {
-  switch (scarce) {
-    case Scarce::kDevice:
+std::string_view to_string(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kDevice:
       return "the device's memory";
-    case Scarce::kDriver:
+    case MemoryKind::kDriver:
       return "the memory that the device's driver needs beside PyTorch's";
-    case Scarce::kHost:
+    case MemoryKind::kHost:
       return "the host's memory";
-    case Scarce::kKernel:
+    case MemoryKind::kKernel:
       return "what a kernel of PyTorch can count";
   }
   return "memory";
 }
 
-std::optional<Shortage> shortage_in(const std::exception& error) {
+std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return Shortage{Scarce::kHost, "the system gives this process no more memory"};
+    return OutOfMemory{MemoryKind::kHost, "the system gives this process no more memory"};
   }
   const auto* const torch_error = dynamic_cast<const c10::Error*>(&error);
   if (torch_error == nullptr) return std::nullopt;
   const std::string text = torch_error->what_without_backtrace();
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
     const bool on_device = text.find("CUDA") != std::string::npos;
-    return Shortage{on_device ? Scarce::kDevice : Scarce::kHost, first_line(text)};
+    return OutOfMemory{on_device ? MemoryKind::kDevice : MemoryKind::kHost, get_first_line(text)};
   }
-  if (fell_over_nvml(text)) {
-    return Shortage{Scarce::kDevice, "CUDA out of memory (NVML does not start, so who holds how much is not known)"};
+  if (is_nvml_assertion(text)) {
+    return OutOfMemory{MemoryKind::kDevice,
+                       "CUDA out of memory (NVML does not start, so who holds how much is not known)"};
   }
   if (const auto* const failed_call = dynamic_cast<const c10::AcceleratorError*>(&error);
       failed_call != nullptr && failed_call->get_error_code() == kCudaErrorMemoryAllocation) {
-    return Shortage{Scarce::kDriver, first_line(text)};
+    return OutOfMemory{MemoryKind::kDriver, get_first_line(text)};
   }
-  const auto* const said = std::ranges::find_if(
-      kWordings, [&text](const Wording& wording) { return text.find(wording.text) != std::string::npos; });
-  if (said == kWordings.end()) return std::nullopt;
+  const auto* const match = std::ranges::find_if(
+      kErrorPatterns, [&text](const ErrorPattern& pattern) { return text.find(pattern.text) != std::string::npos; });
+  if (match == kErrorPatterns.end()) return std::nullopt;
   // What PyTorch's checks write before that is for its authors.
-  return Shortage{said->scarce, first_line(said->scarce == Scarce::kHost ? text.substr(text.find(said->text)) : text)};
+  return OutOfMemory{match->kind,
+                     get_first_line(match->kind == MemoryKind::kHost ? text.substr(text.find(match->text)) : text)};
 }
 
 }  // namespace vlmtrain::memory

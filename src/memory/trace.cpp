@@ -15,15 +15,15 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* address, int64_t bytes, size_t /*allocated*/, size_t reserved,
                          c10::Device device) override {
     if (device != device_) return;
-    const Place place = current_place();
-    const bool backward = in_backward();
+    const MemoryTag tag = current_memory_tag();
+    const bool backward = is_in_backward();
     const std::lock_guard lock(mutex_);
     if (bytes > 0) {
       live_[address] = events_.size();
     } else if (live_.erase(address) == 0) {
       return;  // older than the trace
     }
-    events_.push_back({address, bytes, place, backward, static_cast<int64_t>(reserved)});
+    events_.push_back({address, bytes, tag, backward, static_cast<int64_t>(reserved)});
   }
 
   bool memoryProfilingEnabled() const override { return true; }
@@ -31,8 +31,8 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
   void assign_workspaces(size_t first_event) {
     const std::lock_guard lock(mutex_);
     for (const auto& [address, event] : live_) {
-      Place& place = events_[event].place;
-      if (event >= first_event && place.component != Component::kGradients) place = {Component::kWorkspace, -1};
+      MemoryTag& tag = events_[event].tag;
+      if (event >= first_event && tag.component != Component::kGradients) tag = {Component::kWorkspace, -1};
     }
   }
 
@@ -59,7 +59,7 @@ void AllocationTrace::assign_workspaces(size_t first_event) {
 }
 
 void AllocationReplay::apply(const AllocationEvent& event) {
-  if (event.bytes > 0) owners_[event.address] = event.place.component;
+  if (event.bytes > 0) owners_[event.address] = event.tag.component;
   by_component_[static_cast<size_t>(owners_.at(event.address))] += event.bytes;
 }
 
@@ -72,7 +72,7 @@ Peak find_peak(const std::vector<AllocationEvent>& events, size_t first) {
     replay.apply(event);
     allocated += event.bytes;
     if (i >= first && allocated > peak.allocated_bytes) {
-      peak = {i, allocated, replay.by_component(), event.place, event.backward};
+      peak = {i, allocated, replay.by_component(), event.tag, event.backward};
     }
   }
   return peak;

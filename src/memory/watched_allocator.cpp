@@ -19,7 +19,7 @@ namespace vlmtrain::memory {
 namespace {
 
 /// How many scopes of Unwatched this thread is in.
-thread_local int unwatched_scopes = 0;
+thread_local int disable_depth = 0;
 
 using Watchers = std::vector<std::shared_ptr<AllocationWatcher>>;
 
@@ -33,7 +33,7 @@ struct WatchedMemory {
 /// Pointers are the real allocator's own, since some callers (oneDNN) hold nothing else.
 class WatchedAllocator final : public c10::Allocator {
  public:
-  explicit WatchedAllocator(c10::Allocator* real) : real_(real) {}
+  explicit WatchedAllocator(c10::Allocator* wrapped) : wrapped_(wrapped) {}
 
   void watch(std::shared_ptr<AllocationWatcher> watcher) {
     const std::lock_guard lock(mutex_);
@@ -49,114 +49,114 @@ class WatchedAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    Watchers watchers = unwatched_scopes > 0 ? Watchers() : watchers_of_this_thread();
-    if (watchers.empty()) return real_->allocate(bytes);
+    Watchers watchers = disable_depth > 0 ? Watchers() : get_thread_watchers();
+    if (watchers.empty()) return wrapped_->allocate(bytes);
     const auto count = static_cast<int64_t>(bytes);
-    take(watchers, count);
-    c10::DataPtr memory = allocate_or_give_back(watchers, bytes);
+    notify_allocate(watchers, count);
+    c10::DataPtr memory = allocate_or_rollback(watchers, bytes);
     if (memory.get() == nullptr) {
-      for (const auto& watcher : watchers) watcher->give_back(count);
+      for (const auto& watcher : watchers) watcher->on_free(count);
       return memory;
     }
     const std::lock_guard lock(mutex_);
-    given_out_[memory.get()] = {count, std::move(watchers)};
-    const bool replaced = memory.compare_exchange_deleter(real_->raw_deleter(), raw_deleter());
+    allocations_[memory.get()] = {count, std::move(watchers)};
+    const bool replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
     VLMTRAIN_CHECK(replaced, "memory of the CPU allocator with another's deleter");
     return memory;
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return &WatchedAllocator::free; }
   void copy_data(void* destination, const void* source, std::size_t bytes) const override {
-    real_->copy_data(destination, source, bytes);
+    wrapped_->copy_data(destination, source, bytes);
   }
 
  private:
   static void free(void* address);
 
-  Watchers watchers_of_this_thread() {
+  Watchers get_thread_watchers() {
     const std::lock_guard lock(mutex_);
-    const auto found = by_thread_.find(std::this_thread::get_id());
-    Watchers listening;
-    if (found == by_thread_.end()) return listening;
-    std::ranges::copy_if(found->second, std::back_inserter(listening),
-                         [](const auto& watcher) { return watcher->is_listening(); });
-    return listening;
+    const auto it = by_thread_.find(std::this_thread::get_id());
+    Watchers active;
+    if (it == by_thread_.end()) return active;
+    std::ranges::copy_if(it->second, std::back_inserter(active),
+                         [](const auto& watcher) { return watcher->is_active(); });
+    return active;
   }
 
-  static void take(const Watchers& watchers, int64_t bytes) {
+  static void notify_allocate(const Watchers& watchers, int64_t bytes) {
     for (auto watcher = watchers.begin(); watcher != watchers.end(); ++watcher) {
       try {
-        (*watcher)->take(bytes);
+        (*watcher)->on_allocate(bytes);
       } catch (...) {
-        std::for_each(watchers.begin(), watcher, [bytes](const auto& earlier) { earlier->give_back(bytes); });
+        std::for_each(watchers.begin(), watcher, [bytes](const auto& earlier) { earlier->on_free(bytes); });
         throw;
       }
     }
   }
 
-  c10::DataPtr allocate_or_give_back(const Watchers& watchers, size_t bytes) {
+  c10::DataPtr allocate_or_rollback(const Watchers& watchers, size_t bytes) {
     try {
-      return real_->allocate(bytes);
+      return wrapped_->allocate(bytes);
     } catch (...) {
-      for (const auto& watcher : watchers) watcher->give_back(static_cast<int64_t>(bytes));
+      for (const auto& watcher : watchers) watcher->on_free(static_cast<int64_t>(bytes));
       throw;
     }
   }
 
-  void forget(void* address) {
+  void notify_free(void* address) {
     WatchedMemory memory;
     {
       const std::lock_guard lock(mutex_);
-      const auto found = given_out_.find(address);
-      if (found == given_out_.end()) return;  // nobody watched
-      memory = std::move(found->second);
-      given_out_.erase(found);
+      const auto it = allocations_.find(address);
+      if (it == allocations_.end()) return;  // nobody watched
+      memory = std::move(it->second);
+      allocations_.erase(it);
     }
-    for (const auto& watcher : memory.watchers) watcher->give_back(memory.bytes);
+    for (const auto& watcher : memory.watchers) watcher->on_free(memory.bytes);
   }
 
-  c10::Allocator* real_;
+  c10::Allocator* wrapped_;
   std::mutex mutex_;  // guards what follows
   std::unordered_map<std::thread::id, Watchers> by_thread_;
-  std::unordered_map<void*, WatchedMemory> given_out_;
+  std::unordered_map<void*, WatchedMemory> allocations_;
 };
 
-WatchedAllocator& allocator_in_front() {
+WatchedAllocator& watched_allocator_instance() {
   static WatchedAllocator* const allocator = [] {
-    auto* const made = new WatchedAllocator(large_block_allocator());  // never freed, see above
-    constexpr uint8_t kInFront = 255;
-    c10::SetAllocator(c10::DeviceType::CPU, made, kInFront);
-    return made;
+    auto* const instance = new WatchedAllocator(large_block_allocator());  // never freed, see above
+    constexpr uint8_t kHighestPriority = 255;
+    c10::SetAllocator(c10::DeviceType::CPU, instance, kHighestPriority);
+    return instance;
   }();
   return *allocator;
 }
 
 void WatchedAllocator::free(void* address) {
-  WatchedAllocator& self = allocator_in_front();
-  self.forget(address);
-  self.real_->raw_deleter()(address);
+  WatchedAllocator& allocator = watched_allocator_instance();
+  allocator.notify_free(address);
+  allocator.wrapped_->raw_deleter()(address);
 }
 
 }  // namespace
 
-Unwatched::Unwatched() {
-  ++unwatched_scopes;
+ScopedDisableTracking::ScopedDisableTracking() {
+  ++disable_depth;
 }
 
-Unwatched::~Unwatched() {
-  --unwatched_scopes;
+ScopedDisableTracking::~ScopedDisableTracking() {
+  --disable_depth;
 }
 
-void put_watched_allocator_in_front() {
-  allocator_in_front();
+void install_watched_allocator() {
+  watched_allocator_instance();
 }
 
 void watch_allocations(std::shared_ptr<AllocationWatcher> watcher) {
-  allocator_in_front().watch(std::move(watcher));
+  watched_allocator_instance().watch(std::move(watcher));
 }
 
 void unwatch_allocations(const AllocationWatcher& watcher) {
-  allocator_in_front().unwatch(watcher);
+  watched_allocator_instance().unwatch(watcher);
 }
 
 }  // namespace vlmtrain::memory

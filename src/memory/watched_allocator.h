@@ -14,15 +14,15 @@ class AllocationWatcher {
   AllocationWatcher& operator=(const AllocationWatcher&) = delete;
 
   /// Whether it is to hear of what its thread takes now.
-  virtual bool is_listening() const { return true; }
+  virtual bool is_active() const { return true; }
   /// Before it is taken; what this throws goes to whoever asked for memory, and nothing is taken then.
-  virtual void take(int64_t bytes) = 0;
+  virtual void on_allocate(int64_t bytes) = 0;
   /// What was taken is given back, maybe by another thread.
-  virtual void give_back(int64_t bytes) noexcept = 0;
+  virtual void on_free(int64_t bytes) noexcept = 0;
 };
 
 /// LibTorch's memory on the CPU comes through here from now on, whether or not somebody watches.
-void put_watched_allocator_in_front();
+void install_watched_allocator();
 
 /// From now on `watcher` hears of what the calling thread takes, until unwatch(); of what was taken until then it hears
 /// that it is given back, however late. Several may watch a thread.

@@ -9,16 +9,16 @@
 
 namespace vlmtrain::models {
 
-Assembly assemble(const AssemblyParts& parts, const std::filesystem::path& out) {
-  const auto assemble_of = [](const std::string& preset) {
-    return family_of(config_of_preset(preset), preset).assemble;
+AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out) {
+  const auto find_assemble = [](const std::string& preset) {
+    return find_family(load_preset_config(preset), preset).assemble;
   };
-  if (const auto of_family = assemble_of(parts.preset)) return of_family(parts, out);
-  auto names = preset_names();
-  std::erase_if(names, [&](const std::string& name) { return assemble_of(name) == nullptr; });
+  if (const auto assemble_family = find_assemble(options.preset)) return assemble_family(options, out);
+  auto names = list_presets();
+  std::erase_if(names, [&](const std::string& name) { return find_assemble(name) == nullptr; });
   throw usage_error(
       "--preset {}: is not put together of parts; --text-model, --mask-model and --volume-tower are for {}",
-      parts.preset, fmt::join(names, ", "));
+      options.preset, fmt::join(names, ", "));
 }
 
 }  // namespace vlmtrain::models

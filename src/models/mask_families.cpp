@@ -5,14 +5,14 @@
 
 namespace vlmtrain::models {
 
-bool draws_masks(const std::filesystem::path& folder) {
-  return family_of(read_model_config(folder), folder).mask_side != nullptr;
+bool predicts_masks(const std::filesystem::path& folder) {
+  return find_family(read_model_config(folder), folder).mask_side != nullptr;
 }
 
-std::vector<std::string> trained_beside_adapters(const std::filesystem::path& folder, const FrozenParts& frozen) {
+std::vector<std::string> get_default_modules_to_save(const std::filesystem::path& folder, const FrozenParts& frozen) {
   std::vector<std::string> modules;
   if (!std::filesystem::exists(folder / "config.json")) return modules;
-  for (const auto& [module, component] : family_of(read_model_config(folder), folder).trained_beside_adapters) {
+  for (const auto& [module, component] : find_family(read_model_config(folder), folder).default_modules_to_save) {
     if (component == nn::Component::kMaskEncoder && frozen.mask_encoder) continue;
     modules.emplace_back(module);
   }

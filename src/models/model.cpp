@@ -12,34 +12,34 @@
 namespace vlmtrain::models {
 
 using memory::Component;
-using memory::InComponent;
+using memory::ComponentScope;
 
-int64_t passes_of(const VisionInput& vision, int64_t rows_per_pass) {
-  return vision.pixel_values.defined() ? std::ssize(vision_passes(vision, rows_per_pass)) : 0;
+int64_t count_vision_passes(const VisionInput& vision, int64_t rows_per_pass) {
+  return vision.pixel_values.defined() ? std::ssize(split_vision_passes(vision, rows_per_pass)) : 0;
 }
 
-ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision, bool with_dense) const {
-  return all_image_features(vision, vision_tiles_per_pass_, with_dense);
+ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vision, bool with_dense) const {
+  return get_all_image_features(vision, vision_tiles_per_pass_, with_dense);
 }
 
-ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision, int64_t rows_per_pass,
-                                                      bool with_dense) const {
+ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vision, int64_t rows_per_pass,
+                                                          bool with_dense) const {
   if (!vision.pixel_values.defined()) return {};
-  parameters_.use_outside_of_blocks();
-  const InComponent component(Component::kVision);
+  parameters_.prepare_non_block_parameters();
+  const ComponentScope component(Component::kVision);
   std::vector<ImageFeatures> passes;
-  for (const auto& pass : vision_passes(vision, rows_per_pass)) {
+  for (const auto& pass : split_vision_passes(vision, rows_per_pass)) {
     const nn::DropoutScope dropout(pass.units);
-    passes.push_back(image_features(pass, with_dense));
+    passes.push_back(get_image_features(pass, with_dense));
   }
   return passes.size() == 1 ? passes.front() : ImageFeatures::join(passes);
 }
 
 ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const OutputRequest& request) const {
-  const ImageFeatures features = all_image_features(
+  const ImageFeatures features = get_all_image_features(
       {batch.pixel_values, batch.grids, batch.pixel_units, batch.modalities}, request.dense_features);
-  parameters_.use_outside_of_blocks();
-  const InComponent language(Component::kLanguage);
+  parameters_.prepare_non_block_parameters();
+  const ComponentScope language(Component::kLanguage);
   const nn::DropoutScope dropout(batch.sample_units);
   ModelOutput output = hidden_states(batch, features, request, /*cache=*/nullptr);
   output.dense_features = features.dense;
@@ -47,11 +47,11 @@ ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const Ou
 }
 
 at::Tensor VisionLanguageModel::mask_logits(const data::MaskBatch& /*masks*/, const at::Tensor& /*hidden*/,
-                                            int64_t /*pictures_per_pass*/) const {
+                                            int64_t /*images_per_pass*/) const {
   throw InternalError("masks of a family that draws none");
 }
 
-std::optional<WeightPlace> VisionLanguageModel::weight_elsewhere(const std::string& /*parameter*/) const {
+std::optional<ExternalWeight> VisionLanguageModel::external_weight(const std::string& /*parameter*/) const {
   return std::nullopt;
 }
 
@@ -60,18 +60,18 @@ void VisionLanguageModel::complete_config(nlohmann::ordered_json& /*config*/) co
 void VisionLanguageModel::complete_weights(std::vector<std::pair<std::string, at::Tensor>>& /*weights*/) const {}
 
 bool freeze(VisionLanguageModel& model, const FrozenParts& frozen) {
-  bool anything_trained = false;
+  bool has_trainable = false;
   for (const auto& parameter : model.parameters().all()) {
-    const bool stays = !nn::is_trainable(parameter.component) ||
-                       (model.parameters().lora() && !parameter.goes_with_adapter()) ||
-                       (parameter.component == nn::Component::kVisionTower && frozen.vision_tower) ||
-                       (parameter.component == nn::Component::kProjector && frozen.projector) ||
-                       (parameter.component == nn::Component::kLanguageModel && frozen.language_model) ||
-                       (parameter.component == nn::Component::kMaskEncoder && frozen.mask_encoder);
-    parameter.tensor.set_requires_grad(!stays);
-    anything_trained |= !stays;
+    const bool is_frozen = !nn::is_trainable(parameter.component) ||
+                           (model.parameters().lora() && !parameter.is_saved_with_adapter()) ||
+                           (parameter.component == nn::Component::kVisionTower && frozen.vision_tower) ||
+                           (parameter.component == nn::Component::kProjector && frozen.projector) ||
+                           (parameter.component == nn::Component::kLanguageModel && frozen.language_model) ||
+                           (parameter.component == nn::Component::kMaskEncoder && frozen.mask_encoder);
+    parameter.tensor.set_requires_grad(!is_frozen);
+    has_trainable |= !is_frozen;
   }
-  return anything_trained;
+  return has_trainable;
 }
 
 }  // namespace vlmtrain::models

@@ -8,11 +8,11 @@ namespace vlmtrain::models {
 
 namespace {
 
-template <class TensorOf>
-at::Tensor joined(const std::vector<ImageFeatures>& parts, const TensorOf& tensor_of) {
+template <class GetTensor>
+at::Tensor concat_tensors(const std::vector<ImageFeatures>& parts, const GetTensor& get_tensor) {
   std::vector<at::Tensor> tensors;
   for (const auto& part : parts) {
-    if (part.features.defined() && tensor_of(part).defined()) tensors.push_back(tensor_of(part));
+    if (part.features.defined() && get_tensor(part).defined()) tensors.push_back(get_tensor(part));
   }
   return tensors.empty() ? at::Tensor() : at::cat(tensors);
 }
@@ -21,20 +21,20 @@ at::Tensor joined(const std::vector<ImageFeatures>& parts, const TensorOf& tenso
 
 ImageFeatures ImageFeatures::narrow(int64_t first, int64_t count) const {
   ImageFeatures part{.features = features.narrow(0, first, count)};
-  for (const auto& added : behind_text_blocks) part.behind_text_blocks.push_back(added.narrow(0, first, count));
+  for (const auto& deepstack : deepstack_features) part.deepstack_features.push_back(deepstack.narrow(0, first, count));
   return part;
 }
 
 ImageFeatures ImageFeatures::join(const std::vector<ImageFeatures>& parts) {
-  ImageFeatures all{.features = joined(parts, [](const auto& part) { return part.features; }),
-                    .dense = joined(parts, [](const auto& part) { return part.dense; })};
-  size_t additions = 0;
-  for (const auto& part : parts) additions = std::max(additions, part.behind_text_blocks.size());
-  for (size_t block = 0; block < additions; ++block) {
-    all.behind_text_blocks.push_back(
-        joined(parts, [block](const auto& part) { return part.behind_text_blocks.at(block); }));
+  ImageFeatures result{.features = concat_tensors(parts, [](const auto& part) { return part.features; }),
+                       .dense = concat_tensors(parts, [](const auto& part) { return part.dense; })};
+  size_t num_deepstack = 0;
+  for (const auto& part : parts) num_deepstack = std::max(num_deepstack, part.deepstack_features.size());
+  for (size_t block = 0; block < num_deepstack; ++block) {
+    result.deepstack_features.push_back(
+        concat_tensors(parts, [block](const auto& part) { return part.deepstack_features.at(block); }));
   }
-  return all;
+  return result;
 }
 
 }  // namespace vlmtrain::models

@@ -3,7 +3,7 @@
 
 namespace vlmtrain::models {
 
-std::vector<std::string> preset_names() {
+std::vector<std::string> list_presets() {
   std::vector<std::string> names;
   for (const auto& [path, content] : resources()) {
     std::string name = path.substr(0, path.find('/'));

@@ -20,7 +20,7 @@
 
 namespace vlmtrain::models {
 
-std::string tokenizer_source(const std::string& preset) {
+std::string get_tokenizer_source(const std::string& preset) {
   static const std::map<std::string, std::string> sources{
       {"llava-1.5-13b", "llava-hf/llava-1.5-13b-hf"},
       {"llava-1.5-7b", "llava-hf/llava-1.5-7b-hf"},
@@ -57,71 +57,71 @@ std::string tokenizer_source(const std::string& preset) {
       {"smolvlm-2.2b", "HuggingFaceTB/SmolVLM-Instruct"},
       {"smolvlm-256m", "HuggingFaceTB/SmolVLM-256M-Instruct"},
       {"smolvlm-500m", "HuggingFaceTB/SmolVLM-500M-Instruct"}};
-  const auto found = sources.find(preset);
-  return found == sources.end() ? "" : found->second;
+  const auto it = sources.find(preset);
+  return it == sources.end() ? "" : it->second;
 }
 
 namespace {
 
-/// `given_as` is what the message calls the name.
-void check_known(const std::string& preset, std::string_view given_as) {
-  const auto names = preset_names();
+/// `source` is what the message calls the name.
+void check_preset_known(const std::string& preset, std::string_view source) {
+  const auto names = list_presets();
   if (std::find(names.begin(), names.end(), preset) != names.end()) return;
   // A name on the Hub, or what stands behind its owner.
-  std::string word = preset.substr(preset.rfind('/') + 1);
-  std::ranges::transform(word, word.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  for (const std::string_view ending : {"-instruct", "-hf", "-it"}) {
-    if (word.ends_with(ending)) word.resize(word.size() - ending.size());
+  std::string name = preset.substr(preset.rfind('/') + 1);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const std::string_view suffix : {"-instruct", "-hf", "-it"}) {
+    if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
   }
-  const bool is_one = std::ranges::find(names, word) != names.end();
-  const auto near = is_one ? std::optional(word) : nearest(preset, names);
-  if (preset.find('/') != std::string::npos && !is_one) {
+  const bool is_preset = std::ranges::find(names, name) != names.end();
+  const auto suggestion = is_preset ? std::optional(name) : find_nearest(preset, names);
+  if (preset.find('/') != std::string::npos && !is_preset) {
     throw usage_error(
         "{} {}: there is no such folder, and nothing is downloaded: fetch it first (`hf download`), or name a preset "
         "in "
         "its place: {}",
-        given_as, preset, fmt::join(names, ", "));
+        source, preset, fmt::join(names, ", "));
   }
-  throw usage_error("{} {}: unknown preset; {}the known ones are {}", given_as, preset,
-                    near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(names, ", "));
+  throw usage_error("{} {}: unknown preset; {}the known ones are {}", source, preset,
+                    suggestion ? fmt::format("did you mean {}? ", *suggestion) : "", fmt::join(names, ", "));
 }
 
-void write_files(const std::string& preset, const std::filesystem::path& folder) {
+void write_embedded_files(const std::string& preset, const std::filesystem::path& folder) {
   for (const auto& [path, content] : resources()) {
     if (path.starts_with(preset + "/")) io::write_file(folder / path.substr(preset.size() + 1), content);
   }
 }
 
 /// Its config.json; an empty object where it has none.
-nlohmann::ordered_json config_in(const std::string& preset) {
+nlohmann::ordered_json read_embedded_config(const std::string& preset) {
   const auto config = resources().find(preset + "/config.json");
   if (config == resources().end()) return nlohmann::ordered_json::object();
   return io::parse_ordered_json(config->second, config->first);
 }
 
 /// Of a preset whose model draws masks; null for another.
-nlohmann::ordered_json masks_in(const std::string& preset) {
-  return config_in(preset).value("mask_config", nlohmann::ordered_json());
+nlohmann::ordered_json read_embedded_mask_config(const std::string& preset) {
+  return read_embedded_config(preset).value("mask_config", nlohmann::ordered_json());
 }
 
 /// A tokenizer.json as the preset wants it: with the tokens that stand for a mask and for a feature of a volume, where
 /// its model has such.
-std::string completed_tokenizer(const std::string& preset, std::string content, const std::string& source) {
-  const auto config = config_in(preset);
+std::string add_special_tokens(const std::string& preset, std::string content, const std::string& source) {
+  const auto config = read_embedded_config(preset);
   if (config.contains("image_token")) {
-    content = text::with_token(content, io::get<std::string>(config, "image_token", "config.json"), source).json;
+    content = text::add_token(content, io::get<std::string>(config, "image_token", "config.json"), source).json;
   }
-  const auto masks = masks_in(preset);
-  if (!masks.is_object()) return content;
-  return text::with_token(content, io::get<std::string>(masks, "mask_token", "mask_config"), source).json;
+  const auto mask_config = read_embedded_mask_config(preset);
+  if (!mask_config.is_object()) return content;
+  return text::add_token(content, io::get<std::string>(mask_config, "mask_token", "mask_config"), source).json;
 }
 
 /// Copies `tokenizer` into a preset's folder. data_error where it is none, or none for the preset.
-void put_tokenizer(const std::string& preset, const std::filesystem::path& tokenizer,
-                   const std::filesystem::path& folder) {
+void install_tokenizer(const std::string& preset, const std::filesystem::path& tokenizer,
+                       const std::filesystem::path& folder) {
   const std::string content = io::read_file(tokenizer);
   text::Tokenizer::from_json(content, tokenizer.string());
-  io::write_file(folder / "tokenizer.json", completed_tokenizer(preset, content, tokenizer.string()));
+  io::write_file(folder / "tokenizer.json", add_special_tokens(preset, content, tokenizer.string()));
   // Its ids are those of the published tokenizer, which this need not be; tokenizer.json has all tokens.
   std::filesystem::remove(folder / "added_tokens.json");
   try {
@@ -129,11 +129,11 @@ void put_tokenizer(const std::string& preset, const std::filesystem::path& token
   } catch (const UserError& error) {
     std::string reason = error.what();
     const std::string prefix = (folder / "").string();
-    for (size_t at = reason.find(prefix); at != std::string::npos; at = reason.find(prefix)) {
-      reason.erase(at, prefix.size());
+    for (size_t pos = reason.find(prefix); pos != std::string::npos; pos = reason.find(prefix)) {
+      reason.erase(pos, prefix.size());
     }
     throw data_error("--tokenizer {}: is no tokenizer for {}, which wants that of {}: {}", tokenizer.string(), preset,
-                     tokenizer_source(preset), reason);
+                     get_tokenizer_source(preset), reason);
   }
 }
 
@@ -141,49 +141,49 @@ void put_tokenizer(const std::string& preset, const std::filesystem::path& token
 
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
                   const std::filesystem::path& out, at::ScalarType dtype) {
-  check_known(preset, "--preset");
-  prepare_new_folder(out);
+  check_preset_known(preset, "--preset");
+  prepare_output_folder(out);
   io::AtomicDirectory folder(out);
   write_preset_files(preset, tokenizer, folder.path());
-  complete_with_initial_weights(folder.path(), seed, dtype);
+  write_initial_weights(folder.path(), seed, dtype);
   folder.commit();
 }
 
 void write_preset_files(const std::string& preset, const std::filesystem::path& tokenizer,
                         const std::filesystem::path& folder) {
-  check_known(preset, "--preset");
-  write_files(preset, folder);
-  const bool has_own = std::filesystem::exists(folder / "tokenizer.json");
-  if (has_own && !tokenizer.empty()) {
+  check_preset_known(preset, "--preset");
+  write_embedded_files(preset, folder);
+  const bool has_tokenizer = std::filesystem::exists(folder / "tokenizer.json");
+  if (has_tokenizer && !tokenizer.empty()) {
     throw usage_error("--tokenizer: preset {} comes with its own, whose ids its config.json names; leave it out",
                       preset);
   }
-  if (!has_own && tokenizer.empty()) {
+  if (!has_tokenizer && tokenizer.empty()) {
     throw usage_error("--preset {}: comes without a tokenizer; give the tokenizer.json of {} with --tokenizer", preset,
-                      tokenizer_source(preset));
+                      get_tokenizer_source(preset));
   }
-  if (!has_own) put_tokenizer(preset, tokenizer, folder);
+  if (!has_tokenizer) install_tokenizer(preset, tokenizer, folder);
 }
 
-nlohmann::ordered_json config_of_preset(const std::string& preset) {
-  check_known(preset, "--preset");
-  return config_in(preset);
+nlohmann::ordered_json load_preset_config(const std::string& preset) {
+  check_preset_known(preset, "--preset");
+  return read_embedded_config(preset);
 }
 
-nlohmann::ordered_json mask_config_of_preset(const std::string& preset) {
-  check_known(preset, "--preset");
-  auto masks = masks_in(preset);
-  if (masks.is_object()) return masks;
-  auto names = preset_names();
-  std::erase_if(names, [](const std::string& name) { return !masks_in(name).is_object(); });
+nlohmann::ordered_json load_preset_mask_config(const std::string& preset) {
+  check_preset_known(preset, "--preset");
+  auto mask_config = read_embedded_mask_config(preset);
+  if (mask_config.is_object()) return mask_config;
+  auto names = list_presets();
+  std::erase_if(names, [](const std::string& name) { return !read_embedded_mask_config(name).is_object(); });
   throw usage_error(
       "--preset {}: draws no masks, so nothing is put together with --text-model and --mask-model; these are for {}",
       preset, fmt::join(names, ", "));
 }
 
 void write_preset_config(const std::string& preset, const std::filesystem::path& folder) {
-  check_known(preset, "model");
-  write_files(preset, folder);
+  check_preset_known(preset, "model");
+  write_embedded_files(preset, folder);
 }
 
 }  // namespace vlmtrain::models

@@ -17,9 +17,9 @@ void write_preset_files(const std::string& preset, const std::filesystem::path& 
                         const std::filesystem::path& folder);
 
 /// config.json of a preset. UserError (kUsage) where there is no such preset.
-nlohmann::ordered_json config_of_preset(const std::string& preset);
+nlohmann::ordered_json load_preset_config(const std::string& preset);
 
 /// `mask_config` of a preset whose model draws masks; UserError (kUsage) for another one.
-nlohmann::ordered_json mask_config_of_preset(const std::string& preset);
+nlohmann::ordered_json load_preset_mask_config(const std::string& preset);
 
 }  // namespace vlmtrain::models

@@ -28,63 +28,63 @@ const std::vector<Family>& families() {
   return table;
 }
 
-/// The model types of the families that `takes` is true of.
-template <class Takes>
-std::string types_of_families(const Takes& takes) {
+/// The model types of the families that `predicate` is true of.
+template <class Predicate>
+std::string join_model_types(const Predicate& predicate) {
   std::vector<std::string_view> types;
   for (const Family& family : families()) {
-    if (takes(family)) types.insert(types.end(), family.model_types.begin(), family.model_types.end());
+    if (predicate(family)) types.insert(types.end(), family.model_types.begin(), family.model_types.end());
   }
   return fmt::format("{}", fmt::join(types, ", "));
 }
 
-const Family& family_without_type(const nlohmann::json& config, const std::string& source) {
-  std::vector<std::string_view> known;
+const Family& find_family_without_type(const nlohmann::json& config, const std::string& source) {
+  std::vector<std::string_view> supported;
   for (const Family& family : families()) {
-    if (family.is_config == nullptr) continue;
-    if (family.is_config(config)) return family;
-    known.push_back(family.config_name);
+    if (family.matches_config == nullptr) continue;
+    if (family.matches_config(config)) return family;
+    supported.push_back(family.config_name);
   }
-  throw data_error("{}: the key \"model_type\" is missing; known without it: {}", source, fmt::join(known, ", "));
+  throw data_error("{}: the key \"model_type\" is missing; known without it: {}", source, fmt::join(supported, ", "));
 }
 
 }  // namespace
 
-std::string name_of(const Family& family) {
+std::string get_family_name(const Family& family) {
   if (family.model_types.empty()) return std::string(family.config_name);
   return fmt::format("{}", fmt::join(family.model_types, ", "));
 }
 
-std::vector<std::string> names_of_families() {
+std::vector<std::string> list_family_names() {
   std::vector<std::string> names;
-  for (const Family& family : families()) names.push_back(name_of(family));
+  for (const Family& family : families()) names.push_back(get_family_name(family));
   return names;
 }
 
-std::string families_with_videos() {
-  return types_of_families([](const Family& family) { return family.video_shape != nullptr; });
+std::string list_video_families() {
+  return join_model_types([](const Family& family) { return family.video_shape != nullptr; });
 }
 
-std::string families_with_volumes() {
-  return types_of_families([](const Family& family) { return family.volume_shape != nullptr; });
+std::string list_volume_families() {
+  return join_model_types([](const Family& family) { return family.volume_shape != nullptr; });
 }
 
-const Family& family_of(const nlohmann::json& config, const std::filesystem::path& folder) {
+const Family& find_family(const nlohmann::json& config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
-  if (config.is_object() && !config.contains("model_type")) return family_without_type(config, source);
+  if (config.is_object() && !config.contains("model_type")) return find_family_without_type(config, source);
   const auto type = io::get<std::string>(config, "model_type", source);
-  std::vector<std::string_view> known;
+  std::vector<std::string_view> supported;
   for (const Family& family : families()) {
     if (std::find(family.model_types.begin(), family.model_types.end(), type) != family.model_types.end())
       return family;
-    known.insert(known.end(), family.model_types.begin(), family.model_types.end());
-    if (family.is_config != nullptr) known.push_back(family.config_name);
-    for (const auto& [refused, reason] : family.not_supported) {
-      if (refused == type) throw data_error("{}: model_type {} is not supported: {}", source, type, reason);
+    supported.insert(supported.end(), family.model_types.begin(), family.model_types.end());
+    if (family.matches_config != nullptr) supported.push_back(family.config_name);
+    for (const auto& [unsupported, reason] : family.unsupported_types) {
+      if (unsupported == type) throw data_error("{}: model_type {} is not supported: {}", source, type, reason);
     }
   }
   throw data_error("{}: model_type {} is not a family that vlmtrain knows; the known ones are {}", source, type,
-                   fmt::join(known, ", "));
+                   fmt::join(supported, ", "));
 }
 
 }  // namespace vlmtrain::models

@@ -36,9 +36,9 @@ struct Family {
   /// How many tokens a sequence may have.
   ContextLength (*context_length)(const nlohmann::json& config, const std::filesystem::path& folder);
   /// About how many parameters the model has, from its config alone.
-  double (*elements)(const nlohmann::json& config, const std::filesystem::path& folder);
+  double (*num_parameters)(const nlohmann::json& config, const std::filesystem::path& folder);
   /// Whether a config.json that has no `model_type` is of this family, and what an error calls such a one.
-  bool (*is_config)(const nlohmann::json& config) = nullptr;
+  bool (*matches_config)(const nlohmann::json& config) = nullptr;
   std::string_view config_name = {};
   /// What a video becomes, the marks around it included; null: the family takes none. `fps` of the video may be 0.
   data::SampleShape (*video_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
@@ -47,32 +47,32 @@ struct Family {
   /// family takes none.
   data::SampleShape (*volume_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                     std::optional<std::array<int64_t, 3>> size, at::ScalarType dtype) = nullptr;
-  /// The side of the squares that masks are drawn in, where `wanted` is asked for; null: the family draws none.
+  /// The side of the squares that masks are drawn in, where `requested_side` is asked for; null: the family draws none.
   int64_t (*mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
-                       std::optional<int64_t> wanted) = nullptr;
+                       std::optional<int64_t> requested_side) = nullptr;
   /// models::assemble() of the family's presets; null: they are not put together.
-  Assembly (*assemble)(const AssemblyParts& parts, const std::filesystem::path& out) = nullptr;
+  AssemblyResult (*assemble)(const AssemblyOptions& parts, const std::filesystem::path& out) = nullptr;
   /// What the data section of a run changes in the files of the processor (processing/processor_files.cpp); null:
   /// nothing, since the files of the family have no such setting.
-  ProcessorChanges (*processor_changes)(const nlohmann::json& config, const std::filesystem::path& folder,
-                                        const ProcessorSettings& settings, bool has_videos) = nullptr;
+  ProcessorChanges (*make_processor_changes)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                             const ProcessorSettings& settings, bool has_videos) = nullptr;
   /// Model types near to the family's that it is not, and what an error says of such a one.
-  std::vector<std::pair<std::string_view, std::string_view>> not_supported = {};
+  std::vector<std::pair<std::string_view, std::string_view>> unsupported_types = {};
   /// Modules that LoRA trains whole beside its adapters, and what freezes them: nothing that was learnt before.
-  std::vector<std::pair<std::string_view, nn::Component>> trained_beside_adapters = {};
+  std::vector<std::pair<std::string_view, nn::Component>> default_modules_to_save = {};
 };
 
 /// What people know the family by: its model types, else what an error calls its config.json.
-std::string name_of(const Family& family);
+std::string get_family_name(const Family& family);
 /// Of all families, in the order of the registry.
-std::vector<std::string> names_of_families();
+std::vector<std::string> list_family_names();
 
 /// The model types of the families that take videos, one after another.
-std::string families_with_videos();
+std::string list_video_families();
 /// The same of those that take volumes.
-std::string families_with_volumes();
+std::string list_volume_families();
 
 /// The family of a checkpoint's config. Throws UserError (kBadData) that names the known ones.
-const Family& family_of(const nlohmann::json& config, const std::filesystem::path& folder);
+const Family& find_family(const nlohmann::json& config, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

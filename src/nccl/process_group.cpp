@@ -12,11 +12,11 @@
 namespace {
 
 /// Whether a rank is there is said by others (distributed/watch.h): by how long a call takes nobody can know it.
-constexpr auto kPatience = std::chrono::hours(24);
+constexpr auto kCollectiveTimeout = std::chrono::hours(24);
 
 /// c10d's watchdog would end the process where it sees an error of NCCL or the card, before the first failure's reason
 /// is known here. What a person has set stays.
-void leave_errors_to_the_caller() {
+void disable_c10d_watchdog() {
   for (const char* const variable : {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING",
                                      "TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_DUMP_ON_TIMEOUT"}) {
     setenv(variable, "0", /*overwrite=*/0);
@@ -28,17 +28,18 @@ void leave_errors_to_the_caller() {
 #define VLMTRAIN_EXPORTED extern "C" __attribute__((visibility("default")))
 
 VLMTRAIN_EXPORTED int vlmtrain_nccl_version() {
-  return vlmtrain::distributed::kNcclVersion;
+  return vlmtrain::distributed::kNcclPluginVersion;
 }
 
-VLMTRAIN_EXPORTED c10d::Backend* vlmtrain_make_nccl_backend(c10d::Store* store, int rank, int world_size, int card) {
-  leave_errors_to_the_caller();
+VLMTRAIN_EXPORTED c10d::Backend* vlmtrain_make_nccl_backend(c10d::Store* store, int rank, int world_size,
+                                                            int device_index) {
+  disable_c10d_watchdog();
   // Sums go first where the card has to choose: the next bucket waits for them, and so does the step's end.
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
-  options->timeout = kPatience;
+  options->timeout = kCollectiveTimeout;
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::intrusive_ptr<c10d::Store>::reclaim(store), rank,
                                                            world_size, options);
-  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(card));
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
   group->setBoundDeviceId(device);
   group->eagerConnectSingleDevice(device);
   return group.release();

@@ -24,7 +24,7 @@ namespace {
 
 constexpr double kQuickGeluSteepness = 1.702;
 
-at::Tensor by_aten(Activation activation, const at::Tensor& x) {
+at::Tensor activate_aten(Activation activation, const at::Tensor& x) {
   switch (activation) {
     case Activation::kGelu:
       return at::gelu(x);
@@ -38,7 +38,7 @@ at::Tensor by_aten(Activation activation, const at::Tensor& x) {
   throw InternalError("unknown activation");
 }
 
-at::Tensor backward_by_aten(Activation activation, const at::Tensor& x, const at::Tensor& gradient) {
+at::Tensor activation_backward_aten(Activation activation, const at::Tensor& x, const at::Tensor& gradient) {
   switch (activation) {
     case Activation::kGelu:
       return at::gelu_backward(gradient, x);
@@ -52,7 +52,7 @@ at::Tensor backward_by_aten(Activation activation, const at::Tensor& x, const at
   throw InternalError("unknown activation");
 }
 
-kernels::ActivationFunction function_of(Activation activation) {
+kernels::ActivationFunction to_kernel_activation(Activation activation) {
   switch (activation) {
     case Activation::kGelu:
       return kernels::ActivationFunction::kGelu;
@@ -66,100 +66,105 @@ kernels::ActivationFunction function_of(Activation activation) {
   throw InternalError("unknown activation");
 }
 
-class ActivationPrologue : public Prologue {
+class ActivationPrologue : public FusedPrologue {
  public:
   explicit ActivationPrologue(Activation activation) : activation_(activation) {}
 
-  Made make(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
+  Output forward(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
     const at::NoGradGuard no_gradients;
     const at::Tensor& x = inputs[0];
-    return {.value = is_own(x) ? kernels::activate(x, function_of(activation_)) : by_aten(activation_, x)};
+    return {.value = uses_custom_kernel(x) ? kernels::activate(x, to_kernel_activation(activation_))
+                                           : activate_aten(activation_, x)};
   }
 
-  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& /*made*/,
-                                   const at::Tensor& gradient, const std::vector<bool>& wanted) const override {
-    if (!wanted[0]) return {at::Tensor()};
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& /*made*/,
+                                   const at::Tensor& gradient, const std::vector<bool>& needs_grad) const override {
+    if (!needs_grad[0]) return {at::Tensor()};
     const at::Tensor& x = inputs[0];
-    return {is_own(x) ? kernels::activation_backward(gradient, x, function_of(activation_))
-                      : backward_by_aten(activation_, x, gradient)};
+    return {uses_custom_kernel(x) ? kernels::activation_backward(gradient, x, to_kernel_activation(activation_))
+                                  : activation_backward_aten(activation_, x, gradient)};
   }
 
  private:
-  static bool is_own(const at::Tensor& x) { return kernels::has(kernels::Kernel::kActivation, x) && x.is_contiguous(); }
+  static bool uses_custom_kernel(const at::Tensor& x) {
+    return kernels::has(kernels::Kernel::kActivation, x) && x.is_contiguous();
+  }
 
   Activation activation_;
 };
 
 struct Silu {
   static constexpr auto kKernel = kernels::GateActivation::kSilu;
-  static at::Tensor of(const at::Tensor& gate) { return at::silu(gate); }
-  static void into(at::Tensor& out, const at::Tensor& gate) { at::silu_out(out, gate); }
-  static void backward_into(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
+  static at::Tensor forward(const at::Tensor& gate) { return at::silu(gate); }
+  static void forward_out(at::Tensor& out, const at::Tensor& gate) { at::silu_out(out, gate); }
+  static void backward_out(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
     at::silu_backward_out(out, gradient, gate);
   }
 };
 
 struct GeluTanh {
   static constexpr auto kKernel = kernels::GateActivation::kGeluTanh;
-  static at::Tensor of(const at::Tensor& gate) { return at::gelu(gate, "tanh"); }
-  static void into(at::Tensor& out, const at::Tensor& gate) { at::gelu_out(out, gate, "tanh"); }
-  static void backward_into(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
+  static at::Tensor forward(const at::Tensor& gate) { return at::gelu(gate, "tanh"); }
+  static void forward_out(at::Tensor& out, const at::Tensor& gate) { at::gelu_out(out, gate, "tanh"); }
+  static void backward_out(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
     at::gelu_backward_out(out, gradient, gate, "tanh");
   }
 };
 
-template <class Gate>
-class GatePrologue : public Prologue {
+template <class GateFunction>
+class GatedPrologue : public FusedPrologue {
  public:
   /// scratch, of ATen's way: what backward() returns, with the gate's activation in its first half.
-  Made make(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
+  Output forward(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
     const at::NoGradGuard no_gradients;
-    if (is_own(inputs[0])) return {.value = kernels::gate(inputs[0], Gate::kKernel)};
+    if (uses_custom_kernel(inputs[0])) return {.value = kernels::gated_activation(inputs[0], GateFunction::kKernel)};
     const auto halves = inputs[0].chunk(2, -1);
-    if (!for_backward) return {.value = Gate::of(halves[0]).mul_(halves[1])};
-    const at::Tensor scratch = opened(inputs[0]);
+    if (!for_backward) return {.value = GateFunction::forward(halves[0]).mul_(halves[1])};
+    const at::Tensor scratch = activate_gate_half(inputs[0]);
     return {.value = scratch.chunk(2, -1)[0] * halves[1], .scratch = scratch};
   }
 
-  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,
-                                   const std::vector<bool>& wanted) const override {
-    if (!wanted[0]) return {at::Tensor()};
-    if (is_own(inputs[0])) {
-      return {kernels::gate_backward(gradient, inputs[0], Gate::kKernel)};
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
+                                   const at::Tensor& gradient, const std::vector<bool>& needs_grad) const override {
+    if (!needs_grad[0]) return {at::Tensor()};
+    if (uses_custom_kernel(inputs[0])) {
+      return {kernels::gated_activation_backward(gradient, inputs[0], GateFunction::kKernel)};
     }
     const auto halves = inputs[0].chunk(2, -1);
-    at::Tensor result = made.scratch.defined() ? made.scratch : opened(inputs[0]);
-    auto of_halves = result.chunk(2, -1);
-    at::mul_out(of_halves[1], gradient, of_halves[0]);
-    at::mul_out(of_halves[0], gradient, halves[1]);
-    Gate::backward_into(of_halves[0], of_halves[0], halves[0]);
+    at::Tensor result = output.scratch.defined() ? output.scratch : activate_gate_half(inputs[0]);
+    auto half_gradients = result.chunk(2, -1);
+    at::mul_out(half_gradients[1], gradient, half_gradients[0]);
+    at::mul_out(half_gradients[0], gradient, halves[1]);
+    GateFunction::backward_out(half_gradients[0], half_gradients[0], halves[0]);
     return {result};
   }
 
  private:
-  static bool is_own(const at::Tensor& x) { return kernels::has(kernels::Kernel::kGate, x) && x.is_contiguous(); }
+  static bool uses_custom_kernel(const at::Tensor& x) {
+    return kernels::has(kernels::Kernel::kGatedActivation, x) && x.is_contiguous();
+  }
 
   /// Of x's size, with the activation in place of the gate.
-  static at::Tensor opened(const at::Tensor& x) {
+  static at::Tensor activate_gate_half(const at::Tensor& x) {
     at::Tensor result = at::empty_like(x);
-    at::Tensor of_gate = result.chunk(2, -1)[0];
-    Gate::into(of_gate, x.chunk(2, -1)[0]);
+    at::Tensor gate_output = result.chunk(2, -1)[0];
+    GateFunction::forward_out(gate_output, x.chunk(2, -1)[0]);
     return result;
   }
 };
 
 }  // namespace
 
-Operand activated(Activation activation, const at::Tensor& x) {
+LinearInput apply_activation(Activation activation, const at::Tensor& x) {
   return {std::make_shared<ActivationPrologue>(activation), {x}};
 }
 
-Operand gated(const at::Tensor& x) {
-  return {std::make_shared<GatePrologue<Silu>>(), {x}};
+LinearInput swiglu(const at::Tensor& x) {
+  return {std::make_shared<GatedPrologue<Silu>>(), {x}};
 }
 
-Operand gelu_gated(const at::Tensor& x) {
-  return {std::make_shared<GatePrologue<GeluTanh>>(), {x}};
+LinearInput geglu(const at::Tensor& x) {
+  return {std::make_shared<GatedPrologue<GeluTanh>>(), {x}};
 }
 
 }  // namespace vlmtrain::nn

@@ -39,7 +39,8 @@ at::Tensor cpu_flash(const at::Tensor& query, const at::Tensor& key, const at::T
   const auto per_segment = [count](const at::Tensor& x) {
     return x.view({count, x.size(0) / count, x.size(1), x.size(2)}).transpose(1, 2);
   };
-  const at::Tensor output = attend(cpu_flash_kernel(causal), per_segment(query), per_segment(key), per_segment(value));
+  const at::Tensor output =
+      attend(make_cpu_flash_kernel(causal), per_segment(query), per_segment(key), per_segment(value));
   return output.transpose(1, 2).reshape(query.sizes());
 }
 
@@ -56,13 +57,13 @@ at::Tensor cpu_attention(const at::Tensor& query, const at::Tensor& key, const a
   return at::cat(outputs);
 }
 
-StreamOfSegments stream_of(const Segments& segments, bool causal, std::optional<int64_t> window = std::nullopt) {
+VarlenArgs make_varlen_args(const Segments& segments, bool causal, std::optional<int64_t> window = std::nullopt) {
   return {.offsets = segments.offsets, .max_length = segments.max_length, .causal = causal, .window = window};
 }
 
 at::Tensor cuda_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
                       bool causal, std::optional<int64_t> window) {
-  return attend(cuda_flash_kernel(stream_of(segments, causal, window)), query, key, value);
+  return attend(make_cuda_flash_kernel(make_varlen_args(segments, causal, window)), query, key, value);
 }
 
 at::Tensor cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -71,13 +72,14 @@ at::Tensor cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key,
   const auto expand = [group](const at::Tensor& x) {
     return (group == 1 ? x : at::repeat_interleave(x, group, 1)).unsqueeze(0);
   };
-  return attend(cuda_memory_efficient_kernel(stream_of(segments, causal)), query.unsqueeze(0), expand(key),
+  return attend(make_cuda_memory_efficient_kernel(make_varlen_args(segments, causal)), query.unsqueeze(0), expand(key),
                 expand(value))
       .squeeze(0);
 }
 
 /// One segment, of which query i sees the keys i − window + 1 to i.
-at::Tensor windowed_segment(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window) {
+at::Tensor windowed_segment_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                      int64_t window) {
   const int64_t rows = query.size(0), key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
   std::vector<at::Tensor> outputs;
   for (int64_t first = 0; first < rows; first += window) {
@@ -85,45 +87,45 @@ at::Tensor windowed_segment(const at::Tensor& query, const at::Tensor& key, cons
     const int64_t first_key = std::max<int64_t>(first - window + 1, 0);
     const int64_t keys = first + count - first_key;
     // Entry [i, j]: query first + i, key first_key + j.
-    const at::Tensor seen = at::ones({count, keys}, query.options().dtype(at::kBool))
-                                .tril_(first - first_key)
-                                .triu_(first - first_key - window + 1);
+    const at::Tensor visible = at::ones({count, keys}, query.options().dtype(at::kBool))
+                                   .tril_(first - first_key)
+                                   .triu_(first - first_key - window + 1);
     const at::Tensor heads_first = query.narrow(0, first, count)
                                        .view({count, key_value_heads, group, -1})
                                        .permute({1, 2, 0, 3});  // [key_value_heads, group, count, head_dim]
-    const auto shared = [&](const at::Tensor& x) {
+    const auto expand_keys = [&](const at::Tensor& x) {
       return x.narrow(0, first_key, keys).permute({1, 0, 2}).unsqueeze(1);
     };
-    const at::Tensor scores = at::matmul(heads_first, shared(key).transpose(-1, -2)) * attention_scale(query);
+    const at::Tensor scores = at::matmul(heads_first, expand_keys(key).transpose(-1, -2)) * attention_scale(query);
     const at::Tensor weights =
-        at::softmax(scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()), -1,
+        at::softmax(scores.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity()), -1,
                     at::toOpMathType(query.scalar_type()));
-    const at::Tensor output = at::matmul(weights.to(query.scalar_type()), shared(value));
+    const at::Tensor output = at::matmul(weights.to(query.scalar_type()), expand_keys(value));
     outputs.push_back(output.permute({2, 0, 1, 3}).reshape({count, query.size(1), query.size(2)}));
   }
   return at::cat(outputs);
 }
 
-at::Tensor windowed(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
-                    int64_t window) {
+at::Tensor windowed_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                              const Segments& segments, int64_t window) {
   const auto queries = query.split_with_sizes(segments.lengths);
   const auto keys = key.split_with_sizes(segments.lengths);
   const auto values = value.split_with_sizes(segments.lengths);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < queries.size(); ++i) {
-    outputs.push_back(windowed_segment(queries[i], keys[i], values[i], window));
+    outputs.push_back(windowed_segment_attention(queries[i], keys[i], values[i], window));
   }
   return at::cat(outputs);
 }
 
-at::Tensor cpu_attention_to_slots(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                  const KeySlots& slots) {
+at::Tensor cpu_decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                const CacheSlots& slots) {
   const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
   std::vector<at::Tensor> outputs;
   for (int64_t i = 0; i < query.size(0); ++i) {
     const auto slot = [&](const at::Tensor& x) {
-      const auto place = static_cast<size_t>(i);
-      return x.narrow(0, slots.starts[place], slots.lengths[place]).unsqueeze(0).transpose(1, 2);
+      const auto index = static_cast<size_t>(i);
+      return x.narrow(0, slots.starts[index], slots.lengths[index]).unsqueeze(0).transpose(1, 2);
     };
     // All queries of a group as rows of the head that they share: its keys are read once.
     const at::Tensor grouped = query[i].view({1, key_value_heads, group, -1});
@@ -135,23 +137,23 @@ at::Tensor cpu_attention_to_slots(const at::Tensor& query, const at::Tensor& key
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
 }
 
-at::Tensor cuda_flash_to_slots(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                               const KeySlots& slots) {
+at::Tensor cuda_flash_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                             const CacheSlots& slots) {
   return std::get<0>(at::_flash_attention_forward(
-      query, key, value, slots.query_offsets, slots.device_starts, /*max_q=*/1, slots.max_length, /*dropout_p=*/0.0,
+      query, key, value, slots.cu_seqlens_q, slots.device_starts, /*max_q=*/1, slots.max_length, /*dropout_p=*/0.0,
       /*is_causal=*/false, /*return_debug_mask=*/false, attention_scale(query), /*window_size_left=*/{},
       /*window_size_right=*/{}, /*seqused_k=*/slots.device_lengths));
 }
 
-at::Tensor cuda_memory_efficient_to_slots(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                          const KeySlots& slots) {
+at::Tensor cuda_memory_efficient_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                        const CacheSlots& slots) {
   // This kernel knows no groups: their queries become rows of the head that they share.
   const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads, head_dim = query.size(2);
   const at::Tensor grouped =
       query.view({-1, key_value_heads, group, head_dim}).transpose(1, 2).reshape({1, -1, key_value_heads, head_dim});
   constexpr int64_t kNoMask = 0;
   const auto output = std::get<0>(at::_efficient_attention_forward(
-      grouped, key.unsqueeze(0), value.unsqueeze(0), /*bias=*/{}, slots.query_offsets * group, slots.device_starts,
+      grouped, key.unsqueeze(0), value.unsqueeze(0), /*bias=*/{}, slots.cu_seqlens_q * group, slots.device_starts,
       /*max_seqlen_q=*/group, slots.max_length, /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/false,
       attention_scale(query), /*seqlen_k=*/slots.device_lengths));
   return output.view({-1, group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
@@ -159,29 +161,29 @@ at::Tensor cuda_memory_efficient_to_slots(const at::Tensor& query, const at::Ten
 
 }  // namespace
 
-KeySlots KeySlots::of(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
+CacheSlots CacheSlots::make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
   VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "{} slots with {} lengths", starts.size(),
                  lengths.size());
-  KeySlots slots;
+  CacheSlots slots;
   slots.max_length = *std::ranges::max_element(lengths);
   auto bounds = starts;
   bounds.push_back(starts.back() + lengths.back());
   slots.device_starts = memory::copy_to_device(bounds, device, at::kInt);
   slots.device_lengths = memory::copy_to_device(lengths, device, at::kInt);
-  slots.query_offsets = at::arange(std::ssize(bounds), at::TensorOptions(at::kInt).device(device));
+  slots.cu_seqlens_q = at::arange(std::ssize(bounds), at::TensorOptions(at::kInt).device(device));
   slots.starts = std::move(starts);
   slots.lengths = std::move(lengths);
   return slots;
 }
 
-at::Tensor attention_to_slots(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                              const KeySlots& slots) {
+at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const CacheSlots& slots) {
   VLMTRAIN_CHECK(query.size(0) == std::ssize(slots.lengths) && query.size(1) % key.size(1) == 0,
                  "{} rows for {} slots, {} heads for {} key-value heads", query.size(0), slots.lengths.size(),
                  query.size(1), key.size(1));
-  if (!query.is_cuda()) return cpu_attention_to_slots(query, key, value, slots);
-  if (has_flash_kernel(query)) return cuda_flash_to_slots(query, key, value, slots);
-  return cuda_memory_efficient_to_slots(query, key, value, slots);
+  if (!query.is_cuda()) return cpu_decode_attention(query, key, value, slots);
+  if (has_flash_kernel(query)) return cuda_flash_decode(query, key, value, slots);
+  return cuda_memory_efficient_decode(query, key, value, slots);
 }
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
@@ -192,13 +194,13 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   VLMTRAIN_CHECK(!window || (causal && *window > 0), "a window goes with causal attention and has at least one row");
   if (window && segments.max_length <= *window) window.reset();
   const bool has_flash = query.is_cuda() && has_flash_kernel(query);
-  if (window && !has_flash) return windowed(query, key, value, segments, *window);
+  if (window && !has_flash) return windowed_attention(query, key, value, segments, *window);
   if (query.is_cuda()) {
-    return attend_in_pieces(query, key, value, segments, kMostSegmentsOfALaunch,
-                            [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Segments& part) {
-                              return has_flash ? cuda_flash(q, k, v, part, causal, window)
-                                               : cuda_memory_efficient(q, k, v, part, causal);
-                            });
+    return attend_chunked(query, key, value, segments, kMaxSegmentsPerLaunch,
+                          [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Segments& chunk) {
+                            return has_flash ? cuda_flash(q, k, v, chunk, causal, window)
+                                             : cuda_memory_efficient(q, k, v, chunk, causal);
+                          });
   }
   return cpu_attention(query, key, value, segments, causal);
 }

@@ -21,63 +21,63 @@ constexpr double kNoDropout = 0;
 
 class CudaFlash : public AttentionKernel {
  public:
-  explicit CudaFlash(StreamOfSegments stream) : stream_(std::move(stream)) {
-    if (!stream_.window) return;
-    rows_before_ = *stream_.window - 1;
+  explicit CudaFlash(VarlenArgs args) : args_(std::move(args)) {
+    if (!args_.window) return;
+    rows_before_ = *args_.window - 1;
     rows_after_ = 0;
   }
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
-    auto [output, log_sums, random_state, unused, mask] = at::_flash_attention_forward(
-        query, key, value, stream_.offsets, stream_.offsets, stream_.max_length, stream_.max_length, kNoDropout,
-        stream_.causal, /*return_debug_mask=*/false, attention_scale(query), rows_before_, rows_after_);
-    return {output, log_sums, random_state, unused};
+    auto [output, logsumexp, random_state, unused, mask] = at::_flash_attention_forward(
+        query, key, value, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout, args_.causal,
+        /*return_debug_mask=*/false, attention_scale(query), rows_before_, rows_after_);
+    return {output, logsumexp, random_state, unused};
   }
 
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
-                     const at::Tensor& value, const std::vector<at::Tensor>& made) const override {
-    auto [of_query, of_key, of_value] =
-        at::_flash_attention_backward(gradient, query, key, value, made[0], made[1], stream_.offsets, stream_.offsets,
-                                      stream_.max_length, stream_.max_length, kNoDropout, stream_.causal, made[2],
-                                      made[3], attention_scale(query), rows_before_, rows_after_);
-    return {of_query, of_key, of_value};
+                     const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
+    auto [dq, dk, dv] =
+        at::_flash_attention_backward(gradient, query, key, value, outputs[0], outputs[1], args_.offsets, args_.offsets,
+                                      args_.max_length, args_.max_length, kNoDropout, args_.causal, outputs[2],
+                                      outputs[3], attention_scale(query), rows_before_, rows_after_);
+    return {dq, dk, dv};
   }
 
  private:
-  StreamOfSegments stream_;
+  VarlenArgs args_;
   std::optional<int64_t> rows_before_, rows_after_;
 };
 
 class CudaMemoryEfficient : public AttentionKernel {
  public:
-  explicit CudaMemoryEfficient(StreamOfSegments stream) : stream_(std::move(stream)) {}
+  explicit CudaMemoryEfficient(VarlenArgs args) : args_(std::move(args)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
-    auto [output, log_sums, seed, offset, rows, keys] = at::_efficient_attention_forward(
-        query, key, value, /*bias=*/{}, stream_.offsets, stream_.offsets, stream_.max_length, stream_.max_length,
-        kNoDropout, mask_type(), /*compute_log_sumexp=*/true, attention_scale(query));
-    return {output, log_sums, seed, offset};
+    auto [output, logsumexp, seed, offset, rows, keys] = at::_efficient_attention_forward(
+        query, key, value, /*bias=*/{}, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout,
+        mask_type(), /*compute_log_sumexp=*/true, attention_scale(query));
+    return {output, logsumexp, seed, offset};
   }
 
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
-                     const at::Tensor& value, const std::vector<at::Tensor>& made) const override {
-    auto [of_query, of_key, of_value, of_bias] = at::_efficient_attention_backward(
-        gradient, query, key, value, /*bias=*/{}, made[0], stream_.offsets, stream_.offsets, stream_.max_length,
-        stream_.max_length, made[1], kNoDropout, made[2], made[3], mask_type(), /*bias_requires_grad=*/false,
+                     const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
+    auto [dq, dk, dv, dbias] = at::_efficient_attention_backward(
+        gradient, query, key, value, /*bias=*/{}, outputs[0], args_.offsets, args_.offsets, args_.max_length,
+        args_.max_length, outputs[1], kNoDropout, outputs[2], outputs[3], mask_type(), /*bias_requires_grad=*/false,
         attention_scale(query));
-    return {of_query, of_key, of_value};
+    return {dq, dk, dv};
   }
 
  private:
   int64_t mask_type() const {
     constexpr int64_t kNoMask = 0;
     constexpr int64_t kCausalFromTopLeft = 1;
-    return stream_.causal ? kCausalFromTopLeft : kNoMask;
+    return args_.causal ? kCausalFromTopLeft : kNoMask;
   }
 
-  StreamOfSegments stream_;
+  VarlenArgs args_;
 };
 
 class CudaMasked : public AttentionKernel {
@@ -86,25 +86,25 @@ class CudaMasked : public AttentionKernel {
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
-    auto [output, log_sums, seed, offset, rows, keys] = at::_efficient_attention_forward(
-        query, key, value, bias_of(query), /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{}, query.size(1), key.size(1),
-        kNoDropout, kNoMaskOfItsOwn, /*compute_log_sumexp=*/true, attention_scale(query));
-    return {output, log_sums, seed, offset};
+    auto [output, logsumexp, seed, offset, rows, keys] = at::_efficient_attention_forward(
+        query, key, value, expand_bias(query), /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{}, query.size(1), key.size(1),
+        kNoDropout, kNoBuiltinMask, /*compute_log_sumexp=*/true, attention_scale(query));
+    return {output, logsumexp, seed, offset};
   }
 
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
-                     const at::Tensor& value, const std::vector<at::Tensor>& made) const override {
-    auto [of_query, of_key, of_value, of_bias] = at::_efficient_attention_backward(
-        gradient, query, key, value, bias_of(query), made[0], /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{}, query.size(1),
-        key.size(1), made[1], kNoDropout, made[2], made[3], kNoMaskOfItsOwn, /*bias_requires_grad=*/false,
-        attention_scale(query));
-    return {of_query, of_key, of_value};
+                     const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
+    auto [dq, dk, dv, dbias] = at::_efficient_attention_backward(
+        gradient, query, key, value, expand_bias(query), outputs[0], /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
+        query.size(1), key.size(1), outputs[1], kNoDropout, outputs[2], outputs[3], kNoBuiltinMask,
+        /*bias_requires_grad=*/false, attention_scale(query));
+    return {dq, dk, dv};
   }
 
  private:
-  static constexpr int64_t kNoMaskOfItsOwn = 0;
+  static constexpr int64_t kNoBuiltinMask = 0;
 
-  at::Tensor bias_of(const at::Tensor& query) const { return mask_.expand({1, query.size(2), -1, -1}); }
+  at::Tensor expand_bias(const at::Tensor& query) const { return mask_.expand({1, query.size(2), -1, -1}); }
 
   at::Tensor mask_;
 };
@@ -116,16 +116,16 @@ class CpuFlash : public AttentionKernel {
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
-    auto [output, log_sums] = at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, kNoDropout, causal_,
-                                                                              mask_, attention_scale(query));
-    return {output, log_sums};
+    auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, kNoDropout, causal_,
+                                                                               mask_, attention_scale(query));
+    return {output, logsumexp};
   }
 
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
-                     const at::Tensor& value, const std::vector<at::Tensor>& made) const override {
-    auto [of_query, of_key, of_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        gradient, query, key, value, made[0], made[1], kNoDropout, causal_, mask_, attention_scale(query));
-    return {of_query, of_key, of_value};
+                     const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        gradient, query, key, value, outputs[0], outputs[1], kNoDropout, causal_, mask_, attention_scale(query));
+    return {dq, dk, dv};
   }
 
  private:
@@ -136,27 +136,27 @@ class CpuFlash : public AttentionKernel {
 }  // namespace
 
 bool has_flash_kernel(at::ScalarType dtype, at::Device device) {
-  constexpr int kOldestArchitecture = 80;
-  return dtype != at::kFloat && memory::architecture_of(device) >= kOldestArchitecture;
+  constexpr int kMinArchitecture = 80;
+  return dtype != at::kFloat && memory::get_architecture(device) >= kMinArchitecture;
 }
 
-std::shared_ptr<const AttentionKernel> cuda_flash_kernel(StreamOfSegments stream) {
-  return std::make_shared<CudaFlash>(std::move(stream));
+std::shared_ptr<const AttentionKernel> make_cuda_flash_kernel(VarlenArgs args) {
+  return std::make_shared<CudaFlash>(std::move(args));
 }
 
-std::shared_ptr<const AttentionKernel> cuda_memory_efficient_kernel(StreamOfSegments stream) {
-  return std::make_shared<CudaMemoryEfficient>(std::move(stream));
+std::shared_ptr<const AttentionKernel> make_cuda_memory_efficient_kernel(VarlenArgs args) {
+  return std::make_shared<CudaMemoryEfficient>(std::move(args));
 }
 
-std::shared_ptr<const AttentionKernel> cpu_flash_kernel(bool causal) {
+std::shared_ptr<const AttentionKernel> make_cpu_flash_kernel(bool causal) {
   return std::make_shared<CpuFlash>(causal);
 }
 
-std::shared_ptr<const AttentionKernel> cpu_masked_kernel(const at::Tensor& mask) {
+std::shared_ptr<const AttentionKernel> make_cpu_masked_kernel(const at::Tensor& mask) {
   return std::make_shared<CpuFlash>(/*causal=*/false, mask.expand({1, 1, -1, -1}));
 }
 
-std::shared_ptr<const AttentionKernel> cuda_masked_kernel(at::Tensor mask) {
+std::shared_ptr<const AttentionKernel> make_cuda_masked_kernel(at::Tensor mask) {
   return std::make_shared<CudaMasked>(std::move(mask));
 }
 

@@ -21,24 +21,24 @@ namespace vlmtrain::nn {
 namespace {
 
 /// A view of `bias` whose rows begin at multiples of 16 elements, as the kernel reads them.
-at::Tensor aligned(const at::Tensor& bias) {
-  constexpr int64_t kElements = 16;
+at::Tensor align_rows(const at::Tensor& bias) {
+  constexpr int64_t kAlignment = 16;
   const int64_t keys = bias.size(-1);
-  const int64_t missing = (kElements - keys % kElements) % kElements;
-  if (missing == 0) return bias.contiguous();
-  return at::constant_pad_nd(bias, {0, missing}).narrow(-1, 0, keys);
+  const int64_t padding = (kAlignment - keys % kAlignment) % kAlignment;
+  if (padding == 0) return bias.contiguous();
+  return at::constant_pad_nd(bias, {0, padding}).narrow(-1, 0, keys);
 }
 
-at::Tensor memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                            const std::optional<at::Tensor>& bias, double scale) {
+at::Tensor memory_efficient_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                      const std::optional<at::Tensor>& bias, double scale) {
   constexpr int64_t kNoMask = 0;
-  if (query.size(0) > kMostSegmentsOfALaunch) {
+  if (query.size(0) > kMaxSegmentsPerLaunch) {
     std::vector<at::Tensor> outputs;
-    for (int64_t first = 0; first < query.size(0); first += kMostSegmentsOfALaunch) {
-      const int64_t count = std::min(kMostSegmentsOfALaunch, query.size(0) - first);
-      const auto own = [&](const at::Tensor& batch) { return batch.narrow(0, first, count); };
-      outputs.push_back(
-          memory_efficient(own(query), own(key), own(value), bias ? std::optional(own(*bias)) : bias, scale));
+    for (int64_t first = 0; first < query.size(0); first += kMaxSegmentsPerLaunch) {
+      const int64_t count = std::min(kMaxSegmentsPerLaunch, query.size(0) - first);
+      const auto slice = [&](const at::Tensor& batch) { return batch.narrow(0, first, count); };
+      outputs.push_back(memory_efficient_attention(slice(query), slice(key), slice(value),
+                                                   bias ? std::optional(slice(*bias)) : bias, scale));
     }
     return at::cat(outputs);
   }
@@ -47,8 +47,8 @@ at::Tensor memory_efficient(const at::Tensor& query, const at::Tensor& key, cons
                                                       /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/true, scale));
 }
 
-at::Tensor plain(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& bias,
-                 double scale) {
+at::Tensor composite_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                               const at::Tensor& bias, double scale) {
   const at::Tensor scores = at::matmul((query * scale).transpose(1, 2), key.permute({0, 2, 3, 1})) + bias;
   const at::Tensor weights = at::softmax(scores, -1);
   return at::matmul(weights, value.transpose(1, 2)).transpose(1, 2);
@@ -62,13 +62,13 @@ at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, cons
                      bias.size(1) == query.size(2) && bias.size(2) == query.size(1) && bias.size(3) == key.size(1),
                  "a bias of {} dimensions for {} rows and {} keys", bias.dim(), query.size(1), key.size(1));
   const double scale = attention_scale(query);
-  if (!query.is_cuda()) return plain(query, key, value, bias, scale);
-  return memory_efficient(query, key, value, aligned(bias).expand({query.size(0), -1, -1, -1}), scale);
+  if (!query.is_cuda()) return composite_attention(query, key, value, bias, scale);
+  return memory_efficient_attention(query, key, value, align_rows(bias).expand({query.size(0), -1, -1, -1}), scale);
 }
 
 at::Tensor batched_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
   const double scale = attention_scale(query);
-  if (query.is_cuda()) return memory_efficient(query, key, value, /*bias=*/std::nullopt, scale);
+  if (query.is_cuda()) return memory_efficient_attention(query, key, value, /*bias=*/std::nullopt, scale);
   return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query.transpose(1, 2), key.transpose(1, 2),
                                                                      value.transpose(1, 2), /*dropout_p=*/0.0,
                                                                      /*is_causal=*/false, /*attn_mask=*/{}, scale))

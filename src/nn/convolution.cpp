@@ -17,10 +17,10 @@ constexpr double kBatchNormEpsilon = 1e-5;  // torch.nn.BatchNorm2d's
 constexpr double kGainBeforeGelu = 1.5;  // 1 / √E[gelu(x)²] of a normal x
 constexpr double kInitialShift = 0.5;
 
-at::Tensor weight_of(const ParameterScope& scope, const ConvolutionShape& shape, double gain = 1) {
+at::Tensor make_weight(const ParameterScope& scope, const ConvolutionShape& shape, double gain = 1) {
   const int64_t in_channels = shape.in_channels / shape.groups;
   return scope.parameter("weight", {shape.out_channels, in_channels, shape.kernel, shape.kernel},
-                         InitialValues::for_fan_in(in_channels * shape.kernel * shape.kernel, gain));
+                         InitialValues::kaiming(in_channels * shape.kernel * shape.kernel, gain));
 }
 
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
@@ -33,7 +33,7 @@ at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 }  // namespace
 
 Convolution::Convolution(const ParameterScope& scope, const ConvolutionShape& shape, bool bias)
-    : shape_(shape), weight_(weight_of(scope, shape)) {
+    : shape_(shape), weight_(make_weight(scope, shape)) {
   if (bias) bias_ = scope.parameter("bias", {shape.out_channels}, InitialValues::zeros());
 }
 
@@ -41,17 +41,17 @@ at::Tensor Convolution::operator()(const at::Tensor& x) const {
   return convolve(x, weight_, bias_, shape_);
 }
 
-NormedConvolution::NormedConvolution(const ParameterScope& scope, const ConvolutionShape& shape, double initial_scale)
-    : shape_(shape), weight_(weight_of(scope / "c", shape, kGainBeforeGelu)) {
+ConvBatchNorm::ConvBatchNorm(const ParameterScope& scope, const ConvolutionShape& shape, double initial_scale)
+    : shape_(shape), weight_(make_weight(scope / "c", shape, kGainBeforeGelu)) {
   const ParameterScope norm = scope / "bn";
-  const ParameterScope statistics = norm.as(Component::kConstant);
+  const ParameterScope statistics = norm.with_component(Component::kConstant);
   scale_ = norm.parameter("weight", {shape.out_channels}, {.mean = initial_scale, .deviation = 0});
   shift_ = norm.parameter("bias", {shape.out_channels}, InitialValues::uniform(kInitialShift * initial_scale));
   mean_ = statistics.parameter("running_mean", {shape.out_channels}, InitialValues::zeros());
   variance_ = statistics.parameter("running_var", {shape.out_channels}, InitialValues::ones());
 }
 
-at::Tensor NormedConvolution::operator()(const at::Tensor& x) const {
+at::Tensor ConvBatchNorm::operator()(const at::Tensor& x) const {
   const at::Tensor scale = scale_.to(at::kFloat) * at::rsqrt(variance_.to(at::kFloat) + kBatchNormEpsilon);
   const at::Tensor shift = shift_.to(at::kFloat) - mean_.to(at::kFloat) * scale;
   const at::Tensor weight = weight_.to(at::kFloat) * scale.view({-1, 1, 1, 1});

@@ -26,32 +26,32 @@ namespace {
 
 /// fp16 has no room for gradients that are divided by thousands of labels: with it they are divided only in the
 /// backward pass, together with the loss scale, and in fp32.
-bool divides_late(const at::Tensor& hidden) {
+bool defers_division(const at::Tensor& hidden) {
   return hidden.scalar_type() == at::kHalf;
 }
 
 /// A weight's gradient adds up over the rows of a chunk, which could pass fp16's largest number; exact, a power of two.
-constexpr double kRoomForSums = 64;
+constexpr double kFp16Headroom = 64;
 
 /// log softmax of logits fp32 [rows, vocabulary], in their place: a row is read whole before it is written.
-void take_log_softmax(at::Tensor logits) {
+void log_softmax_in_place(at::Tensor logits) {
   at::_log_softmax_out(logits, logits, /*dim=*/1, /*half_to_float=*/false);
 }
 
 /// scores · factors in the dtype of `hidden`; in place of the scores where that is theirs.
-at::Tensor product_as(const at::Tensor& hidden, const at::Tensor& scores, const at::Tensor& factors) {
+at::Tensor scale_scores(const at::Tensor& hidden, const at::Tensor& scores, const at::Tensor& factors) {
   if (hidden.scalar_type() == scores.scalar_type()) return scores.mul_(factors);
   at::Tensor result = at::empty(scores.sizes(), scores.options().dtype(hidden.scalar_type()));
   return at::mul_out(result, scores, factors);
 }
 
 /// What is wanted of a chunk of rows.
-struct ChunkJob {
+struct ChunkArgs {
   at::Tensor labels;       ///< int64 [rows, 1]
   at::Tensor row_weights;  ///< fp32 [rows, 1], or undefined
   double divisor;
-  bool gradient_wanted;
-  bool is_right_wanted;
+  bool needs_gradient;
+  bool needs_accuracy;
 };
 
 struct ChunkLoss {
@@ -61,34 +61,34 @@ struct ChunkLoss {
   at::Tensor logits_gradient;
 };
 
-ChunkLoss by_aten(const at::Tensor& logits, const ChunkJob& job) {
+ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkArgs& args) {
   const at::Tensor scores = logits.to(at::kFloat);
-  take_log_softmax(scores);
+  log_softmax_in_place(scores);
   ChunkLoss loss;
-  loss.cross_entropy = scores.gather(1, job.labels).neg_();
-  if (job.is_right_wanted) {
-    const at::Tensor least = at::amax(scores, 1, /*keepdim=*/true).neg_();
-    loss.is_right = loss.cross_entropy.eq(least).to(at::kFloat);
+  loss.cross_entropy = scores.gather(1, args.labels).neg_();
+  if (args.needs_accuracy) {
+    const at::Tensor min_loss = at::amax(scores, 1, /*keepdim=*/true).neg_();
+    loss.is_right = loss.cross_entropy.eq(min_loss).to(at::kFloat);
   }
-  if (!job.gradient_wanted) return loss;
-  scores.exp_().scatter_add_(1, job.labels, at::full({scores.size(0), 1}, -1.0, scores.options()));
-  const at::Tensor factors =
-      job.row_weights.defined() ? job.row_weights / job.divisor : at::full({1, 1}, 1.0 / job.divisor, scores.options());
-  loss.logits_gradient = product_as(logits, scores, factors);
+  if (!args.needs_gradient) return loss;
+  scores.exp_().scatter_add_(1, args.labels, at::full({scores.size(0), 1}, -1.0, scores.options()));
+  const at::Tensor factors = args.row_weights.defined() ? args.row_weights / args.divisor
+                                                        : at::full({1, 1}, 1.0 / args.divisor, scores.options());
+  loss.logits_gradient = scale_scores(logits, scores, factors);
   return loss;
 }
 
-ChunkLoss in_one_pass(const at::Tensor& logits, const ChunkJob& job) {
-  auto rows = kernels::cross_entropy(logits, job.labels, 1 / job.divisor, job.row_weights, job.gradient_wanted);
-  return {rows.cross_entropy, rows.is_right, logits};
+ChunkLoss compute_chunk_loss_fused(const at::Tensor& logits, const ChunkArgs& args) {
+  auto rows = kernels::cross_entropy(logits, args.labels, 1 / args.divisor, args.row_weights, args.needs_gradient);
+  return {rows.cross_entropy, rows.is_correct, logits};
 }
 
-/// The rows of a chunk in LossByTask.
-class ChunkByTask {
+/// The rows of a chunk in PerTaskLoss.
+class PerTaskChunk {
  public:
-  ChunkByTask(const LossByTask& by_task, int64_t first, int64_t rows)
-      : by_task_(by_task), members_(by_task.members.narrow(1, first, rows)) {
-    if (by_task.weights.defined()) weights_ = by_task.weights.narrow(0, first, rows).unsqueeze(1);
+  PerTaskChunk(const PerTaskLoss& per_task, int64_t first, int64_t rows)
+      : per_task_(per_task), task_one_hot_(per_task.task_one_hot.narrow(1, first, rows)) {
+    if (per_task.weights.defined()) weights_ = per_task.weights.narrow(0, first, rows).unsqueeze(1);
   }
 
   /// fp32 [rows, 1], or undefined.
@@ -96,68 +96,70 @@ class ChunkByTask {
 
   /// Both fp32 [rows, 1].
   void add(const at::Tensor& cross_entropy, const at::Tensor& is_right) const {
-    by_task_.sums.add_(matmul_transposed(members_, at::cat({cross_entropy, is_right}, 1).t()));
+    per_task_.sums.add_(matmul_transposed(task_one_hot_, at::cat({cross_entropy, is_right}, 1).t()));
   }
 
   /// Both [rows, features]; the gradient has yet to be divided by `divisor`.
   void add_scale_gradients(const at::Tensor& hidden, const at::Tensor& gradient, double divisor) const {
-    by_task_.scale_gradients.add_(matmul_transposed(members_, gradient.to(at::kFloat).mul(hidden).t()), 1.0 / divisor);
+    per_task_.scale_gradients.add_(matmul_transposed(task_one_hot_, gradient.to(at::kFloat).mul(hidden).t()),
+                                   1.0 / divisor);
   }
 
  private:
-  const LossByTask& by_task_;
-  at::Tensor members_;  // [tasks, rows]
+  const PerTaskLoss& per_task_;
+  at::Tensor task_one_hot_;  // [tasks, rows]
   at::Tensor weights_;
 };
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight, const at::Tensor& labels, double normalizer, int64_t chunk_rows,
-                            const LossByTask* by_task) {
-    const bool scale_gradients_wanted = by_task != nullptr && by_task->scale_gradients.defined();
-    const bool hidden_gradient_wanted = hidden.requires_grad() || scale_gradients_wanted;
-    const bool weight_gradient_wanted = weight.requires_grad();
+                            const PerTaskLoss* per_task) {
+    const bool needs_scale_gradients = per_task != nullptr && per_task->scale_gradients.defined();
+    const bool needs_hidden_gradient = hidden.requires_grad() || needs_scale_gradients;
+    const bool needs_weight_gradient = weight.requires_grad();
     const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
     at::Tensor loss = at::zeros({}, fp32);
     at::Tensor hidden_gradient, weight_gradient;
-    const bool is_late = divides_late(hidden);
-    const double divisor = is_late ? 1.0 : normalizer;
-    if (hidden_gradient_wanted) hidden_gradient = at::empty_like(hidden);
-    if (weight_gradient_wanted) weight_gradient = at::zeros(weight.sizes(), fp32);
+    const bool is_deferred = defers_division(hidden);
+    const double divisor = is_deferred ? 1.0 : normalizer;
+    if (needs_hidden_gradient) hidden_gradient = at::empty_like(hidden);
+    if (needs_weight_gradient) weight_gradient = at::zeros(weight.sizes(), fp32);
 
     for (int64_t first = 0; first < hidden.size(0); first += chunk_rows) {
       const int64_t rows = std::min(chunk_rows, hidden.size(0) - first);
       const at::Tensor chunk = hidden.narrow(0, first, rows);
       const at::Tensor chunk_labels = labels.narrow(0, first, rows).unsqueeze(1);
-      std::optional<ChunkByTask> tasks;
-      if (by_task != nullptr) tasks.emplace(*by_task, first, rows);
-      const ChunkJob job{.labels = chunk_labels,
-                         .row_weights = tasks ? tasks->weights() : at::Tensor(),
-                         .divisor = divisor,
-                         .gradient_wanted = hidden_gradient_wanted || weight_gradient_wanted,
-                         .is_right_wanted = tasks.has_value()};
+      std::optional<PerTaskChunk> tasks;
+      if (per_task != nullptr) tasks.emplace(*per_task, first, rows);
+      const ChunkArgs args{.labels = chunk_labels,
+                           .row_weights = tasks ? tasks->weights() : at::Tensor(),
+                           .divisor = divisor,
+                           .needs_gradient = needs_hidden_gradient || needs_weight_gradient,
+                           .needs_accuracy = tasks.has_value()};
       const at::Tensor logits = matmul_transposed(chunk, weight);
-      const auto [cross_entropy, is_right, logits_gradient] =
-          kernels::has(kernels::Kernel::kCrossEntropy, logits) ? in_one_pass(logits, job) : by_aten(logits, job);
+      const auto [cross_entropy, is_right, logits_gradient] = kernels::has(kernels::Kernel::kCrossEntropy, logits)
+                                                                  ? compute_chunk_loss_fused(logits, args)
+                                                                  : compute_chunk_loss_aten(logits, args);
       if (tasks) tasks->add(cross_entropy, is_right);
-      loss += job.row_weights.defined() ? cross_entropy.mul(job.row_weights).sum() : cross_entropy.sum();
-      if (!job.gradient_wanted) continue;
+      loss += args.row_weights.defined() ? cross_entropy.mul(args.row_weights).sum() : cross_entropy.sum();
+      if (!args.needs_gradient) continue;
 
-      if (hidden_gradient_wanted) {
+      if (needs_hidden_gradient) {
         const at::Tensor chunk_gradient = hidden_gradient.narrow(0, first, rows);
         chunk_gradient.copy_(matmul_transposed(logits_gradient, weight.t()));
-        if (scale_gradients_wanted) tasks->add_scale_gradients(chunk, chunk_gradient, is_late ? normalizer : 1.0);
+        if (needs_scale_gradients) tasks->add_scale_gradients(chunk, chunk_gradient, is_deferred ? normalizer : 1.0);
       }
-      if (!weight_gradient_wanted) continue;
-      if (is_late) {
-        weight_gradient.add_(matmul_transposed(logits_gradient.t(), (chunk / kRoomForSums).t()), kRoomForSums);
+      if (!needs_weight_gradient) continue;
+      if (is_deferred) {
+        weight_gradient.add_(matmul_transposed(logits_gradient.t(), (chunk / kFp16Headroom).t()), kFp16Headroom);
       } else {
         weight_gradient += matmul_transposed(logits_gradient.t(), chunk.t());
       }
     }
-    if (weight_gradient_wanted && !is_late) weight_gradient = weight_gradient.to(weight.scalar_type());
+    if (needs_weight_gradient && !is_deferred) weight_gradient = weight_gradient.to(weight.scalar_type());
     if (!hidden.requires_grad()) hidden_gradient.reset();
-    context->saved_data["late_divisor"] = is_late ? normalizer : 0.0;
+    context->saved_data["late_divisor"] = is_deferred ? normalizer : 0.0;
     context->saved_data["hidden_gradient"] = hidden_gradient;
     context->saved_data["weight_gradient"] = weight_gradient;
     return loss.div_(normalizer);
@@ -166,39 +168,39 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     // The incoming gradient is the loss scale; it stays on the device.
-    const double late_divisor = context->saved_data["late_divisor"].toDouble();
-    const at::Tensor factor = late_divisor > 0 ? gradients[0] / late_divisor : gradients[0];
+    const double deferred_divisor = context->saved_data["late_divisor"].toDouble();
+    const at::Tensor factor = deferred_divisor > 0 ? gradients[0] / deferred_divisor : gradients[0];
     const auto scaled = [&](const char* name) {
       at::Tensor gradient = context->saved_data[name].toTensor();
       context->saved_data.erase(name);
       if (!gradient.defined()) return gradient;
       // Beside a tensor of 16 bits the factor would have 16 as well, and the loss scale may be more than fp16 holds.
-      if (late_divisor > 0) return gradient.to(at::kFloat).mul_(factor).to(at::kHalf);
+      if (deferred_divisor > 0) return gradient.to(at::kFloat).mul_(factor).to(at::kHalf);
       return gradient.mul_(factor);
     };
     return {scaled("hidden_gradient"), scaled("weight_gradient"), {}, {}, {}, {}};
   }
 };
 
-at::Tensor apply(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, double normalizer,
-                 int64_t chunk_rows, const LossByTask* by_task) {
+at::Tensor compute_linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                                        double normalizer, int64_t chunk_rows, const PerTaskLoss* per_task) {
   VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0), "{} hidden states for {} labels",
                  hidden.size(0), labels.size(0));
-  VLMTRAIN_CHECK(by_task == nullptr || by_task->members.size(1) == labels.size(0), "tasks of {} labels for {} labels",
-                 by_task->members.size(1), labels.size(0));
-  return LinearCrossEntropy::apply(hidden, weight, labels, normalizer, chunk_rows, by_task);
+  VLMTRAIN_CHECK(per_task == nullptr || per_task->task_one_hot.size(1) == labels.size(0),
+                 "tasks of {} labels for {} labels", per_task->task_one_hot.size(1), labels.size(0));
+  return LinearCrossEntropy::apply(hidden, weight, labels, normalizer, chunk_rows, per_task);
 }
 
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 double normalizer, int64_t chunk_rows) {
-  return apply(hidden, weight, labels, normalizer, chunk_rows, nullptr);
+  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, nullptr);
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                double normalizer, int64_t chunk_rows, const LossByTask& by_task) {
-  return apply(hidden, weight, labels, normalizer, chunk_rows, &by_task);
+                                double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task) {
+  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, &per_task);
 }
 
 }  // namespace vlmtrain::nn

@@ -8,8 +8,8 @@ namespace vlmtrain::nn {
 
 /// Brings a value that is no tensor through an autograd Function, whose context holds tensors and IValues.
 template <class T>
-struct Held : torch::CustomClassHolder {
-  explicit Held(T held) : value(std::move(held)) {}
+struct ValueCapsule : torch::CustomClassHolder {
+  explicit ValueCapsule(T initial) : value(std::move(initial)) {}
   T value;
 };
 

@@ -16,70 +16,73 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-thread_local KeptAttention* results_of_thread = nullptr;
-thread_local KeptAttention::Run run_of_thread = KeptAttention::Run::kFirst;
+thread_local SelectiveCheckpoint* current_checkpoint = nullptr;
+thread_local SelectiveCheckpoint::Mode current_mode = SelectiveCheckpoint::Mode::kRecord;
 
 /// A call, whose results are known.
-struct Made {
+struct AttentionCall {
   std::shared_ptr<const AttentionKernel> kernel;
-  std::vector<at::Tensor> results;
+  std::vector<at::Tensor> outputs;
 };
-using HeldMade = Held<Made>;
+using AttentionCallCapsule = ValueCapsule<AttentionCall>;
 
-struct Known : torch::autograd::Function<Known> {
+struct SavedAttention : torch::autograd::Function<SavedAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
-                            const at::Tensor& value, const c10::intrusive_ptr<HeldMade>& made) {
-    variable_list kept{query, key, value};
-    kept.insert(kept.end(), made->value.results.begin(), made->value.results.end());
-    context->save_for_backward(std::move(kept));
-    context->saved_data["made"] = c10::IValue::make_capsule(made);
-    at::Tensor output = made->value.results.front();
-    made->value.results.clear();  // the node lets go of what it saved as soon as it is done
+                            const at::Tensor& value, const c10::intrusive_ptr<AttentionCallCapsule>& call) {
+    variable_list tensors{query, key, value};
+    tensors.insert(tensors.end(), call->value.outputs.begin(), call->value.outputs.end());
+    context->save_for_backward(std::move(tensors));
+    context->saved_data["made"] = c10::IValue::make_capsule(call);
+    at::Tensor output = call->value.outputs.front();
+    call->value.outputs.clear();  // the node lets go of what it saved as soon as it is done
     return output;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto made = c10::static_intrusive_pointer_cast<HeldMade>(context->saved_data["made"].toCapsule());
-    const variable_list kept = context->get_saved_variables();
+    const auto call = c10::static_intrusive_pointer_cast<AttentionCallCapsule>(context->saved_data["made"].toCapsule());
+    const variable_list saved = context->get_saved_variables();
     constexpr int64_t kInputs = 3;
-    const auto found =
-        made->value.kernel->backward(gradients[0], kept[0], kept[1], kept[2], {kept.begin() + kInputs, kept.end()});
-    return {found.query, found.key, found.value, at::Tensor()};
+    const auto kernel_gradients = call->value.kernel->backward(gradients[0], saved[0], saved[1], saved[2],
+                                                               {saved.begin() + kInputs, saved.end()});
+    return {kernel_gradients.query, kernel_gradients.key, kernel_gradients.value, at::Tensor()};
   }
 };
 
-std::vector<at::Tensor> made_by(const AttentionKernel& kernel, const at::Tensor& query, const at::Tensor& key,
-                                const at::Tensor& value) {
+std::vector<at::Tensor> run_kernel(const AttentionKernel& kernel, const at::Tensor& query, const at::Tensor& key,
+                                   const at::Tensor& value) {
   const at::NoGradGuard no_gradients;
   return kernel.forward(query, key, value);
 }
 
 }  // namespace
 
-KeptAttention::Scope::Scope(KeptAttention* results, Run run)
-    : outer_(std::exchange(results_of_thread, results)), outer_run_(std::exchange(run_of_thread, run)) {}
+SelectiveCheckpoint::Scope::Scope(SelectiveCheckpoint* checkpoint, Mode mode)
+    : outer_(std::exchange(current_checkpoint, checkpoint)), outer_mode_(std::exchange(current_mode, mode)) {}
 
-KeptAttention::Scope::~Scope() {
-  results_of_thread = outer_;
-  run_of_thread = outer_run_;
+SelectiveCheckpoint::Scope::~Scope() {
+  current_checkpoint = outer_;
+  current_mode = outer_mode_;
 }
 
 at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at::Tensor& query, const at::Tensor& key,
                   const at::Tensor& value) {
-  KeptAttention* const kept = results_of_thread;
-  if (kept == nullptr) {
-    if (kernel->is_one_operation() || !at::GradMode::is_enabled()) return kernel->forward(query, key, value).front();
-    return Known::apply(query, key, value,
-                        c10::make_intrusive<HeldMade>(Made{kernel, made_by(*kernel, query, key, value)}));
+  SelectiveCheckpoint* const checkpoint = current_checkpoint;
+  if (checkpoint == nullptr) {
+    if (kernel->has_autograd_formula() || !at::GradMode::is_enabled())
+      return kernel->forward(query, key, value).front();
+    return SavedAttention::apply(
+        query, key, value,
+        c10::make_intrusive<AttentionCallCapsule>(AttentionCall{kernel, run_kernel(*kernel, query, key, value)}));
   }
-  if (run_of_thread == KeptAttention::Run::kFirst) {
-    kept->calls_.push_back(kernel->forward(query, key, value));
-    return kept->calls_.back().front();
+  if (current_mode == SelectiveCheckpoint::Mode::kRecord) {
+    checkpoint->outputs_.push_back(kernel->forward(query, key, value));
+    return checkpoint->outputs_.back().front();
   }
-  VLMTRAIN_CHECK(kept->next_ < kept->calls_.size(),
-                 "attention for the {}th time in the second run of a block, not in its first", kept->next_ + 1);
-  return Known::apply(query, key, value,
-                      c10::make_intrusive<HeldMade>(Made{kernel, std::move(kept->calls_[kept->next_++])}));
+  VLMTRAIN_CHECK(checkpoint->next_ < checkpoint->outputs_.size(),
+                 "attention for the {}th time in the second run of a block, not in its first", checkpoint->next_ + 1);
+  return SavedAttention::apply(query, key, value,
+                               c10::make_intrusive<AttentionCallCapsule>(
+                                   AttentionCall{kernel, std::move(checkpoint->outputs_[checkpoint->next_++])}));
 }
 
 }  // namespace vlmtrain::nn

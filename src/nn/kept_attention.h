@@ -12,28 +12,28 @@
 namespace vlmtrain::nn {
 
 /// What the kernels of attention gave in the first run of a block that is run again: the second run takes it as it is.
-class KeptAttention {
+class SelectiveCheckpoint {
  public:
-  enum class Run : uint8_t { kFirst, kSecond };
+  enum class Mode : uint8_t { kRecord, kReplay };
 
-  /// While it lives, attend() on this thread keeps in, or takes from, `results`. Null: it does neither.
+  /// While it lives, attend() on this thread keeps in, or takes from, `checkpoint`. Null: it does neither.
   class Scope {
    public:
-    Scope(KeptAttention* results, Run run);
+    Scope(SelectiveCheckpoint* checkpoint, Mode mode);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
-    KeptAttention* outer_;
-    Run outer_run_;
+    SelectiveCheckpoint* outer_;
+    Mode outer_mode_;
   };
 
  private:
   friend at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at::Tensor& query,
                            const at::Tensor& key, const at::Tensor& value);
 
-  std::vector<std::vector<at::Tensor>> calls_;
+  std::vector<std::vector<at::Tensor>> outputs_;
   size_t next_ = 0;
 };
 

@@ -18,9 +18,9 @@ namespace {
 constexpr double kDiceSmoothing = 1e-5;  // MONAI's smooth_nr and smooth_dr
 
 /// Bilinear resizing of one mask, of which only the first rows and columns are made.
-class MaskResizing {
+class MaskResizer {
  public:
-  MaskResizing(at::IntArrayRef from, at::IntArrayRef to)
+  MaskResizer(at::IntArrayRef from, at::IntArrayRef to)
       : height_(from[1]), width_(from[2]), rows_scale_(scale(to[1], height_)), columns_scale_(scale(to[2], width_)) {}
 
   /// [height, width] → `size`
@@ -55,8 +55,8 @@ struct MaskLossTerms {
 
 /// Adds the sums of a mask, `logits` and `targets` fp32 [rows, columns], and returns the gradient of the loss with
 /// respect to the logits; undefined unless it is wanted.
-at::Tensor add_mask(const at::Tensor& logits, const at::Tensor& targets, const MaskLossTerms& terms,
-                    bool gradient_wanted) {
+at::Tensor add_mask_loss(const at::Tensor& logits, const at::Tensor& targets, const MaskLossTerms& terms,
+                         bool needs_gradient) {
   const at::Tensor entropy =
       at::binary_cross_entropy_with_logits(logits, targets, /*weight=*/{}, /*pos_weight=*/{}, at::Reduction::Sum);
   at::Tensor probabilities = logits.sigmoid();
@@ -65,7 +65,7 @@ at::Tensor add_mask(const at::Tensor& logits, const at::Tensor& targets, const M
   const at::Tensor ratio = overlap / total;
   terms.sums.select(0, 0).add_(entropy, 1.0 / terms.pixels);
   terms.sums.select(0, 1).add_(1.0 - ratio, 1.0 / terms.masks);
-  if (!gradient_wanted) return {};
+  if (!needs_gradient) return {};
 
   // With respect to p the Dice has the gradient (ratio − 2 g) / total, and p has p (1 − p) with respect to the logits.
   at::Tensor gradient = (ratio - targets * 2).mul_(terms.dice_weight / terms.masks / total);
@@ -76,15 +76,15 @@ at::Tensor add_mask(const at::Tensor& logits, const at::Tensor& targets, const M
 struct MaskLossFunction : torch::autograd::Function<MaskLossFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
                             const MaskLossTerms* terms) {
-    const bool gradient_wanted = logits.requires_grad();
-    const at::Tensor gradients = gradient_wanted ? at::empty_like(logits, at::MemoryFormat::Contiguous) : at::Tensor();
-    const MaskResizing resize(logits.sizes(), terms->targets.sizes());
+    const bool needs_gradient = logits.requires_grad();
+    const at::Tensor gradients = needs_gradient ? at::empty_like(logits, at::MemoryFormat::Contiguous) : at::Tensor();
+    const MaskResizer resize(logits.sizes(), terms->targets.sizes());
     for (int64_t i = 0; i < logits.size(0); ++i) {
       const auto& size = terms->sizes[static_cast<size_t>(i)];
       const at::Tensor targets = terms->targets[i].narrow(0, 0, size[0]).narrow(1, 0, size[1]).to(at::kFloat);
       const at::Tensor gradient =
-          add_mask(resize(logits[i].contiguous(), size), targets.contiguous(), *terms, gradient_wanted);
-      if (gradient_wanted) gradients[i].copy_(resize.backward(gradient, size));
+          add_mask_loss(resize(logits[i].contiguous(), size), targets.contiguous(), *terms, needs_gradient);
+      if (needs_gradient) gradients[i].copy_(resize.backward(gradient, size));
     }
     context->saved_data["gradients"] = gradients;
     return terms->sums[0] * terms->bce_weight + terms->sums[1] * terms->dice_weight;

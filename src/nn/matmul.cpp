@@ -10,19 +10,19 @@ namespace vlmtrain::nn {
 namespace {
 
 /// Below this oneDNN's fixed cost of a call, or that of a weight's copy in fp32, outweighs its speed.
-constexpr int64_t kFewestRows = 16;
+constexpr int64_t kMinOneDnnRows = 16;
 
 }  // namespace
 
 at::Tensor matmul_transposed(const at::Tensor& a, const at::Tensor& b) {
   const at::NoGradGuard no_gradients;
-  if (a.is_cuda() || a.size(0) < kFewestRows) return at::mm(a, b.t());
-  switch (product_way(a, b)) {
-    case ProductWay::kOneDnn:
-      return onednn_product(a, b);
-    case ProductWay::kInFp32:
+  if (a.is_cuda() || a.size(0) < kMinOneDnnRows) return at::mm(a, b.t());
+  switch (select_matmul_backend(a, b)) {
+    case MatmulBackend::kOneDnn:
+      return onednn_matmul(a, b);
+    case MatmulBackend::kFp32:
       return matmul_transposed(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
-    case ProductWay::kAten:
+    case MatmulBackend::kAten:
       break;
   }
   return at::mm(a, b.t());

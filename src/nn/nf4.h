@@ -27,10 +27,10 @@ struct Nf4Tensors {
 /// Quantization::kNf4. state() are the parts of its tensors that hold something.
 class Nf4Weight : public QuantizedWeight {
  public:
-  Nf4Weight(at::IntArrayRef sizes, at::ScalarType dtype, Nf4Tensors held, Nf4Tables tables);
+  Nf4Weight(at::IntArrayRef sizes, at::ScalarType dtype, Nf4Tensors tensors, Nf4Tables tables);
 
-  /// As nn::dequantize_together.
-  static std::vector<at::Tensor> dequantize_together(const std::vector<const Nf4Weight*>& weights);
+  /// As nn::dequantize_group.
+  static std::vector<at::Tensor> dequantize_group(const std::vector<const Nf4Weight*>& weights);
 
   void quantize(const at::Tensor& weight) override;
   at::Tensor dequantize() const override;
@@ -38,13 +38,13 @@ class Nf4Weight : public QuantizedWeight {
   std::vector<at::Tensor> tensors() const override;
 
  private:
-  class Together;
+  class AdjacentWeights;
 
   int64_t elements() const { return c10::multiply_integers(sizes()); }
-  int64_t super_blocks() const { return held_.nested_absmax.numel(); }
+  int64_t super_blocks() const { return tensors_.nested_absmax.numel(); }
 
   at::ScalarType dtype_;
-  Nf4Tensors held_;
+  Nf4Tensors tensors_;
   Nf4Tables tables_;
 };
 

@@ -19,44 +19,47 @@ namespace {
 
 /// inputs: x, weight, and of a LayerNorm a bias. Our own kernel where there is one, ATen's operations else; of the
 /// weights' gradients theirs anyway.
-class NormPrologue : public Prologue {
+class NormPrologue : public FusedPrologue {
  public:
-  Made make(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const final { return make_onto(inputs, {}); }
+  Output forward(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const final {
+    return forward_add_residual(inputs, {});
+  }
 
-  Made make_onto(const std::vector<at::Tensor>& inputs, const at::Tensor& residual) const final {
+  Output forward_add_residual(const std::vector<at::Tensor>& inputs, const at::Tensor& residual) const final {
     const at::NoGradGuard no_gradients;
-    const kernels::Norm norm = norm_of(inputs);
-    if (kernels::can_norm(inputs[0], norm)) {
+    const kernels::Norm norm = make_kernel_norm(inputs);
+    if (kernels::can_run_norm(inputs[0], norm)) {
       auto [value, statistics] = kernels::norm(inputs[0], norm, residual);
-      if (!norm.is_centered) return {.value = value, .statistics = {statistics.reciprocal}};
-      return {.value = value, .statistics = {statistics.mean, statistics.reciprocal}};
+      if (!norm.is_centered) return {.value = value, .statistics = {statistics.rstd}};
+      return {.value = value, .statistics = {statistics.mean, statistics.rstd}};
     }
-    Made made = make_by_aten(inputs);
-    if (residual.defined()) made.value.add_(residual);
-    return made;
+    Output output = forward_aten(inputs);
+    if (residual.defined()) output.value.add_(residual);
+    return output;
   }
 
-  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,
-                                   const std::vector<bool>& wanted) const final {
-    return backward_beside(inputs, made, gradient, wanted, {});
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
+                                   const at::Tensor& gradient, const std::vector<bool>& needs_grad) const final {
+    return backward_with_stream(inputs, output, gradient, needs_grad, {});
   }
 
-  std::vector<at::Tensor> backward_beside(const std::vector<at::Tensor>& inputs, const Made& made,
-                                          const at::Tensor& gradient, const std::vector<bool>& wanted,
-                                          const at::Tensor& passing) const final {
-    const kernels::Norm norm = norm_of(inputs);
-    if (!kernels::can_norm(inputs[0], norm)) {
-      auto gradients = backward_by_aten(inputs, made, gradient, wanted);
-      if (passing.defined()) gradients[0].add_(passing);
+  std::vector<at::Tensor> backward_with_stream(const std::vector<at::Tensor>& inputs, const Output& output,
+                                               const at::Tensor& gradient, const std::vector<bool>& needs_grad,
+                                               const at::Tensor& stream_gradient) const final {
+    const kernels::Norm norm = make_kernel_norm(inputs);
+    if (!kernels::can_run_norm(inputs[0], norm)) {
+      auto gradients = backward_aten(inputs, output, gradient, needs_grad);
+      if (stream_gradient.defined()) gradients[0].add_(stream_gradient);
       return gradients;
     }
     std::vector<at::Tensor> gradients(inputs.size());
-    std::vector<bool> of_weights = wanted;
-    of_weights[0] = false;
-    if (std::ranges::any_of(of_weights, std::identity())) {
-      gradients = backward_by_aten(inputs, made, gradient, of_weights);
+    std::vector<bool> needs_weight_grad = needs_grad;
+    needs_weight_grad[0] = false;
+    if (std::ranges::any_of(needs_weight_grad, std::identity())) {
+      gradients = backward_aten(inputs, output, gradient, needs_weight_grad);
     }
-    if (wanted[0]) gradients[0] = kernels::norm_backward(gradient, inputs[0], statistics_of(made), norm, passing);
+    if (needs_grad[0])
+      gradients[0] = kernels::norm_backward(gradient, inputs[0], get_statistics(output), norm, stream_gradient);
     return gradients;
   }
 
@@ -66,12 +69,12 @@ class NormPrologue : public Prologue {
   double eps() const { return eps_; }
 
  private:
-  virtual Made make_by_aten(const std::vector<at::Tensor>& inputs) const = 0;
-  virtual std::vector<at::Tensor> backward_by_aten(const std::vector<at::Tensor>& inputs, const Made& made,
-                                                   const at::Tensor& gradient,
-                                                   const std::vector<bool>& wanted) const = 0;
+  virtual Output forward_aten(const std::vector<at::Tensor>& inputs) const = 0;
+  virtual std::vector<at::Tensor> backward_aten(const std::vector<at::Tensor>& inputs, const Output& output,
+                                                const at::Tensor& gradient,
+                                                const std::vector<bool>& needs_grad) const = 0;
 
-  kernels::Norm norm_of(const std::vector<at::Tensor>& inputs) const {
+  kernels::Norm make_kernel_norm(const std::vector<at::Tensor>& inputs) const {
     return {.weight = inputs[1],
             .bias = inputs.size() > 2 ? inputs[2] : at::Tensor(),
             .gain = gain_ == NormGain::kWeight ? kernels::Gain::kWeight : kernels::Gain::kOnePlusWeight,
@@ -79,8 +82,8 @@ class NormPrologue : public Prologue {
             .eps = eps_};
   }
 
-  kernels::NormStatistics statistics_of(const Made& made) const {
-    return {.mean = is_centered_ ? made.statistics.front() : at::Tensor(), .reciprocal = made.statistics.back()};
+  kernels::NormStatistics get_statistics(const Output& output) const {
+    return {.mean = is_centered_ ? output.statistics.front() : at::Tensor(), .rstd = output.statistics.back()};
   }
 
   bool is_centered_;
@@ -93,17 +96,17 @@ class LayerNormPrologue final : public NormPrologue {
   explicit LayerNormPrologue(double eps) : NormPrologue(/*is_centered=*/true, NormGain::kWeight, eps) {}
 
  private:
-  Made make_by_aten(const std::vector<at::Tensor>& inputs) const override {
-    auto [value, mean, reciprocal_deviation] =
-        at::native_layer_norm(inputs[0], {inputs[0].size(-1)}, inputs[1], inputs[2], eps());
-    return {.value = value, .statistics = {mean, reciprocal_deviation}};
+  Output forward_aten(const std::vector<at::Tensor>& inputs) const override {
+    auto [value, mean, rstd] = at::native_layer_norm(inputs[0], {inputs[0].size(-1)}, inputs[1], inputs[2], eps());
+    return {.value = value, .statistics = {mean, rstd}};
   }
 
-  std::vector<at::Tensor> backward_by_aten(const std::vector<at::Tensor>& inputs, const Made& made,
-                                           const at::Tensor& gradient, const std::vector<bool>& wanted) const override {
-    auto [x, weight, bias] =
-        at::native_layer_norm_backward(gradient, inputs[0], {inputs[0].size(-1)}, made.statistics[0],
-                                       made.statistics[1], inputs[1], inputs[2], {wanted[0], wanted[1], wanted[2]});
+  std::vector<at::Tensor> backward_aten(const std::vector<at::Tensor>& inputs, const Output& output,
+                                        const at::Tensor& gradient,
+                                        const std::vector<bool>& needs_grad) const override {
+    auto [x, weight, bias] = at::native_layer_norm_backward(gradient, inputs[0], {inputs[0].size(-1)},
+                                                            output.statistics[0], output.statistics[1], inputs[1],
+                                                            inputs[2], {needs_grad[0], needs_grad[1], needs_grad[2]});
     return {x, weight, bias};
   }
 };
@@ -113,16 +116,17 @@ class RmsNormPrologue final : public NormPrologue {
   explicit RmsNormPrologue(double eps) : NormPrologue(/*is_centered=*/false, NormGain::kWeight, eps) {}
 
  private:
-  Made make_by_aten(const std::vector<at::Tensor>& inputs) const override {
-    const RmsNormed normed = rms_norm(inputs[0], inputs[1], eps());
-    return {.value = normed.value, .statistics = {normed.reciprocal}};
+  Output forward_aten(const std::vector<at::Tensor>& inputs) const override {
+    const RmsNormResult normed = rms_norm(inputs[0], inputs[1], eps());
+    return {.value = normed.value, .statistics = {normed.rstd}};
   }
 
-  std::vector<at::Tensor> backward_by_aten(const std::vector<at::Tensor>& inputs, const Made& made,
-                                           const at::Tensor& gradient, const std::vector<bool>& wanted) const override {
-    const RmsNormGradients of =
-        rms_norm_backward(gradient, inputs[0], made.statistics[0], inputs[1], wanted[0], wanted[1]);
-    return {of.x, of.weight};
+  std::vector<at::Tensor> backward_aten(const std::vector<at::Tensor>& inputs, const Output& output,
+                                        const at::Tensor& gradient,
+                                        const std::vector<bool>& needs_grad) const override {
+    const RmsNormGradients gradients =
+        rms_norm_backward(gradient, inputs[0], output.statistics[0], inputs[1], needs_grad[0], needs_grad[1]);
+    return {gradients.x, gradients.weight};
   }
 };
 
@@ -132,23 +136,24 @@ class OnePlusRmsNormPrologue final : public NormPrologue {
   explicit OnePlusRmsNormPrologue(double eps) : NormPrologue(/*is_centered=*/false, NormGain::kOnePlusWeight, eps) {}
 
  private:
-  Made make_by_aten(const std::vector<at::Tensor>& inputs) const override {
-    RmsNormed normed = rms_norm(inputs[0], {}, eps());
+  Output forward_aten(const std::vector<at::Tensor>& inputs) const override {
+    RmsNormResult normed = rms_norm(inputs[0], {}, eps());
     multiply_by_gain(normed.value, inputs[1], NormGain::kOnePlusWeight);
-    return {.value = normed.value, .statistics = {normed.reciprocal}};
+    return {.value = normed.value, .statistics = {normed.rstd}};
   }
 
-  std::vector<at::Tensor> backward_by_aten(const std::vector<at::Tensor>& inputs, const Made& made,
-                                           const at::Tensor& gradient, const std::vector<bool>& wanted) const override {
-    at::Tensor of_x, of_weight;
-    if (wanted[1]) {
-      of_weight = rms_norm_backward(gradient, inputs[0], made.statistics[0], inputs[1], false, true).weight;
+  std::vector<at::Tensor> backward_aten(const std::vector<at::Tensor>& inputs, const Output& output,
+                                        const at::Tensor& gradient,
+                                        const std::vector<bool>& needs_grad) const override {
+    at::Tensor dx, dweight;
+    if (needs_grad[1]) {
+      dweight = rms_norm_backward(gradient, inputs[0], output.statistics[0], inputs[1], false, true).weight;
     }
-    if (wanted[0]) {
-      const at::Tensor of_normed = at::addcmul(gradient, gradient, inputs[1]);
-      of_x = rms_norm_backward(of_normed, inputs[0], made.statistics[0], {}, true, false).x;
+    if (needs_grad[0]) {
+      const at::Tensor dnormed = at::addcmul(gradient, gradient, inputs[1]);
+      dx = rms_norm_backward(dnormed, inputs[0], output.statistics[0], {}, true, false).x;
     }
-    return {std::move(of_x), std::move(of_weight)};
+    return {std::move(dx), std::move(dweight)};
   }
 };
 
@@ -159,14 +164,14 @@ LayerNorm::LayerNorm(const ParameterScope& scope, int64_t features, double eps)
       bias_(scope.parameter("bias", {features}, InitialValues::zeros())),
       eps_(eps) {}
 
-Operand LayerNorm::before_linears(const at::Tensor& x) const {
+LinearInput LayerNorm::make_linear_input(const at::Tensor& x) const {
   return {std::make_shared<LayerNormPrologue>(eps_), {x, weight_, bias_}};
 }
 
 RmsNorm::RmsNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
     : weight_(scope.parameter("weight", {features}, unit_gain(gain))), eps_(eps), gain_(gain) {}
 
-Operand RmsNorm::before_linears(const at::Tensor& x) const {
+LinearInput RmsNorm::make_linear_input(const at::Tensor& x) const {
   if (gain_ == NormGain::kOnePlusWeight) return {std::make_shared<OnePlusRmsNormPrologue>(eps_), {x, weight_}};
   return {std::make_shared<RmsNormPrologue>(eps_), {x, weight_}};
 }

@@ -16,11 +16,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using HeldPrologue = Held<std::shared_ptr<const Prologue>>;
+using PrologueCapsule = ValueCapsule<std::shared_ptr<const FusedPrologue>>;
 
 /// The value, onto a residual where one is the last of `tensors`.
-struct MakeValue : torch::autograd::Function<MakeValue> {
-  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<HeldPrologue>& prologue,
+struct PrologueFunction : torch::autograd::Function<PrologueFunction> {
+  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<PrologueCapsule>& prologue,
                             at::TensorList tensors, bool has_residual) {
     variable_list inputs = tensors.vec();
     at::Tensor residual;
@@ -28,26 +28,27 @@ struct MakeValue : torch::autograd::Function<MakeValue> {
       residual = std::move(inputs.back());
       inputs.pop_back();
     }
-    Prologue::Made made = has_residual ? prologue->value->make_onto(inputs, residual)
-                                       : prologue->value->make(inputs, /*for_backward=*/false);
+    FusedPrologue::Output output = has_residual ? prologue->value->forward_add_residual(inputs, residual)
+                                                : prologue->value->forward(inputs, /*for_backward=*/false);
     context->saved_data["prologue"] = c10::IValue::make_capsule(prologue);
     context->saved_data["inputs"] = std::ssize(inputs);
     context->saved_data["has_residual"] = has_residual;
-    inputs.insert(inputs.end(), made.statistics.begin(), made.statistics.end());
+    inputs.insert(inputs.end(), output.statistics.begin(), output.statistics.end());
     context->save_for_backward(std::move(inputs));
-    return made.value;
+    return output.value;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto prologue = c10::static_intrusive_pointer_cast<HeldPrologue>(context->saved_data["prologue"].toCapsule());
+    const auto prologue =
+        c10::static_intrusive_pointer_cast<PrologueCapsule>(context->saved_data["prologue"].toCapsule());
     variable_list inputs = context->get_saved_variables();
     const auto count = context->saved_data["inputs"].toInt();
-    const Prologue::Made made{.statistics = {inputs.begin() + count, inputs.end()}};
+    const FusedPrologue::Output output{.statistics = {inputs.begin() + count, inputs.end()}};
     inputs.resize(static_cast<size_t>(count));
-    std::vector<bool> wanted;
-    for (size_t i = 0; i < inputs.size(); ++i) wanted.push_back(context->needs_input_grad(i));
+    std::vector<bool> needs_grad;
+    for (size_t i = 0; i < inputs.size(); ++i) needs_grad.push_back(context->needs_input_grad(i));
     variable_list result{at::Tensor()};  // of the prologue
-    for (auto& gradient : prologue->value->backward(inputs, made, gradients[0].contiguous(), wanted)) {
+    for (auto& gradient : prologue->value->backward(inputs, output, gradients[0].contiguous(), needs_grad)) {
       result.push_back(std::move(gradient));
     }
     if (context->saved_data["has_residual"].toBool()) result.push_back(gradients[0]);
@@ -58,33 +59,35 @@ struct MakeValue : torch::autograd::Function<MakeValue> {
 
 }  // namespace
 
-Prologue::Made Prologue::make_onto(const std::vector<at::Tensor>& inputs, const at::Tensor& residual) const {
+FusedPrologue::Output FusedPrologue::forward_add_residual(const std::vector<at::Tensor>& inputs,
+                                                          const at::Tensor& residual) const {
   const at::NoGradGuard no_gradients;
-  Made made = make(inputs, /*for_backward=*/false);
-  made.value.add_(residual);
-  return made;
+  Output output = forward(inputs, /*for_backward=*/false);
+  output.value.add_(residual);
+  return output;
 }
 
-std::vector<at::Tensor> Prologue::backward_beside(const std::vector<at::Tensor>& inputs, const Made& made,
-                                                  const at::Tensor& gradient, const std::vector<bool>& wanted,
-                                                  const at::Tensor& passing) const {
-  auto gradients = backward(inputs, made, gradient, wanted);
-  gradients.front().add_(passing);
+std::vector<at::Tensor> FusedPrologue::backward_with_stream(const std::vector<at::Tensor>& inputs, const Output& output,
+                                                            const at::Tensor& gradient,
+                                                            const std::vector<bool>& needs_grad,
+                                                            const at::Tensor& stream_gradient) const {
+  auto gradients = backward(inputs, output, gradient, needs_grad);
+  gradients.front().add_(stream_gradient);
   return gradients;
 }
 
-at::Tensor Operand::value() const {
+at::Tensor LinearInput::value() const {
   if (!prologue_) return inputs_.front();
-  return MakeValue::apply(c10::make_intrusive<HeldPrologue>(prologue_), at::TensorList(inputs_),
-                          /*has_residual=*/false);
+  return PrologueFunction::apply(c10::make_intrusive<PrologueCapsule>(prologue_), at::TensorList(inputs_),
+                                 /*has_residual=*/false);
 }
 
-at::Tensor Operand::added_to(const at::Tensor& residual) const {
+at::Tensor LinearInput::add_residual(const at::Tensor& residual) const {
   if (!prologue_) return inputs_.front() + residual;
   variable_list tensors = inputs_;
   tensors.push_back(residual);
-  return MakeValue::apply(c10::make_intrusive<HeldPrologue>(prologue_), at::TensorList(tensors),
-                          /*has_residual=*/true);
+  return PrologueFunction::apply(c10::make_intrusive<PrologueCapsule>(prologue_), at::TensorList(tensors),
+                                 /*has_residual=*/true);
 }
 
 }  // namespace vlmtrain::nn

@@ -10,18 +10,18 @@
 
 namespace vlmtrain::nn {
 
-InitialValues InitialValues::for_fan_in(int64_t fan_in, double gain) {
+InitialValues InitialValues::kaiming(int64_t fan_in, double gain) {
   return {0, gain / std::sqrt(static_cast<double>(fan_in))};
 }
 
 at::Tensor Parameter::values() const {
-  VLMTRAIN_CHECK(!sharded || sharded->is_lent(), "the values of {}, of which other processes have parts", name);
+  VLMTRAIN_CHECK(!sharded || sharded->is_unsharded(), "the values of {}, of which other processes have parts", name);
   return quantized ? quantized->dequantize() : tensor.detach();
 }
 
 void Parameter::set_values(const at::Tensor& values) const {
   if (sharded) {
-    sharded->set_values(number_in_block, values);
+    sharded->set_values(index_in_block, values);
   } else if (quantized) {
     quantized->quantize(values);
   } else {
@@ -39,11 +39,11 @@ ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move
 }
 
 at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
-                               bool is_adapter, const at::Tensor& place) {
+                               bool is_adapter, const at::Tensor& storage) {
   const bool is_trainable = nn::is_trainable(component);
-  const bool is_saved = is_trainable && !is_adapter && settings_.lora && settings_.lora->saves(name);
+  const bool is_saved = is_trainable && !is_adapter && settings_.lora && settings_.lora->is_module_to_save(name);
   const bool is_trained = is_trainable && (is_adapter || is_saved || !settings_.lora);
-  at::Tensor tensor = place.defined() ? place : at::empty(sizes, settings_.options);
+  at::Tensor tensor = storage.defined() ? storage : at::empty(sizes, settings_.options);
   tensor.set_requires_grad(is_trained);
   parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_saved});
   return tensor;
@@ -57,59 +57,60 @@ at::Tensor ParameterStore::add_embedding(std::string name, Component component, 
 }
 
 bool ParameterStore::quantizes(const std::string& name) const {
-  return quantizer_ && !settings_.lora->saves(name);
+  return quantizer_ && !settings_.lora->is_module_to_save(name);
 }
 
 LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
-                                               InitialValues initial, const WeightPlace& place) {
+                                               InitialValues initial, const WeightStorage& storage) {
   if (!quantizes(name)) {
-    return LinearWeight(add(std::move(name), component, sizes, initial, /*is_adapter=*/false, place.tensor));
+    return LinearWeight(add(std::move(name), component, sizes, initial, /*is_adapter=*/false, storage.tensor));
   }
-  auto weight = place.quantized ? place.quantized : quantizer_->make(sizes);
+  auto weight = storage.quantized ? storage.quantized : quantizer_->make(sizes);
   parameters_.push_back({std::move(name), component, weight->state().front().second, initial, /*is_adapter=*/false,
                          /*in_modules_to_save=*/false, weight});
   return LinearWeight(std::move(weight));
 }
 
 const LoraSettings* ParameterStore::add_linear(const std::string& path, Component component) {
-  LinearPlace linear{path, component, /*has_adapter=*/false};
-  linear.has_adapter = std::ranges::any_of(targets_, [&](const LoraTarget& target) { return takes(target, linear); });
+  LinearInfo linear{path, component, /*has_adapter=*/false};
+  linear.has_adapter =
+      std::ranges::any_of(targets_, [&](const LoraTarget& target) { return matches_target(target, linear); });
   linears_.push_back(linear);
   return linear.has_adapter ? &*settings_.lora : nullptr;
 }
 
-bool ParameterStore::takes(const LoraTarget& target, const LinearPlace& linear) const {
-  const auto& left_out = settings_.lora->left_out;
+bool ParameterStore::matches_target(const LoraTarget& target, const LinearInfo& linear) const {
+  const auto& excluded = settings_.lora->excluded_components;
   // PEFT adapts modules that never run as well; an adapter of its keeps them.
   const bool may_adapt = linear.component != Component::kUnused || !settings_.lora->adapter.empty();
-  return may_adapt && std::ranges::find(left_out, linear.component) == left_out.end() &&
-         !settings_.lora->saves(linear.path) && target.matches(linear.path);
+  return may_adapt && std::ranges::find(excluded, linear.component) == excluded.end() &&
+         !settings_.lora->is_module_to_save(linear.path) && target.matches(linear.path);
 }
 
-std::vector<std::string> ParameterStore::targets_without_linear() const {
-  std::vector<std::string> found;
+std::vector<std::string> ParameterStore::find_unmatched_targets() const {
+  std::vector<std::string> unmatched;
   for (const auto& target : targets_) {
-    const auto is_taken = [&](const LinearPlace& linear) { return takes(target, linear); };
-    if (std::ranges::none_of(linears_, is_taken)) found.push_back(target.text());
+    const auto is_match = [&](const LinearInfo& linear) { return matches_target(target, linear); };
+    if (std::ranges::none_of(linears_, is_match)) unmatched.push_back(target.text());
   }
-  return found;
+  return unmatched;
 }
 
-std::vector<std::string> ParameterStore::saved_modules_without_parameter() const {
-  std::vector<std::string> found;
-  if (!settings_.lora) return found;
+std::vector<std::string> ParameterStore::find_unmatched_modules_to_save() const {
+  std::vector<std::string> unmatched;
+  if (!settings_.lora) return unmatched;
   for (const auto& module : settings_.lora->modules_to_save) {
-    const auto is_in = [&](const Parameter& parameter) {
-      return parameter.in_modules_to_save && lies_within(parameter.name, module);
+    const auto is_in_module = [&](const Parameter& parameter) {
+      return parameter.in_modules_to_save && is_under_module(parameter.name, module);
     };
-    if (std::ranges::none_of(parameters_, is_in)) found.push_back(module);
+    if (std::ranges::none_of(parameters_, is_in_module)) unmatched.push_back(module);
   }
-  return found;
+  return unmatched;
 }
 
 std::vector<at::Tensor> ParameterStore::close_block(size_t first) {
   blocks_.push_back({.first = first, .end = parameters_.size()});
-  if (!settings_.shard.is_all()) shard_block(blocks_.back());
+  if (!settings_.shard.covers_all()) shard_block(blocks_.back());
   std::vector<at::Tensor> tensors;
   for (size_t i = first; i < parameters_.size(); ++i) {
     parameters_[i].is_in_block = true;
@@ -118,7 +119,7 @@ std::vector<at::Tensor> ParameterStore::close_block(size_t first) {
   return tensors;
 }
 
-void ParameterStore::shard_block(BlockPlace& block) {
+void ParameterStore::shard_block(BlockRange& block) {
   std::vector<ShardedBlock::Weight> weights;
   std::vector<size_t> members;
   for (size_t i = block.first; i < block.end; ++i) {
@@ -130,26 +131,26 @@ void ParameterStore::shard_block(BlockPlace& block) {
   }
   if (weights.empty()) return;
   block.sharded = std::make_shared<ShardedBlock>(weights, settings_.options, settings_.shard);
-  for (size_t number = 0; number < members.size(); ++number) {
-    Parameter& parameter = parameters_[members[number]];
+  for (size_t index = 0; index < members.size(); ++index) {
+    Parameter& parameter = parameters_[members[index]];
     parameter.sharded = block.sharded;
-    parameter.number_in_block = number;
+    parameter.index_in_block = index;
     if (parameter.quantized) parameter.tensor = parameter.quantized->state().front().second;
   }
 }
 
-at::Tensor ParameterStore::values_of(const Parameter& parameter) const {
-  if (!parameter.sharded || parameter.sharded->is_lent()) return parameter.values();
-  VLMTRAIN_CHECK(block_weights_ != nullptr, "nothing brings {} together", parameter.name);
-  const auto block = std::ranges::find(blocks_, parameter.sharded, &BlockPlace::sharded);
-  block_weights_->bring(block->first);
+at::Tensor ParameterStore::full_values(const Parameter& parameter) const {
+  if (!parameter.sharded || parameter.sharded->is_unsharded()) return parameter.values();
+  VLMTRAIN_CHECK(block_unsharder_ != nullptr, "nothing brings {} together", parameter.name);
+  const auto block = std::ranges::find(blocks_, parameter.sharded, &BlockRange::sharded);
+  block_unsharder_->unshard_block(block->first);
   return parameter.values();
 }
 
-void ParameterStore::use_outside_of_blocks() const {
-  if (!before_use_) return;
+void ParameterStore::prepare_non_block_parameters() const {
+  if (!forward_pre_hook_) return;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].is_in_block) before_use_(i, i + 1);
+    if (!parameters_[i].is_in_block) forward_pre_hook_(i, i + 1);
   }
 }
 
@@ -164,8 +165,8 @@ ParameterScope ParameterScope::operator/(std::string_view name) const {
 }
 
 at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
-                                     const at::Tensor& place) const {
-  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/false, place);
+                                     const at::Tensor& storage) const {
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/false, storage);
 }
 
 at::Tensor ParameterScope::embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
@@ -173,8 +174,8 @@ at::Tensor ParameterScope::embedding(std::string_view name, at::IntArrayRef size
 }
 
 LinearWeight ParameterScope::linear_weight(at::IntArrayRef sizes, InitialValues initial,
-                                           const WeightPlace& place) const {
-  return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial, place);
+                                           const WeightStorage& storage) const {
+  return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial, storage);
 }
 
 bool ParameterScope::quantizes_linear_weight() const {
@@ -182,8 +183,8 @@ bool ParameterScope::quantizes_linear_weight() const {
 }
 
 at::Tensor ParameterScope::adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
-                                             const at::Tensor& place) const {
-  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/true, place);
+                                             const at::Tensor& storage) const {
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/true, storage);
 }
 
 }  // namespace vlmtrain::nn

@@ -11,7 +11,7 @@ namespace vlmtrain::nn {
 
 namespace {
 
-std::string message_of(int code) {
+std::string get_pcre_message(int code) {
   PCRE2_UCHAR buffer[256];
   pcre2_get_error_message(code, buffer, sizeof(buffer));
   return reinterpret_cast<const char*>(buffer);
@@ -35,8 +35,8 @@ struct PathPattern::Compiled {
 };
 
 PathPattern::PathPattern(const std::string& key, const std::string& expression) {
-  constexpr uint32_t kMostSteps = 100'000;
-  constexpr uint32_t kMostHeapKib = 64 * 1024;
+  constexpr uint32_t kMaxMatchSteps = 100'000;
+  constexpr uint32_t kMaxHeapKib = 64 * 1024;
   auto compiled = std::make_shared<Compiled>();
   compiled->key = key;
   compiled->expression = expression;
@@ -46,13 +46,13 @@ PathPattern::PathPattern(const std::string& key, const std::string& expression) 
                                  PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &offset, nullptr);
   if (compiled->code == nullptr) {
     throw usage_error("{}: {} is no regular expression ({} at character {}); correct it, or give names of Linears", key,
-                      expression, message_of(code), offset);
+                      expression, get_pcre_message(code), offset);
   }
   compiled->limits = pcre2_match_context_create(nullptr);
   VLMTRAIN_CHECK(compiled->limits != nullptr, "no memory for a match");
-  pcre2_set_match_limit(compiled->limits, kMostSteps);
-  pcre2_set_depth_limit(compiled->limits, kMostSteps);
-  pcre2_set_heap_limit(compiled->limits, kMostHeapKib);
+  pcre2_set_match_limit(compiled->limits, kMaxMatchSteps);
+  pcre2_set_depth_limit(compiled->limits, kMaxMatchSteps);
+  pcre2_set_heap_limit(compiled->limits, kMaxHeapKib);
   compiled_ = std::move(compiled);
 }
 
@@ -65,7 +65,7 @@ bool PathPattern::matches(const std::string& path) const {
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
     throw usage_error("{}: {} takes too long on {} ({}); simplify it, or give names of Linears", compiled_->key,
-                      compiled_->expression, path, message_of(result));
+                      compiled_->expression, path, get_pcre_message(result));
   }
   return true;
 }

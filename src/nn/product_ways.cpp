@@ -25,63 +25,64 @@ using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const s
                                    std::string_view, Scalars, std::optional<std::string_view>);
 
 /// Which factors are transposed views.
-struct Form {
+struct TransposedOperands {
   bool first = false;
   bool second = false;
 };
 
 /// Rows, columns and depth of what is raced: ATen's own loops of 16 bits reach one GFLOP/s.
-constexpr int64_t kSide = 128;
-constexpr int kRounds = 8;
+constexpr int64_t kTuneSize = 128;
+constexpr int kTuneRounds = 8;
 /// Times as fast as LibTorch's product of 16 bits that fp32 has to be: a process finds what the one before it found.
-constexpr double kLead = 3;
+constexpr double kMinSpeedup = 3;
 /// What is so many times as slow as another, in each of so many rounds, is not raced again: in one alone the processor
 /// may have been at something else.
-constexpr double kHopeless = 8;
-constexpr int kFewestRounds = 4;
+constexpr double kGiveUpRatio = 8;
+constexpr int kMinTuneRounds = 4;
 
-at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
-  return onednn_product(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
+at::Tensor multiply_fp32(const at::Tensor& a, const at::Tensor& b) {
+  return onednn_matmul(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
 }
 
-at::Tensor factor(bool is_transposed, at::ScalarType dtype) {
-  const at::Tensor made = at::full({kSide, kSide}, 0.5, at::TensorOptions(at::kCPU).dtype(dtype));
-  return is_transposed ? made.t() : made;
+at::Tensor make_operand(bool is_transposed, at::ScalarType dtype) {
+  const at::Tensor operand = at::full({kTuneSize, kTuneSize}, 0.5, at::TensorOptions(at::kCPU).dtype(dtype));
+  return is_transposed ? operand.t() : operand;
 }
 
 template <typename Product>
-void take_time(const Product& product, double& shortest) {
+void record_shortest_time(const Product& run, double& shortest) {
   const auto start = std::chrono::steady_clock::now();
-  static_cast<void>(product());
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  shortest = std::min(shortest, taken.count());
+  static_cast<void>(run());
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  shortest = std::min(shortest, elapsed.count());
 }
 
 /// What comes between a process and its processor takes time from both in turn: the shortest of each counts. The first
 /// of each does not, in which oneDNN makes the kernel: a hundred times as long, which would look hopeless.
-ProductWay raced(Form form, at::ScalarType dtype) {
+MatmulBackend autotune(TransposedOperands transposed, at::ScalarType dtype) {
   const at::NoGradGuard no_gradients;
-  const memory::Unwatched unwatched;
-  const at::DisableRecordFunctionGuard unrecorded;
-  const at::Tensor a = factor(form.first, dtype), b = factor(form.second, dtype);
-  double as_they_are = std::numeric_limits<double>::infinity(), in_fp32 = as_they_are;
-  const auto product = [&] { return at::mm(a, b.t()); };
-  const auto product_of_fp32 = [&] { return product_in_fp32(a, b); };
-  static_cast<void>(product());
-  static_cast<void>(product_of_fp32());
-  for (int round = 0; round < kRounds; ++round) {
-    if (round < kFewestRounds || as_they_are < kHopeless * in_fp32) take_time(product, as_they_are);
-    take_time(product_of_fp32, in_fp32);
+  const memory::ScopedDisableTracking untracked;
+  const at::DisableRecordFunctionGuard no_record_functions;
+  const at::Tensor a = make_operand(transposed.first, dtype), b = make_operand(transposed.second, dtype);
+  double native_seconds = std::numeric_limits<double>::infinity(), fp32_seconds = native_seconds;
+  const auto native_product = [&] { return at::mm(a, b.t()); };
+  const auto fp32_product = [&] { return multiply_fp32(a, b); };
+  static_cast<void>(native_product());
+  static_cast<void>(fp32_product());
+  for (int round = 0; round < kTuneRounds; ++round) {
+    if (round < kMinTuneRounds || native_seconds < kGiveUpRatio * fp32_seconds)
+      record_shortest_time(native_product, native_seconds);
+    record_shortest_time(fp32_product, fp32_seconds);
   }
-  return in_fp32 * kLead < as_they_are ? ProductWay::kInFp32 : ProductWay::kAten;
+  return fp32_seconds * kMinSpeedup < native_seconds ? MatmulBackend::kFp32 : MatmulBackend::kAten;
 }
 
 /// Once in a process.
 template <at::ScalarType dtype>
-ProductWay known(Form form) {
-  static const std::array<ProductWay, 4> ways{raced({false, false}, dtype), raced({false, true}, dtype),
-                                              raced({true, false}, dtype), raced({true, true}, dtype)};
-  return ways[(form.first ? 2U : 0U) + (form.second ? 1U : 0U)];
+MatmulBackend get_tuned_backend(TransposedOperands transposed) {
+  static const std::array<MatmulBackend, 4> backends{autotune({false, false}, dtype), autotune({false, true}, dtype),
+                                                     autotune({true, false}, dtype), autotune({true, true}, dtype)};
+  return backends[(transposed.first ? 2U : 0U) + (transposed.second ? 1U : 0U)];
 }
 
 bool is_transposed(const at::Tensor& x) {
@@ -90,21 +91,21 @@ bool is_transposed(const at::Tensor& x) {
 
 }  // namespace
 
-ProductWay product_way(const at::Tensor& a, const at::Tensor& b) {
-  const Form form{is_transposed(a), is_transposed(b)};
+MatmulBackend select_matmul_backend(const at::Tensor& a, const at::Tensor& b) {
+  const TransposedOperands transposed{is_transposed(a), is_transposed(b)};
   switch (a.scalar_type()) {
     case at::kFloat:
-      return ProductWay::kOneDnn;
+      return MatmulBackend::kOneDnn;
     case at::kBFloat16:
-      return known<at::kBFloat16>(form);
+      return get_tuned_backend<at::kBFloat16>(transposed);
     case at::kHalf:
-      return known<at::kHalf>(form);
+      return get_tuned_backend<at::kHalf>(transposed);
     default:
-      return ProductWay::kAten;
+      return MatmulBackend::kAten;
   }
 }
 
-at::Tensor onednn_product(const at::Tensor& a, const at::Tensor& b) {
+at::Tensor onednn_matmul(const at::Tensor& a, const at::Tensor& b) {
   static const auto operation =
       c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<LinearPointwise>();
   return operation.call(a, b, /*bias=*/std::nullopt, /*attr=*/"none", Scalars(), /*algorithm=*/std::nullopt);

@@ -22,32 +22,32 @@ std::shared_ptr<QuantizedWeight> Quantizer::make(at::IntArrayRef sizes) const {
 
 std::vector<std::shared_ptr<QuantizedWeight>> Quantizer::make_group(const std::vector<int64_t>& out_features,
                                                                     int64_t in_features) const {
-  std::vector<std::shared_ptr<QuantizedWeight>> made;
+  std::vector<std::shared_ptr<QuantizedWeight>> weights;
   switch (quantization_) {
     case Quantization::kNf4:
       for (auto& weight : make_nf4_weights(out_features, in_features, options_, {nf4_pairs_, dynamic_map_})) {
-        made.push_back(std::move(weight));
+        weights.push_back(std::move(weight));
       }
-      return made;
+      return weights;
     case Quantization::kInt8:
       for (const int64_t out : out_features) {
-        made.push_back(std::make_shared<Int8Weight>(at::IntArrayRef{out, in_features}, options_));
+        weights.push_back(std::make_shared<Int8Weight>(at::IntArrayRef{out, in_features}, options_));
       }
-      return made;
+      return weights;
     case Quantization::kNone:
       break;
   }
   throw InternalError("a weight that is not quantised");
 }
 
-std::vector<at::Tensor> dequantize_together(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights) {
+std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights) {
   std::vector<const Nf4Weight*> all;
   for (const auto& weight : weights) {
     const auto* const nf4 = dynamic_cast<const Nf4Weight*>(weight.get());
     if (nf4 == nullptr) return {};
     all.push_back(nf4);
   }
-  return Nf4Weight::dequantize_together(all);
+  return Nf4Weight::dequantize_group(all);
 }
 
 }  // namespace vlmtrain::nn

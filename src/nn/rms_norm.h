@@ -6,14 +6,14 @@
 
 namespace vlmtrain::nn {
 
-struct RmsNormed {
-  at::Tensor value;       ///< of x's dtype and shape
-  at::Tensor reciprocal;  ///< 1 / sqrt(mean(x²) + eps) of each row, in fp32 or fp64
+struct RmsNormResult {
+  at::Tensor value;  ///< of x's dtype and shape
+  at::Tensor rstd;   ///< 1 / sqrt(mean(x²) + eps) of each row, in fp32 or fp64
 };
 
 /// x / sqrt(mean(x²) + eps) · weight over the last dimension of a contiguous x; without a weight where it is undefined.
 /// Records no gradients.
-RmsNormed rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 /// `value` times the gain that `weight` stands for, in its place.
 void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain);
@@ -26,7 +26,7 @@ struct RmsNormGradients {
 };
 
 /// Of rms_norm()'s value. `gradient` is contiguous.
-RmsNormGradients rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& reciprocal,
-                                   const at::Tensor& weight, bool x_wanted, bool weight_wanted);
+RmsNormGradients rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& rstd,
+                                   const at::Tensor& weight, bool needs_dx, bool needs_dweight);
 
 }  // namespace vlmtrain::nn

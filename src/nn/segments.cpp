@@ -41,9 +41,9 @@ bool Segments::is_uniform() const {
 }
 
 Segments Segments::to(at::Device device) const {
-  Segments moved = *this;
-  moved.offsets = memory::copy_to_device(offsets, device);
-  return moved;
+  Segments result = *this;
+  result.offsets = memory::copy_to_device(offsets, device);
+  return result;
 }
 
 }  // namespace vlmtrain::nn

@@ -18,17 +18,17 @@ using Kind = ShardedBlock::Kind;
 /// Bytes: sections and what is packed begin where the allocator would let them begin.
 constexpr int64_t kByteAlignment = 512;
 
-int64_t rounded_up(int64_t value, int64_t multiple) {
+int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
 /// In elements of a section.
-int64_t alignment_of(Kind kind) {
+int64_t get_alignment(Kind kind) {
   return kind == Kind::kTrained ? kShardAlignment : kByteAlignment;
 }
 
 /// An element of a tensor in elements of the section.
-int64_t width_of(Kind kind, const at::Tensor& tensor) {
+int64_t get_element_width(Kind kind, const at::Tensor& tensor) {
   return kind == Kind::kTrained ? 1 : static_cast<int64_t>(tensor.element_size());
 }
 
@@ -38,143 +38,145 @@ ShardedBlock::ShardedBlock(const std::vector<Weight>& weights, const at::TensorO
     : shard_(shard), device_(options.device()) {
   const at::NoGradGuard no_gradients;
   section(Kind::kTrained).dtype = options.dtype().toScalarType();
-  lay_out(weights);
-  move_tensors(options);
+  layout_sections(weights);
+  rebind_tensors(options);
 }
 
-void ShardedBlock::lay_out(const std::vector<Weight>& weights) {
+void ShardedBlock::layout_sections(const std::vector<Weight>& weights) {
   for (const auto& weight : weights) {
-    Member member{.kind = weight.kind, .held = {}, .quantized = weight.quantized};
+    Member member{.kind = weight.kind, .stored = {}, .quantized = weight.quantized};
     const auto tensors = weight.quantized ? weight.quantized->tensors() : std::vector{weight.tensor};
     for (const auto& tensor : tensors) {
-      const int64_t elements = tensor.numel() * width_of(weight.kind, tensor);
-      member.held.push_back({.tensor = tensor, .first = 0, .elements = elements});
+      const int64_t elements = tensor.numel() * get_element_width(weight.kind, tensor);
+      member.stored.push_back({.tensor = tensor, .first = 0, .elements = elements});
     }
     members_.push_back(std::move(member));
   }
-  place_tensors();
+  assign_offsets();
   int64_t bytes = 0;
   for (const Kind kind : {Kind::kTrained, Kind::kFrozen}) {
     Section& section = this->section(kind);
-    section.elements = rounded_up(section.elements, alignment_of(kind) * shard_.count);
-    section.first_byte = bytes;
-    bytes += rounded_up(section.elements * static_cast<int64_t>(c10::elementSize(section.dtype)), kByteAlignment);
+    section.elements = round_up(section.elements, get_alignment(kind) * shard_.count);
+    section.byte_offset = bytes;
+    bytes += round_up(section.elements * static_cast<int64_t>(c10::elementSize(section.dtype)), kByteAlignment);
   }
 }
 
-void ShardedBlock::place_tensors() {
-  const auto storage_of = [](const Held& held) { return held.tensor.storage().unsafeGetStorageImpl(); };
-  const auto begin_of = [](const Held& held) {
-    return held.tensor.storage_offset() * static_cast<int64_t>(held.tensor.element_size());
+void ShardedBlock::assign_offsets() {
+  const auto get_storage = [](const StoredTensor& stored) { return stored.tensor.storage().unsafeGetStorageImpl(); };
+  const auto get_begin_byte = [](const StoredTensor& stored) {
+    return stored.tensor.storage_offset() * static_cast<int64_t>(stored.tensor.element_size());
   };
   // What is frozen and fills an allocation together is a group's: it goes on lying end to end.
   struct Range {
     int64_t begin, end;
-    int64_t held = 0;
-    int64_t place = -1;
+    int64_t stored = 0;
+    int64_t offset = -1;
   };
   std::map<const c10::StorageImpl*, Range> ranges;
   for (const Member& member : members_) {
     if (member.kind != Kind::kFrozen) continue;
-    for (const Held& held : member.held) {
-      const int64_t begin = begin_of(held), end = begin + held.elements;
-      Range& range = ranges.try_emplace(storage_of(held), Range{begin, end}).first->second;
-      range = {
-          .begin = std::min(range.begin, begin), .end = std::max(range.end, end), .held = range.held + held.elements};
+    for (const StoredTensor& stored : member.stored) {
+      const int64_t begin = get_begin_byte(stored), end = begin + stored.elements;
+      Range& range = ranges.try_emplace(get_storage(stored), Range{begin, end}).first->second;
+      range = {.begin = std::min(range.begin, begin),
+               .end = std::max(range.end, end),
+               .stored = range.stored + stored.elements};
     }
   }
   for (Member& member : members_) {
     Section& section = this->section(member.kind);
-    const auto take = [&](int64_t elements) {
-      return std::exchange(section.elements, section.elements + rounded_up(elements, alignment_of(member.kind)));
+    const auto allocate = [&](int64_t elements) {
+      return std::exchange(section.elements, section.elements + round_up(elements, get_alignment(member.kind)));
     };
-    for (Held& held : member.held) {
-      const auto found = member.kind == Kind::kFrozen ? ranges.find(storage_of(held)) : ranges.end();
-      if (found == ranges.end() || found->second.held != found->second.end - found->second.begin) {
-        held.first = take(held.elements);
+    for (StoredTensor& stored : member.stored) {
+      const auto it = member.kind == Kind::kFrozen ? ranges.find(get_storage(stored)) : ranges.end();
+      if (it == ranges.end() || it->second.stored != it->second.end - it->second.begin) {
+        stored.first = allocate(stored.elements);
         continue;
       }
-      Range& range = found->second;
-      if (range.place < 0) range.place = take(range.held);
-      held.first = range.place + begin_of(held) - range.begin;
+      Range& range = it->second;
+      if (range.offset < 0) range.offset = allocate(range.stored);
+      stored.first = range.offset + get_begin_byte(stored) - range.begin;
     }
   }
 }
 
-void ShardedBlock::move_tensors(const at::TensorOptions& options) {
+void ShardedBlock::rebind_tensors(const at::TensorOptions& options) {
   for (Section& section : sections_) {
-    section.part = at::empty({section.elements / shard_.count}, options.dtype(section.dtype));
+    section.local_shard = at::empty({section.elements / shard_.count}, options.dtype(section.dtype));
     const auto bytes = static_cast<size_t>(section.elements) * c10::elementSize(section.dtype);
     section.storage = c10::Storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, device_),
                                    /*allocator=*/nullptr, /*resizable=*/false);
   }
   for (const Member& member : members_) {
     const Section& section = this->section(member.kind);
-    for (const Held& held : member.held) {
-      at::Tensor tensor = held.tensor;
+    for (const StoredTensor& stored : member.stored) {
+      at::Tensor tensor = stored.tensor;
       // Not set_(): on the meta device, where rehearsals of the host run, that resizes the storage.
-      const auto there =
+      const auto replacement =
           at::detail::make_tensor<c10::TensorImpl>(c10::Storage(section.storage), tensor.key_set(), tensor.dtype());
-      there.unsafeGetTensorImpl()->set_storage_offset(held.first / width_of(member.kind, tensor));
-      there.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
-      tensor.set_data(there);
+      replacement.unsafeGetTensorImpl()->set_storage_offset(stored.first / get_element_width(member.kind, tensor));
+      replacement.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+      tensor.set_data(replacement);
     }
   }
 }
 
 int64_t ShardedBlock::bytes() const {
   const Section& last = sections_.back();
-  return last.first_byte + last.elements * static_cast<int64_t>(c10::elementSize(last.dtype));
+  return last.byte_offset + last.elements * static_cast<int64_t>(c10::elementSize(last.dtype));
 }
 
-at::Tensor ShardedBlock::whole(Kind kind, const at::Tensor& place) const {
+at::Tensor ShardedBlock::view_section(Kind kind, const at::Tensor& buffer) const {
   const Section& section = this->section(kind);
   const auto bytes = section.elements * static_cast<int64_t>(c10::elementSize(section.dtype));
-  return place.narrow(0, section.first_byte, bytes).view(section.dtype);
+  return buffer.narrow(0, section.byte_offset, bytes).view(section.dtype);
 }
 
-void ShardedBlock::set_storage(void* place) {
+void ShardedBlock::set_storage(void* buffer) {
   for (const Section& section : sections_) {
-    void* const begin = place == nullptr ? nullptr : static_cast<char*>(place) + section.first_byte;
+    void* const begin = buffer == nullptr ? nullptr : static_cast<char*>(buffer) + section.byte_offset;
     section.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(begin, device_));
   }
 }
 
-void ShardedBlock::lend(const at::Tensor& place) {
-  VLMTRAIN_CHECK(!is_lent_ && place.numel() >= bytes(), "a place of {} bytes for a block of {}", place.numel(),
+void ShardedBlock::unshard(const at::Tensor& buffer) {
+  VLMTRAIN_CHECK(!is_unsharded_ && buffer.numel() >= bytes(), "a place of {} bytes for a block of {}", buffer.numel(),
                  bytes());
-  set_storage(place.is_meta() ? nullptr : place.mutable_data_ptr());
-  is_lent_ = true;
+  set_storage(buffer.is_meta() ? nullptr : buffer.mutable_data_ptr());
+  is_unsharded_ = true;
 }
 
-void ShardedBlock::release() {
+void ShardedBlock::reshard() {
   set_storage(nullptr);
-  is_lent_ = false;
+  is_unsharded_ = false;
 }
 
-Piece ShardedBlock::piece_of(const Section& section, const Held& held) const {
-  return piece_in_shard(held.first, held.elements, section.elements / shard_.count, shard_);
+ElementRange ShardedBlock::find_local_range(const Section& section, const StoredTensor& stored) const {
+  return intersect_shard(stored.first, stored.elements, section.elements / shard_.count, shard_);
 }
 
-at::Tensor ShardedBlock::own_piece_of(const Section& section, const Held& held) const {
-  const Piece piece = piece_of(section, held);
-  const int64_t begin = held.first + piece.first - shard_.rank * (section.elements / shard_.count);
-  return section.part.narrow(0, piece.count == 0 ? 0 : begin, piece.count).view(held.tensor.scalar_type());
+at::Tensor ShardedBlock::slice_local(const Section& section, const StoredTensor& stored) const {
+  const ElementRange local_range = find_local_range(section, stored);
+  const int64_t begin = stored.first + local_range.first - shard_.rank * (section.elements / shard_.count);
+  return section.local_shard.narrow(0, local_range.count == 0 ? 0 : begin, local_range.count)
+      .view(stored.tensor.scalar_type());
 }
 
-Piece ShardedBlock::piece(size_t i) const {
+ElementRange ShardedBlock::local_range(size_t i) const {
   const Member& member = members_[i];
   VLMTRAIN_CHECK(!member.quantized, "a piece of a quantised weight");
-  const Held& held = member.held.front();
-  const Piece piece = piece_of(section(member.kind), held);
-  const int64_t width = width_of(member.kind, held.tensor);
-  return {.first = piece.first / width, .count = piece.count / width};
+  const StoredTensor& stored = member.stored.front();
+  const ElementRange local_range = find_local_range(section(member.kind), stored);
+  const int64_t width = get_element_width(member.kind, stored.tensor);
+  return {.first = local_range.first / width, .count = local_range.count / width};
 }
 
-at::Tensor ShardedBlock::own_piece(size_t i) const {
+at::Tensor ShardedBlock::local_slice(size_t i) const {
   const Member& member = members_[i];
   VLMTRAIN_CHECK(!member.quantized, "a piece of a quantised weight");
-  return own_piece_of(section(member.kind), member.held.front());
+  return slice_local(section(member.kind), member.stored.front());
 }
 
 void ShardedBlock::set_values(size_t i, const at::Tensor& values) {
@@ -182,22 +184,22 @@ void ShardedBlock::set_values(size_t i, const at::Tensor& values) {
   const Member& member = members_[i];
   const Section& section = this->section(member.kind);
   if (!member.quantized) {
-    const Piece own = piece(i);
-    if (own.count > 0) own_piece(i).copy_(values.reshape(-1).narrow(0, own.first, own.count));
+    const ElementRange range = local_range(i);
+    if (range.count > 0) local_slice(i).copy_(values.reshape(-1).narrow(0, range.first, range.count));
     return;
   }
-  VLMTRAIN_CHECK(!is_lent_, "values for a block that is being used");
-  const at::Tensor place = at::empty({bytes()}, at::TensorOptions(at::kByte).device(device_));
-  lend(place);
+  VLMTRAIN_CHECK(!is_unsharded_, "values for a block that is being used");
+  const at::Tensor buffer = at::empty({bytes()}, at::TensorOptions(at::kByte).device(device_));
+  unshard(buffer);
   member.quantized->quantize(values);
-  const at::Tensor packed = whole(member.kind, place);
-  for (const Held& held : member.held) {
-    const Piece own = piece_of(section, held);
-    if (own.count == 0) continue;
-    const at::Tensor mine = packed.narrow(0, held.first + own.first, own.count);
-    own_piece_of(section, held).copy_(mine.view(held.tensor.scalar_type()));
+  const at::Tensor packed = view_section(member.kind, buffer);
+  for (const StoredTensor& stored : member.stored) {
+    const ElementRange range = find_local_range(section, stored);
+    if (range.count == 0) continue;
+    const at::Tensor local_bytes = packed.narrow(0, stored.first + range.first, range.count);
+    slice_local(section, stored).copy_(local_bytes.view(stored.tensor.scalar_type()));
   }
-  release();
+  reshard();
 }
 
 }  // namespace vlmtrain::nn

@@ -10,8 +10,8 @@
 
 namespace vlmtrain::nn {
 
-std::vector<at::Tensor> end_to_end(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
-                                   const at::TensorOptions& options) {
+std::vector<at::Tensor> allocate_adjacent(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
+                                          const at::TensorOptions& options) {
   std::vector<int64_t> shape{std::reduce(rows.begin(), rows.end())};
   shape.insert(shape.end(), sizes.begin(), sizes.end());
   const at::Tensor all = at::empty(shape, options);
@@ -30,7 +30,7 @@ std::vector<at::Tensor> end_to_end(const std::vector<int64_t>& rows, at::IntArra
   return tensors;
 }
 
-at::Tensor stacked(const std::vector<at::Tensor>& tensors) {
+at::Tensor cat_view(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty()) return {};
   const at::NoGradGuard no_gradients;
   at::Tensor first = tensors.front().detach();
@@ -38,9 +38,9 @@ at::Tensor stacked(const std::vector<at::Tensor>& tensors) {
   int64_t elements = 0;
   int64_t rows = 0;
   for (const at::Tensor& tensor : tensors) {
-    const bool is_next = tensor.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(first.storage()) &&
-                         tensor.storage_offset() == first.storage_offset() + elements;
-    if (!is_next) return {};
+    const bool is_adjacent = tensor.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(first.storage()) &&
+                             tensor.storage_offset() == first.storage_offset() + elements;
+    if (!is_adjacent) return {};
     elements += tensor.numel();
     rows += tensor.size(0);
   }

@@ -9,11 +9,11 @@
 namespace vlmtrain::nn {
 
 /// Uninitialised tensors [rows[i], sizes...] that lie end to end in one allocation, and know nothing of each other.
-std::vector<at::Tensor> end_to_end(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
-                                   const at::TensorOptions& options);
+std::vector<at::Tensor> allocate_adjacent(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
+                                          const at::TensorOptions& options);
 
 /// Tensors that differ in their first dimension at most, as one along it: a view without gradients. Undefined where
 /// there are none or they do not lie end to end.
-at::Tensor stacked(const std::vector<at::Tensor>& tensors);
+at::Tensor cat_view(const std::vector<at::Tensor>& tensors);
 
 }  // namespace vlmtrain::nn

@@ -15,79 +15,80 @@
 namespace vlmtrain::parquet {
 namespace {
 
-using io::row_value;
-using io::RowValue;
+using io::make_special_cell;
+using io::SpecialCell;
 using nlohmann::json;
 
 template <class Array>
-const Array& as(const arrow::Array& column) {
+const Array& array_cast(const arrow::Array& column) {
   return static_cast<const Array&>(column);
 }
 
 template <class Array>
-json number(const arrow::Array& column, int64_t index) {
-  return as<Array>(column).Value(index);
+json number_to_json(const arrow::Array& column, int64_t index) {
+  return array_cast<Array>(column).Value(index);
 }
 
 template <class Array>
-json text(const arrow::Array& column, int64_t index) {
-  return std::string(as<Array>(column).GetView(index));
+json string_to_json(const arrow::Array& column, int64_t index) {
+  return std::string(array_cast<Array>(column).GetView(index));
 }
 
 template <class Array>
-json bytes(const arrow::Array& column, int64_t index) {
-  const std::string_view view = as<Array>(column).GetView(index);
+json bytes_to_json(const arrow::Array& column, int64_t index) {
+  const std::string_view view = array_cast<Array>(column).GetView(index);
   return json::binary(std::vector<uint8_t>(view.begin(), view.end()));
 }
 
 /// The type of the values of lists and maps; of anything else itself.
-const arrow::DataType& values_of(const arrow::DataType& whole) {
-  return whole.num_fields() == 1 ? *whole.field(0)->type() : whole;
+const arrow::DataType& get_value_type(const arrow::DataType& file_type) {
+  return file_type.num_fields() == 1 ? *file_type.field(0)->type() : file_type;
 }
 
 template <class Array>
-json list(const arrow::Array& column, int64_t index, const arrow::DataType& whole) {
-  const auto& lists = as<Array>(column);
+json list_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
+  const auto& lists = array_cast<Array>(column);
   const int64_t begin = lists.value_offset(index);
   json values = json::array();
   for (int64_t i = 0; i < lists.value_length(index); ++i) {
-    values.push_back(cell(*lists.values(), begin + i, values_of(whole)));
+    values.push_back(cell_to_json(*lists.values(), begin + i, get_value_type(file_type)));
   }
   return values;
 }
 
 /// A field of the file's own struct; null where it has none of that name.
-const arrow::DataType* type_of(const arrow::DataType& whole, const std::string& name) {
-  if (whole.id() != arrow::Type::STRUCT) return nullptr;
-  const auto field = static_cast<const arrow::StructType&>(whole).GetFieldByName(name);
+const arrow::DataType* find_field_type(const arrow::DataType& file_type, const std::string& name) {
+  if (file_type.id() != arrow::Type::STRUCT) return nullptr;
+  const auto field = static_cast<const arrow::StructType&>(file_type).GetFieldByName(name);
   return field ? field->type().get() : nullptr;
 }
 
-json object(const arrow::Array& column, int64_t index, const arrow::DataType& whole) {
-  const auto& fields = as<arrow::StructArray>(column);
+json struct_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
+  const auto& fields = array_cast<arrow::StructArray>(column);
   json values = json::object();
   for (int i = 0; i < fields.num_fields(); ++i) {
     const std::string& name = fields.struct_type()->field(i)->name();
     const auto field = fields.field(i);
-    const arrow::DataType* type = type_of(whole, name);
-    values[name] = cell(*field, index, type == nullptr ? *field->type() : *type);
+    const arrow::DataType* type = find_field_type(file_type, name);
+    values[name] = cell_to_json(*field, index, type == nullptr ? *field->type() : *type);
   }
-  if (!values.contains("bytes") && type_of(whole, "bytes") != nullptr) {
-    values["bytes"] = row_value(RowValue::kDroppedBytes);
+  if (!values.contains("bytes") && find_field_type(file_type, "bytes") != nullptr) {
+    values["bytes"] = make_special_cell(SpecialCell::kOmittedBytes);
   }
   return values;
 }
 
 /// Of {"a": 1} as pairs of key and value: an object where all keys are texts and none is there twice.
-json map(const arrow::Array& column, int64_t index, const arrow::DataType& whole) {
-  const auto& maps = as<arrow::MapArray>(column);
-  const auto* type = whole.id() == arrow::Type::MAP ? static_cast<const arrow::MapType*>(&whole) : maps.map_type();
+json map_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
+  const auto& maps = array_cast<arrow::MapArray>(column);
+  const auto* type =
+      file_type.id() == arrow::Type::MAP ? static_cast<const arrow::MapType*>(&file_type) : maps.map_type();
   json pairs = json::array();
   json values = json::object();
   bool is_object = true;
   for (int64_t i = maps.value_offset(index); i < maps.value_offset(index + 1); ++i) {
-    json key = cell(*maps.keys(), i, *type->key_type());
-    json value = cell(*maps.items(), i, *type->item_type());
+    json key = cell_to_json(*maps.keys(), i, *type->key_type());
+    json value = cell_to_json(*maps.items(), i, *type->item_type());
     is_object = is_object && key.is_string() && values.emplace(key.get_ref<const std::string&>(), value).second;
     pairs.push_back({{"key", std::move(key)}, {"value", std::move(value)}});
   }
@@ -106,107 +107,109 @@ std::string uuid_text(std::string_view value) {
   return text;
 }
 
-json unread(const arrow::Array& column) {
-  return row_value(RowValue::kUnreadType, column.type()->ToString());
+json unsupported_to_json(const arrow::Array& column) {
+  return make_special_cell(SpecialCell::kUnsupportedType, column.type()->ToString());
 }
 
-json extension(const arrow::Array& column, int64_t index, const arrow::DataType& whole) {
-  const auto& storage = *as<arrow::ExtensionArray>(column).storage();
+json extension_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
+  const auto& storage = *array_cast<arrow::ExtensionArray>(column).storage();
   const std::string name = static_cast<const arrow::ExtensionType&>(*column.type()).extension_name();
-  json value =
-      cell(storage, index,
-           whole.id() == arrow::Type::EXTENSION ? *static_cast<const arrow::ExtensionType&>(whole).storage_type()
-                                                : *storage.type());
+  json value = cell_to_json(storage, index,
+                            file_type.id() == arrow::Type::EXTENSION
+                                ? *static_cast<const arrow::ExtensionType&>(file_type).storage_type()
+                                : *storage.type());
   if (name == "arrow.json") {
-    return value.is_string() ? row_value(RowValue::kJsonText, value.get_ref<const std::string&>()) : unread(column);
+    return value.is_string() ? make_special_cell(SpecialCell::kJsonText, value.get_ref<const std::string&>())
+                             : unsupported_to_json(column);
   }
-  if (name == "arrow.bool8") return value.is_number() ? json(value != 0) : unread(column);
+  if (name == "arrow.bool8") return value.is_number() ? json(value != 0) : unsupported_to_json(column);
   if (name == "arrow.uuid" && value.is_binary()) {
     const auto& uuid = value.get_binary();
     return uuid_text({reinterpret_cast<const char*>(uuid.data()), uuid.size()});
   }
   // The other canonical ones (tensors, variants, opaque values) need more than their storage.
-  return name.starts_with("arrow.") || name.starts_with("parquet.") ? unread(column) : value;
+  return name.starts_with("arrow.") || name.starts_with("parquet.") ? unsupported_to_json(column) : value;
 }
 
-json scalar_text(const arrow::Array& column, int64_t index) {
+json scalar_to_json(const arrow::Array& column, int64_t index) {
   const auto scalar = column.GetScalar(index);
-  return scalar.ok() ? json((*scalar)->ToString()) : unread(column);
+  return scalar.ok() ? json((*scalar)->ToString()) : unsupported_to_json(column);
 }
 
 /// The value of a run of equal ones.
-json value_of_run(const arrow::Array& column, int64_t index) {
+json run_end_to_json(const arrow::Array& column, int64_t index) {
   const auto scalar = column.GetScalar(index);
-  if (!scalar.ok()) return unread(column);
+  if (!scalar.ok()) return unsupported_to_json(column);
   const auto value = arrow::MakeArrayFromScalar(*static_cast<const arrow::RunEndEncodedScalar&>(**scalar).value, 1);
-  return value.ok() ? cell(**value, 0, *(*value)->type()) : unread(column);
+  return value.ok() ? cell_to_json(**value, 0, *(*value)->type()) : unsupported_to_json(column);
 }
 
 }  // namespace
 
-json cell(const arrow::Array& column, int64_t index, const arrow::DataType& whole) {
+json cell_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
   if (column.IsNull(index)) return nullptr;
   switch (column.type_id()) {
     case arrow::Type::BOOL:
-      return as<arrow::BooleanArray>(column).Value(index);
+      return array_cast<arrow::BooleanArray>(column).Value(index);
     case arrow::Type::INT8:
-      return number<arrow::Int8Array>(column, index);
+      return number_to_json<arrow::Int8Array>(column, index);
     case arrow::Type::INT16:
-      return number<arrow::Int16Array>(column, index);
+      return number_to_json<arrow::Int16Array>(column, index);
     case arrow::Type::INT32:
-      return number<arrow::Int32Array>(column, index);
+      return number_to_json<arrow::Int32Array>(column, index);
     case arrow::Type::INT64:
-      return number<arrow::Int64Array>(column, index);
+      return number_to_json<arrow::Int64Array>(column, index);
     case arrow::Type::UINT8:
-      return number<arrow::UInt8Array>(column, index);
+      return number_to_json<arrow::UInt8Array>(column, index);
     case arrow::Type::UINT16:
-      return number<arrow::UInt16Array>(column, index);
+      return number_to_json<arrow::UInt16Array>(column, index);
     case arrow::Type::UINT32:
-      return number<arrow::UInt32Array>(column, index);
+      return number_to_json<arrow::UInt32Array>(column, index);
     case arrow::Type::UINT64:
-      return number<arrow::UInt64Array>(column, index);
+      return number_to_json<arrow::UInt64Array>(column, index);
     case arrow::Type::HALF_FLOAT:
-      return arrow::util::Float16::FromBits(as<arrow::HalfFloatArray>(column).Value(index)).ToFloat();
+      return arrow::util::Float16::FromBits(array_cast<arrow::HalfFloatArray>(column).Value(index)).ToFloat();
     case arrow::Type::FLOAT:
-      return number<arrow::FloatArray>(column, index);
+      return number_to_json<arrow::FloatArray>(column, index);
     case arrow::Type::DOUBLE:
-      return number<arrow::DoubleArray>(column, index);
+      return number_to_json<arrow::DoubleArray>(column, index);
     case arrow::Type::STRING:
-      return text<arrow::StringArray>(column, index);
+      return string_to_json<arrow::StringArray>(column, index);
     case arrow::Type::LARGE_STRING:
-      return text<arrow::LargeStringArray>(column, index);
+      return string_to_json<arrow::LargeStringArray>(column, index);
     case arrow::Type::STRING_VIEW:
-      return text<arrow::StringViewArray>(column, index);
+      return string_to_json<arrow::StringViewArray>(column, index);
     case arrow::Type::BINARY:
-      return bytes<arrow::BinaryArray>(column, index);
+      return bytes_to_json<arrow::BinaryArray>(column, index);
     case arrow::Type::LARGE_BINARY:
-      return bytes<arrow::LargeBinaryArray>(column, index);
+      return bytes_to_json<arrow::LargeBinaryArray>(column, index);
     case arrow::Type::BINARY_VIEW:
-      return bytes<arrow::BinaryViewArray>(column, index);
+      return bytes_to_json<arrow::BinaryViewArray>(column, index);
     case arrow::Type::FIXED_SIZE_BINARY:
-      return bytes<arrow::FixedSizeBinaryArray>(column, index);
+      return bytes_to_json<arrow::FixedSizeBinaryArray>(column, index);
     case arrow::Type::LIST:
-      return list<arrow::ListArray>(column, index, whole);
+      return list_to_json<arrow::ListArray>(column, index, file_type);
     case arrow::Type::LARGE_LIST:
-      return list<arrow::LargeListArray>(column, index, whole);
+      return list_to_json<arrow::LargeListArray>(column, index, file_type);
     case arrow::Type::LIST_VIEW:
-      return list<arrow::ListViewArray>(column, index, whole);
+      return list_to_json<arrow::ListViewArray>(column, index, file_type);
     case arrow::Type::LARGE_LIST_VIEW:
-      return list<arrow::LargeListViewArray>(column, index, whole);
+      return list_to_json<arrow::LargeListViewArray>(column, index, file_type);
     case arrow::Type::FIXED_SIZE_LIST:
-      return list<arrow::FixedSizeListArray>(column, index, whole);
+      return list_to_json<arrow::FixedSizeListArray>(column, index, file_type);
     case arrow::Type::MAP:
-      return map(column, index, whole);
+      return map_to_json(column, index, file_type);
     case arrow::Type::STRUCT:
-      return object(column, index, whole);
+      return struct_to_json(column, index, file_type);
     case arrow::Type::DICTIONARY: {
-      const auto& coded = as<arrow::DictionaryArray>(column);
-      return cell(*coded.dictionary(), coded.GetValueIndex(index), *coded.dictionary()->type());
+      const auto& dictionary_array = array_cast<arrow::DictionaryArray>(column);
+      return cell_to_json(*dictionary_array.dictionary(), dictionary_array.GetValueIndex(index),
+                          *dictionary_array.dictionary()->type());
     }
     case arrow::Type::RUN_END_ENCODED:
-      return value_of_run(column, index);
+      return run_end_to_json(column, index);
     case arrow::Type::EXTENSION:
-      return extension(column, index, whole);
+      return extension_to_json(column, index, file_type);
     case arrow::Type::DECIMAL32:
     case arrow::Type::DECIMAL64:
     case arrow::Type::DECIMAL128:
@@ -216,9 +219,9 @@ json cell(const arrow::Array& column, int64_t index, const arrow::DataType& whol
     case arrow::Type::TIME32:
     case arrow::Type::TIME64:
     case arrow::Type::TIMESTAMP:
-      return scalar_text(column, index);
+      return scalar_to_json(column, index);
     default:
-      return unread(column);  // durations, intervals, unions
+      return unsupported_to_json(column);  // durations, intervals, unions
   }
 }
 

@@ -12,9 +12,9 @@ namespace vlmtrain::parquet {
 /// texts as keys as objects, other maps as arrays of {"key", "value"}. Decimals, dates and times are the text of their
 /// value ("12.50", "2020-01-31"). Views, run-end-encoded and dictionary-encoded values are what they stand for;
 /// extension types are their storage where that means the same. arrow.json and types that have no form here are an
-/// io::RowValue.
-/// `whole` is the column's type in the file: a struct of it whose "bytes" were not read has
-/// io::RowValue::kDroppedBytes.
-nlohmann::json cell(const arrow::Array& column, int64_t index, const arrow::DataType& whole);
+/// io::SpecialCell.
+/// `file_type` is the column's type in the file: a struct of it whose "bytes" were not read has
+/// io::SpecialCell::kOmittedBytes.
+nlohmann::json cell_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type);
 
 }  // namespace vlmtrain::parquet

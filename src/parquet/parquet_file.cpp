@@ -28,22 +28,22 @@ namespace vlmtrain::parquet {
 namespace {
 
 template <class T>
-T value_of(arrow::Result<T> result) {
+T unwrap(arrow::Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.status().message());
   return std::move(result).ValueUnsafe();
 }
 
 /// Of Arrow's own pools, which keep what was freed, none is used.
-arrow::MemoryPool* pool() {
+arrow::MemoryPool* get_memory_pool() {
   return arrow::system_memory_pool();
 }
 
-class TableGroup final : public io::RowGroup {
+class ArrowRowGroup final : public io::RowGroup {
  public:
-  /// `whole` is the schema of the file, of which the table may lack bytes.
-  TableGroup(std::shared_ptr<arrow::Table> table, std::shared_ptr<arrow::Schema> whole, bool needs_bytes)
+  /// `file_schema` is the schema of the file, of which the table may lack bytes.
+  ArrowRowGroup(std::shared_ptr<arrow::Table> table, std::shared_ptr<arrow::Schema> file_schema, bool needs_bytes)
       : table_(std::move(table)),
-        whole_(std::move(whole)),
+        file_schema_(std::move(file_schema)),
         bytes_(arrow::util::TotalBufferSize(*table_)),
         needs_bytes_(needs_bytes) {}
 
@@ -54,23 +54,23 @@ class TableGroup final : public io::RowGroup {
     nlohmann::json row = nlohmann::json::object();
     for (int i = 0; i < table_->num_columns(); ++i) {
       const auto& field = *table_->field(i);
-      const auto whole = whole_->GetFieldByName(field.name());
-      row[field.name()] = value(*table_->column(i), index, whole ? *whole->type() : *field.type());
+      const auto file_type = file_schema_->GetFieldByName(field.name());
+      row[field.name()] = value(*table_->column(i), index, file_type ? *file_type->type() : *field.type());
     }
     return row;
   }
 
  private:
-  static nlohmann::json value(const arrow::ChunkedArray& column, int64_t index, const arrow::DataType& whole) {
+  static nlohmann::json value(const arrow::ChunkedArray& column, int64_t index, const arrow::DataType& file_type) {
     for (const auto& chunk : column.chunks()) {
-      if (index < chunk->length()) return cell(*chunk, index, whole);
+      if (index < chunk->length()) return cell_to_json(*chunk, index, file_type);
       index -= chunk->length();
     }
     throw std::runtime_error("a column is shorter than others");
   }
 
   std::shared_ptr<arrow::Table> table_;
-  std::shared_ptr<arrow::Schema> whole_;
+  std::shared_ptr<arrow::Schema> file_schema_;
   int64_t bytes_;
   bool needs_bytes_;
 };
@@ -78,14 +78,14 @@ class TableGroup final : public io::RowGroup {
 class ParquetFile final : public io::RowFile {
  public:
   explicit ParquetFile(std::string path) : path_(std::move(path)) {
-    const auto reader = ::parquet::ParquetFileReader::Open(opened(), properties());
+    const auto reader = ::parquet::ParquetFileReader::Open(open_file(), make_reader_properties());
     metadata_ = reader->metadata();
     const ::parquet::SchemaDescriptor& schema = *metadata_->schema();
     for (int i = 0; i < schema.num_columns(); ++i) {
-      all_.push_back(i);
-      (is_content(schema, i) ? contents_ : without_bytes_).push_back(i);
+      all_columns_.push_back(i);
+      (is_bytes_column(schema, i) ? bytes_columns_ : columns_without_bytes_).push_back(i);
     }
-    if (!value_of(file_reader(/*batch_rows=*/1))->GetSchema(&whole_).ok())
+    if (!unwrap(make_arrow_reader(/*batch_rows=*/1))->GetSchema(&file_schema_).ok())
       throw std::runtime_error("its schema cannot be read");
   }
 
@@ -113,21 +113,21 @@ class ParquetFile final : public io::RowFile {
 
   std::unique_ptr<const io::RowGroup> read(size_t group, bool with_bytes) const override {
     try {
-      auto table = read_table(static_cast<int>(group), with_bytes ? all_ : without_bytes_);
+      auto table = read_table(static_cast<int>(group), with_bytes ? all_columns_ : columns_without_bytes_);
       const int64_t rows = metadata_->RowGroup(static_cast<int>(group))->num_rows();
       if (table->num_rows() != rows) throw std::runtime_error("has another number of rows than its footer says");
       const arrow::Status status = table->ValidateFull();
       if (!status.ok()) throw std::runtime_error(status.message());
-      const bool needs_bytes = !with_bytes && !all_have_bytes(*table, group);
-      return std::make_unique<TableGroup>(std::move(table), whole_, needs_bytes);
+      const bool needs_bytes = !with_bytes && !every_struct_has_bytes(*table, group);
+      return std::make_unique<ArrowRowGroup>(std::move(table), file_schema_, needs_bytes);
     } catch (const std::exception& error) {
       throw std::runtime_error(error.what());
     }
   }
 
  private:
-  std::shared_ptr<arrow::io::RandomAccessFile> opened() const {
-    return value_of(arrow::io::ReadableFile::Open(path_, pool()));
+  std::shared_ptr<arrow::io::RandomAccessFile> open_file() const {
+    return unwrap(arrow::io::ReadableFile::Open(path_, get_memory_pool()));
   }
 
   /// In batches: Arrow's buffers double while they grow, so that a group that is read at once takes twice its size.
@@ -137,44 +137,46 @@ class ParquetFile final : public io::RowFile {
     int64_t bytes = 0;
     for (const int column : columns) bytes += row_group->ColumnChunk(column)->total_uncompressed_size();
     const int64_t row_bytes = bytes / std::max<int64_t>(1, row_group->num_rows());
-    const auto reader = value_of(file_reader(std::max<int64_t>(1, kBatchBytes / std::max<int64_t>(1, row_bytes))));
-    const auto batches = value_of(reader->GetRecordBatchReader({group}, columns));
-    return value_of(batches->ToTable());
+    const auto reader = unwrap(make_arrow_reader(std::max<int64_t>(1, kBatchBytes / std::max<int64_t>(1, row_bytes))));
+    const auto batches = unwrap(reader->GetRecordBatchReader({group}, columns));
+    return unwrap(batches->ToTable());
   }
 
-  arrow::Result<std::unique_ptr<::parquet::arrow::FileReader>> file_reader(int64_t batch_rows) const {
+  arrow::Result<std::unique_ptr<::parquet::arrow::FileReader>> make_arrow_reader(int64_t batch_rows) const {
     ::parquet::ArrowReaderProperties arrow_properties(/*use_threads=*/false);
     arrow_properties.set_pre_buffer(false);
     arrow_properties.set_batch_size(batch_rows);
     arrow_properties.set_arrow_extensions_enabled(true);
     return ::parquet::arrow::FileReader::Make(
-        pool(), ::parquet::ParquetFileReader::Open(opened(), properties(), metadata_), arrow_properties);
+        get_memory_pool(), ::parquet::ParquetFileReader::Open(open_file(), make_reader_properties(), metadata_),
+        arrow_properties);
   }
 
   /// Returns true where each struct of a group that was read without bytes has some: by the numbers of nulls in the
   /// footer. Cells without bytes, which have a path instead, cannot be told from the others otherwise.
-  bool all_have_bytes(const arrow::Table& table, size_t group) const {
-    std::vector<int64_t> structs;
+  bool every_struct_has_bytes(const arrow::Table& table, size_t group) const {
+    std::vector<int64_t> struct_counts;
     for (int i = 0; i < table.num_columns(); ++i) {
-      const auto whole = whole_->GetFieldByName(table.field(i)->name());  // null where two bear the name
-      count_structs_without_bytes(*table.column(i), whole ? *whole->type() : *table.field(i)->type(), structs);
+      const auto file_type = file_schema_->GetFieldByName(table.field(i)->name());  // null where two bear the name
+      count_structs_without_bytes(*table.column(i), file_type ? *file_type->type() : *table.field(i)->type(),
+                                  struct_counts);
     }
-    if (structs.size() != contents_.size()) return false;
+    if (struct_counts.size() != bytes_columns_.size()) return false;
     const auto row_group = metadata_->RowGroup(static_cast<int>(group));
-    for (size_t i = 0; i < contents_.size(); ++i) {
-      const auto chunk = row_group->ColumnChunk(contents_[i]);
+    for (size_t i = 0; i < bytes_columns_.size(); ++i) {
+      const auto chunk = row_group->ColumnChunk(bytes_columns_[i]);
       const auto statistics = chunk->encoded_statistics();
       if (!statistics || !statistics->has_null_count) return false;
-      if (chunk->num_values() - statistics->null_count != structs[i]) return false;
+      if (chunk->num_values() - statistics->null_count != struct_counts[i]) return false;
     }
     return true;
   }
 
   /// Checksums of pages are compared where the file has them. A column's chunk is read page by page: whole, it would be
   /// in memory next to the values that are made of it.
-  static ::parquet::ReaderProperties properties() {
+  static ::parquet::ReaderProperties make_reader_properties() {
     constexpr int64_t kBufferBytes = int64_t{1} << 20;
-    ::parquet::ReaderProperties properties(pool());
+    ::parquet::ReaderProperties properties(get_memory_pool());
     properties.enable_buffered_stream();
     properties.set_buffer_size(kBufferBytes);
     properties.set_page_checksum_verification(true);
@@ -182,7 +184,7 @@ class ParquetFile final : public io::RowFile {
   }
 
   /// Whether a column is the "bytes" beside a "path".
-  static bool is_content(const ::parquet::SchemaDescriptor& schema, int column) {
+  static bool is_bytes_column(const ::parquet::SchemaDescriptor& schema, int column) {
     const auto& node = *schema.Column(column)->schema_node();
     if (node.name() != "bytes" || node.parent() == nullptr || !node.parent()->is_group()) return false;
     const auto& parent = static_cast<const ::parquet::schema::GroupNode&>(*node.parent());
@@ -191,10 +193,10 @@ class ParquetFile final : public io::RowFile {
 
   std::string path_;
   std::shared_ptr<::parquet::FileMetaData> metadata_;
-  std::shared_ptr<arrow::Schema> whole_;
-  std::vector<int> all_;
-  std::vector<int> contents_;  // the "bytes" next to a "path"
-  std::vector<int> without_bytes_;
+  std::shared_ptr<arrow::Schema> file_schema_;
+  std::vector<int> all_columns_;
+  std::vector<int> bytes_columns_;  // the "bytes" next to a "path"
+  std::vector<int> columns_without_bytes_;
 };
 
 }  // namespace

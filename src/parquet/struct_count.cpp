@@ -20,7 +20,7 @@ void append_values(const arrow::Array& array, Arrays& values) {
 }
 
 /// The values of lists, all of their chunks.
-Arrays values_in(const Arrays& lists) {
+Arrays collect_values(const Arrays& lists) {
   Arrays values;
   for (const auto& array : lists) {
     switch (array->type_id()) {
@@ -47,40 +47,40 @@ Arrays values_in(const Arrays& lists) {
   return values;
 }
 
-void count(const Arrays& arrays, const arrow::DataType& whole, std::vector<int64_t>& counts) {
-  if (whole.id() == Type::EXTENSION) {
+void count_structs(const Arrays& arrays, const arrow::DataType& file_type, std::vector<int64_t>& counts) {
+  if (file_type.id() == Type::EXTENSION) {
     Arrays storage;
     for (const auto& array : arrays) storage.push_back(static_cast<const arrow::ExtensionArray&>(*array).storage());
-    return count(storage, *static_cast<const arrow::ExtensionType&>(whole).storage_type(), counts);
+    return count_structs(storage, *static_cast<const arrow::ExtensionType&>(file_type).storage_type(), counts);
   }
-  if (whole.id() != Type::STRUCT) {
-    if (whole.num_fields() == 1) count(values_in(arrays), *whole.field(0)->type(), counts);
+  if (file_type.id() != Type::STRUCT) {
+    if (file_type.num_fields() == 1) count_structs(collect_values(arrays), *file_type.field(0)->type(), counts);
     return;
   }
-  for (const auto& field : whole.fields()) {
+  for (const auto& field : file_type.fields()) {
     Arrays fields;
-    bool is_left_out = field->name() == "bytes";
+    bool is_omitted = field->name() == "bytes";
     int64_t structs = 0;
     for (const auto& array : arrays) {
-      const auto& of_struct = static_cast<const arrow::StructArray&>(*array);
-      const auto child = of_struct.GetFieldByName(field->name());
-      structs += of_struct.length() - of_struct.null_count();
-      is_left_out = is_left_out && child == nullptr;
+      const auto& struct_array = static_cast<const arrow::StructArray&>(*array);
+      const auto child = struct_array.GetFieldByName(field->name());
+      structs += struct_array.length() - struct_array.null_count();
+      is_omitted = is_omitted && child == nullptr;
       if (child) fields.push_back(child);
     }
-    if (is_left_out && whole.num_fields() > 1) {
+    if (is_omitted && file_type.num_fields() > 1) {
       counts.push_back(structs);
     } else {
-      count(fields, *field->type(), counts);
+      count_structs(fields, *field->type(), counts);
     }
   }
 }
 
 }  // namespace
 
-void count_structs_without_bytes(const arrow::ChunkedArray& column, const arrow::DataType& whole,
+void count_structs_without_bytes(const arrow::ChunkedArray& column, const arrow::DataType& file_type,
                                  std::vector<int64_t>& counts) {
-  count(column.chunks(), whole, counts);
+  count_structs(column.chunks(), file_type, counts);
 }
 
 }  // namespace vlmtrain::parquet

@@ -10,20 +10,20 @@
 namespace vlmtrain::planner {
 
 /// What is typed, as the words that a shell makes of it.
-inline std::vector<std::string> words_of(const std::string& typed) {
-  std::vector<std::string> words;
-  for (size_t start = 0; start < typed.size();) {
-    const size_t end = std::min(typed.find(' ', start), typed.size());
-    if (end > start) words.push_back(typed.substr(start, end - start));
+inline std::vector<std::string> split_arguments(const std::string& text) {
+  std::vector<std::string> arguments;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find(' ', start), text.size());
+    if (end > start) arguments.push_back(text.substr(start, end - start));
     start = end + 1;
   }
-  return words;
+  return arguments;
 }
 
 /// The same of a form, with `value` in the place of {}.
 template <class Value>
-std::vector<std::string> words_of(const std::string& form, const Value& value) {
-  return words_of(fmt::format(fmt::runtime(form), value));
+std::vector<std::string> format_arguments(const std::string& format, const Value& value) {
+  return split_arguments(fmt::format(fmt::runtime(format), value));
 }
 
 }  // namespace vlmtrain::planner

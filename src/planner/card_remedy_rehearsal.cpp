@@ -15,51 +15,52 @@ namespace vlmtrain::planner {
 namespace {
 
 /// Of what the plan's passes of the tower save, what they may save of another job.
-constexpr double kDoubt = 1.2;
+constexpr double kPassSavingsMargin = 1.2;
 
 }  // namespace
 
-CardRemedyRehearsal::CardRemedyRehearsal(const PlanRequest& request, const Plan& plan, RehearsedOptions& rehearsed)
-    : RemedyRehearsal({.job = request.job,
+GpuChangeEvaluator::GpuChangeEvaluator(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator)
+    : ChangeEvaluator({.job = request.job,
                        .workload = request.workload,
-                       .fixed = request.fixed,
+                       .constraints = request.constraints,
                        .sample_limits = request.sample_limits,
-                       .words = request.words,
-                       .has_bf16 = computes_in(*request.card.gpu, engine::Precision::kBf16)}),
+                       .flags = request.flags,
+                       .has_bf16 = supports_precision(*request.target.gpu, engine::Precision::kBf16)}),
       request_(request),
       plan_(plan),
-      rehearsed_(rehearsed) {}
+      evaluator_(evaluator) {}
 
-double CardRemedyRehearsal::hopeless() const {
-  double most = 1;
-  for (const auto& other : rehearsed_.all()) {
-    if (other->choices.micro_batch_size != plan_.chosen.choices.micro_batch_size ||
-        other->choices.recompute != plan_.chosen.choices.recompute) {
+double GpuChangeEvaluator::compute_give_up_ratio() const {
+  double max_ratio = 1;
+  for (const auto& estimate : evaluator_.all_estimates()) {
+    if (estimate->step_config.micro_batch_size != plan_.best.step_config.micro_batch_size ||
+        estimate->step_config.recompute != plan_.best.step_config.recompute) {
       continue;
     }
-    most = std::max(most, static_cast<double>(other->peaks.reserved_bytes) / static_cast<double>(needed_bytes()));
+    max_ratio =
+        std::max(max_ratio, static_cast<double>(estimate->peaks.reserved_bytes) / static_cast<double>(needed_bytes()));
   }
-  return kDoubt * most;
+  return kPassSavingsMargin * max_ratio;
 }
 
-std::optional<int64_t> CardRemedyRehearsal::least_bytes(const Job& job, const Workload& workload,
-                                                        const FixedChoices& fixed) {
+std::optional<int64_t> GpuChangeEvaluator::estimate_min_bytes(const Job& job, const Workload& workload,
+                                                              const StepConstraints& constraints) {
   const models::RecomputeBlocks blocks{.vision = plan_.detail.vision_blocks, .language = plan_.detail.language_blocks};
-  return least_reserved(rehearsed_, job, workload, frugal_choices(fixed, workload, blocks), limit_bytes(),
-                        hopeless() * static_cast<double>(limit_bytes()));
+  return find_min_reserved_bytes(evaluator_, job, workload, make_min_memory_configs(constraints, workload, blocks),
+                                 limit_bytes(), compute_give_up_ratio() * static_cast<double>(limit_bytes()));
 }
 
-std::optional<RemedyRehearsal::Freed> CardRemedyRehearsal::plan_with(const FixedChoices& fixed) {
-  const auto found = OptionSearch(rehearsed_, request_.workload, fixed, limit_bytes()).find();
-  if (!found) return std::nullopt;
-  return Freed{found->choices.micro_batch_size, plan_.total_bytes(*found)};
+std::optional<ChangeEvaluator::RelaxedPlan> GpuChangeEvaluator::replan(const StepConstraints& constraints) {
+  const auto estimate = ConfigSearch(evaluator_, request_.workload, constraints, limit_bytes()).find();
+  if (!estimate) return std::nullopt;
+  return RelaxedPlan{estimate->step_config.micro_batch_size, plan_.total_bytes(*estimate)};
 }
 
-MemoryLimit CardRemedyRehearsal::limit_with(Mode mode, std::optional<double> gigabytes) const {
-  return limit_of(request_.card, mode, gigabytes, request_.workload.world_size);
+MemoryLimit GpuChangeEvaluator::compute_limit(MemoryMode mode, std::optional<double> gigabytes) const {
+  return compute_memory_limit(request_.target, mode, gigabytes, request_.workload.world_size);
 }
 
-std::vector<Suggestion> CardRemedyRehearsal::more_memory() const {
+std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
   std::vector<Suggestion> list;
   const auto add = [&](std::string argument, std::string note) {
     list.push_back({.arguments = {std::move(argument)},
@@ -67,28 +68,28 @@ std::vector<Suggestion> CardRemedyRehearsal::more_memory() const {
                     .makes_it_fit = true,
                     .total_bytes = total_bytes(needed_bytes())});
   };
-  const auto least_margin = limit_with(Mode::kAggressive, request_.limit_gigabytes);
-  if (needed_bytes() <= least_margin.limit_bytes) {
+  const auto aggressive_limit = compute_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
+  if (needed_bytes() <= aggressive_limit.limit_bytes) {
     add("memory.mode=aggressive", fmt::format("keeps {:g} % of the card free instead of {:g} %",
-                                              least_margin.margin_percent, plan_.limit.margin_percent));
+                                              aggressive_limit.margin_percent, plan_.limit.margin_percent));
   }
   if (!request_.limit_gigabytes) return list;
-  const double most = in_gigabytes(request_.card.memory_bytes);
-  const auto gigabytes = least_limit(*request_.limit_gigabytes, most, [&](double tried) {
-    return needed_bytes() <= limit_with(request_.mode, tried).limit_bytes;
+  const double max_gigabytes = to_gigabytes(request_.target.memory_bytes);
+  const auto gigabytes = find_min_limit(*request_.limit_gigabytes, max_gigabytes, [&](double candidate_gigabytes) {
+    return needed_bytes() <= compute_limit(request_.mode, candidate_gigabytes).limit_bytes;
   });
   if (gigabytes) {
     add(fmt::format("memory.limit_gb={:g}", *gigabytes), "lets the run take more of the card");
-  } else if (needed_bytes() <= limit_with(request_.mode, std::nullopt).limit_bytes) {
+  } else if (needed_bytes() <= compute_limit(request_.mode, std::nullopt).limit_bytes) {
     add("memory.limit_gb=auto", "lets the run take all of the card");
   }
   return list;
 }
 
-std::optional<Suggestion> CardRemedyRehearsal::larger_card() const {
-  const bool own_would_do = needed_bytes() <= limit_with(request_.mode, std::nullopt).limit_bytes;
-  if (request_.limit_gigabytes && own_would_do) return std::nullopt;
-  return planner::larger_card(request_, plan_);
+std::optional<Suggestion> GpuChangeEvaluator::suggest_larger_gpu() const {
+  const bool fits_without_limit = needed_bytes() <= compute_limit(request_.mode, std::nullopt).limit_bytes;
+  if (request_.limit_gigabytes && fits_without_limit) return std::nullopt;
+  return planner::suggest_larger_gpu(request_, plan_);
 }
 
 }  // namespace vlmtrain::planner

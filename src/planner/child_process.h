@@ -18,12 +18,12 @@ namespace vlmtrain::planner {
 /// This program once more, as `vlmtrain rehearse`, on a virtual card; requests and answers are lines of JSON
 /// (planner/protocol.h). It may have several workers, which work at the same time, each with a connection of its own.
 /// Its end ends them, and so does this process's, however it comes (planner/parent_watch.h).
-/// Apart from end(), for one thread at a time.
+/// Apart from terminate(), for one thread at a time.
 class ChildProcess {
  public:
   /// Returns at once, before the child is ready. Throws UserError (kFailed) where it cannot be started. A child that
   /// was started before this process became this program is taken as it is (planner/spawned_child.h).
-  explicit ChildProcess(const VirtualCard& card, size_t workers = 1);
+  explicit ChildProcess(const VirtualGpu& gpu, size_t workers = 1);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -35,14 +35,14 @@ class ChildProcess {
   /// Waits for the next answer of the first worker. Throws UserError as it did, and InternalError if it died.
   nlohmann::json receive();
   /// The same of a further worker; nothing where that has died, or could not be made.
-  std::optional<nlohmann::json> receive_from(size_t worker);
+  std::optional<nlohmann::json> try_receive(size_t worker);
   /// Whether these would not have to wait for the beginning of an answer, or there will be none.
   bool has_answered(size_t worker) const;
   /// Reads an answer, whatever it says; false where there is none any more.
-  bool drop_answer(size_t worker);
+  bool discard_answer(size_t worker);
 
   /// Kills the child; an answer that another thread waits for does not come any more.
-  void end();
+  void terminate();
 
  private:
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;

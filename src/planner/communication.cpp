@@ -10,10 +10,10 @@ namespace vlmtrain::planner {
 namespace {
 
 /// PCI Express with 16 lanes, each way: 8, 16 and 32 GT/s a lane with 128b/130b (generations 3 to 5).
-double pci_bandwidth(int architecture) {
-  constexpr double kThird = 15.75e9, kFourth = 31.5e9, kFifth = 63e9;
-  if (architecture < 80) return kThird;
-  return architecture < 90 ? kFourth : kFifth;
+double pcie_bandwidth(int architecture) {
+  constexpr double kGen3 = 15.75e9, kGen4 = 31.5e9, kGen5 = 63e9;
+  if (architecture < 80) return kGen3;
+  return architecture < 90 ? kGen4 : kGen5;
 }
 
 /// What a hop takes beside its bytes; NVIDIA publishes none, these are the order of magnitude of NCCL's own tuning
@@ -22,132 +22,141 @@ constexpr double kHopSeconds = 5e-6;
 constexpr double kNetworkHopSeconds = 15e-6;
 constexpr double kBackwardShare = 2.0 / 3, kForwardShare = 1.0 / 3;
 
-int64_t ranks_among(const Links& links, Among among) {
-  switch (among) {
-    case Among::kNode:
-      return links.world_size / links.nodes;
-    case Among::kCopies:
-      return links.nodes;
-    case Among::kAll:
+int64_t num_ranks_in_group(const Interconnect& interconnect, CollectiveGroup group) {
+  switch (group) {
+    case CollectiveGroup::kNode:
+      return interconnect.world_size / interconnect.nodes;
+    case CollectiveGroup::kReplicas:
+      return interconnect.nodes;
+    case CollectiveGroup::kWorld:
       break;
   }
-  return links.world_size;
+  return interconnect.world_size;
 }
 
-double seconds_of(const Links& links, const Transfer& transfer) {
-  const bool is_over_network = links.nodes > 1 && transfer.among != Among::kNode;
+double estimate_seconds(const Interconnect& interconnect, const CollectiveCall& call) {
+  const bool is_over_network = interconnect.nodes > 1 && call.group != CollectiveGroup::kNode;
   // A ring of all enters and leaves a machine once; of copies, each card of a machine has one.
-  const double network = transfer.among == Among::kCopies ? links.network_bandwidth * static_cast<double>(links.nodes) /
-                                                                static_cast<double>(links.world_size)
-                                                          : links.network_bandwidth;
-  const double bandwidth = is_over_network ? std::min(links.card_bandwidth, network) : links.card_bandwidth;
-  const double hop = is_over_network ? kNetworkHopSeconds : kHopSeconds;
-  const auto ranks = static_cast<double>(ranks_among(links, transfer.among));
-  const double turn = (ranks - 1) / ranks * static_cast<double>(transfer.bytes) / bandwidth + (ranks - 1) * hop;
-  return static_cast<double>(transfer.turns) * turn;
+  const double network_bandwidth = call.group == CollectiveGroup::kReplicas
+                                       ? interconnect.network_bandwidth * static_cast<double>(interconnect.nodes) /
+                                             static_cast<double>(interconnect.world_size)
+                                       : interconnect.network_bandwidth;
+  const double bandwidth =
+      is_over_network ? std::min(interconnect.gpu_bandwidth, network_bandwidth) : interconnect.gpu_bandwidth;
+  const double hop_seconds = is_over_network ? kNetworkHopSeconds : kHopSeconds;
+  const auto num_ranks = static_cast<double>(num_ranks_in_group(interconnect, call.group));
+  const double phase_seconds =
+      (num_ranks - 1) / num_ranks * static_cast<double>(call.bytes) / bandwidth + (num_ranks - 1) * hop_seconds;
+  return static_cast<double>(call.ring_phases) * phase_seconds;
 }
 
-double seconds_of(const Links& links, const std::vector<Transfer>& transfers) {
+double estimate_seconds(const Interconnect& interconnect, const std::vector<CollectiveCall>& calls) {
   double seconds = 0;
-  for (const Transfer& transfer : transfers) seconds += seconds_of(links, transfer);
+  for (const CollectiveCall& call : calls) seconds += estimate_seconds(interconnect, call);
   return seconds;
 }
 
 /// Over all calls of a step, of which those of blocks were counted in other passes.
-template <class Count>
-int64_t sum_over(const Communication& communication, const Count& count) {
-  const StepSums& all = communication.sums;
-  int64_t sum = 0, of_blocks = 0;
-  for (const auto* list : {&all.sums, &all.gathers}) {
-    for (const Transfer& transfer : *list) sum += count(transfer);
+template <class Metric>
+int64_t sum_over_step(const Communication& communication, const Metric& metric) {
+  const StepCollectives& collectives = communication.collectives;
+  int64_t total = 0, block_total = 0;
+  for (const auto* calls : {&collectives.reductions, &collectives.all_gathers}) {
+    for (const CollectiveCall& call : *calls) total += metric(call);
   }
-  for (const auto* list : {&all.block_gathers, &all.block_sums}) {
-    for (const Transfer& transfer : *list) of_blocks += count(transfer);
+  for (const auto* calls : {&collectives.block_all_gathers, &collectives.block_reduce_scatters}) {
+    for (const CollectiveCall& call : *calls) block_total += metric(call);
   }
-  return sum + of_blocks / all.passes * communication.passes;
+  return total + block_total / collectives.micro_batches * communication.micro_batches;
 }
 
 }  // namespace
 
-std::string Links::words() const {
-  constexpr double kGiga = 1e9, kBits = 8;
+std::string Interconnect::to_string() const {
+  constexpr double kGiga = 1e9, kBitsPerByte = 8;
   std::string text;
   if (world_size > nodes) {
-    text = fmt::format("{} ({:.0f} GB/s each way)", is_nvlink ? "NVLink" : "PCI Express", card_bandwidth / kGiga);
+    text = fmt::format("{} ({:.0f} GB/s each way)", is_nvlink ? "NVLink" : "PCI Express", gpu_bandwidth / kGiga);
   }
   if (nodes > 1) {
     text += fmt::format("{}a network of {:g} Gbit/s a machine", text.empty() ? "" : " and ",
-                        network_bandwidth * kBits / kGiga);
+                        network_bandwidth * kBitsPerByte / kGiga);
   }
   return text;
 }
 
-Links links_of(const memory::Gpu& gpu, int64_t world_size, int64_t nodes, double network_gbit) {
-  constexpr double kBytesOfGbit = 1e9 / 8;
+Interconnect make_interconnect(const memory::Gpu& gpu, int64_t world_size, int64_t nodes, double network_gbit) {
+  constexpr double kBytesPerGbit = 1e9 / 8;
   const bool is_nvlink = gpu.nvlink_bandwidth > 0;
   return {.world_size = world_size,
           .nodes = nodes,
-          .card_bandwidth = is_nvlink ? gpu.nvlink_bandwidth : pci_bandwidth(gpu.architecture),
-          .network_bandwidth = network_gbit * kBytesOfGbit,
+          .gpu_bandwidth = is_nvlink ? gpu.nvlink_bandwidth : pcie_bandwidth(gpu.architecture),
+          .network_bandwidth = network_gbit * kBytesPerGbit,
           .is_nvlink = is_nvlink};
 }
 
 int64_t Communication::bytes() const {
-  return sum_over(*this, [](const Transfer& transfer) { return transfer.bytes; });
+  return sum_over_step(*this, [](const CollectiveCall& call) { return call.bytes; });
 }
 
-int64_t Communication::calls() const {
-  return sum_over(*this, [](const Transfer&) { return int64_t{1}; });
+int64_t Communication::num_calls() const {
+  return sum_over_step(*this, [](const CollectiveCall&) { return int64_t{1}; });
 }
 
-int64_t Communication::least_sent_bytes() const {
-  int64_t least = 0;
-  for (const Among among : {Among::kAll, Among::kNode, Among::kCopies}) {
-    const int64_t ranks = ranks_among(links, among);
-    const int64_t turned = sum_over(*this, [among](const Transfer& transfer) {
-      return transfer.among == among ? transfer.turns * transfer.bytes : 0;
-    });
-    least += turned / ranks * (ranks - 1) + turned % ranks * (ranks - 1) / ranks;
+int64_t Communication::min_sent_bytes() const {
+  int64_t min_bytes = 0;
+  for (const CollectiveGroup group : {CollectiveGroup::kWorld, CollectiveGroup::kNode, CollectiveGroup::kReplicas}) {
+    const int64_t num_ranks = num_ranks_in_group(interconnect, group);
+    const int64_t phase_bytes = sum_over_step(
+        *this, [group](const CollectiveCall& call) { return call.group == group ? call.ring_phases * call.bytes : 0; });
+    min_bytes += phase_bytes / num_ranks * (num_ranks - 1) + phase_bytes % num_ranks * (num_ranks - 1) / num_ranks;
   }
-  return least;
+  return min_bytes;
 }
 
 nlohmann::ordered_json Communication::to_json() const {
-  return {{"world_size", links.world_size},
-          {"nodes", links.nodes},
-          {"links", links.words()},
+  return {{"world_size", interconnect.world_size},
+          {"nodes", interconnect.nodes},
+          {"links", interconnect.to_string()},
           {"bytes_per_step", bytes()},
-          {"calls_per_step", calls()},
-          {"least_sent_bytes", least_sent_bytes()},
+          {"calls_per_step", num_calls()},
+          {"least_sent_bytes", min_sent_bytes()},
           {"seconds", seconds},
-          {"waiting_seconds", waiting_seconds},
+          {"waiting_seconds", exposed_seconds},
           {"predicted", "seconds are computed from counted bytes and published bandwidths, not measured"}};
 }
 
-Communication communication_of(const Links& links, StepSums sums, double pass_seconds, int64_t passes) {
-  Communication communication{.links = links, .sums = std::move(sums), .passes = passes};
-  if (links.world_size == 1) return communication;
-  double hidden_behind_backward = 0, hidden_behind_forward = 0;
-  const StepSums& all = communication.sums;
-  for (size_t i = 0; i < all.sums.size(); ++i) {
-    const double seconds = seconds_of(links, all.sums[i]);
+Communication estimate_communication(const Interconnect& interconnect, StepCollectives collectives,
+                                     double micro_batch_seconds, int64_t micro_batches) {
+  Communication communication{
+      .interconnect = interconnect, .collectives = std::move(collectives), .micro_batches = micro_batches};
+  if (interconnect.world_size == 1) return communication;
+  double hidden_by_backward = 0, hidden_by_forward = 0;
+  const StepCollectives& step_collectives = communication.collectives;
+  for (size_t i = 0; i < step_collectives.reductions.size(); ++i) {
+    const double seconds = estimate_seconds(interconnect, step_collectives.reductions[i]);
     communication.seconds += seconds;
-    if (static_cast<int64_t>(i) < all.overlapping) hidden_behind_backward += seconds;
+    if (static_cast<int64_t>(i) < step_collectives.overlapped_reductions) hidden_by_backward += seconds;
   }
-  for (const Transfer& gather : all.gathers) {
-    const double seconds = seconds_of(links, gather);
+  for (const CollectiveCall& call : step_collectives.all_gathers) {
+    const double seconds = estimate_seconds(interconnect, call);
     communication.seconds += seconds;
-    hidden_behind_forward += seconds;
+    hidden_by_forward += seconds;
   }
-  const double pass = std::max(0.0, pass_seconds);
-  communication.waiting_seconds = communication.seconds - std::min(hidden_behind_backward, kBackwardShare * pass) -
-                                  std::min(hidden_behind_forward, kForwardShare * pass);
-  if (all.block_gathers.empty()) return communication;
-  const double of_a_pass =
-      (seconds_of(links, all.block_gathers) + seconds_of(links, all.block_sums)) / static_cast<double>(all.passes);
-  const double first = std::min(of_a_pass, seconds_of(links, all.block_gathers.front()));
-  communication.seconds += static_cast<double>(passes) * of_a_pass;
-  communication.waiting_seconds += static_cast<double>(passes) * (first + std::max(0.0, of_a_pass - first - pass));
+  const double compute_seconds = std::max(0.0, micro_batch_seconds);
+  communication.exposed_seconds = communication.seconds -
+                                  std::min(hidden_by_backward, kBackwardShare * compute_seconds) -
+                                  std::min(hidden_by_forward, kForwardShare * compute_seconds);
+  if (step_collectives.block_all_gathers.empty()) return communication;
+  const double block_seconds = (estimate_seconds(interconnect, step_collectives.block_all_gathers) +
+                                estimate_seconds(interconnect, step_collectives.block_reduce_scatters)) /
+                               static_cast<double>(step_collectives.micro_batches);
+  const double first_gather_seconds =
+      std::min(block_seconds, estimate_seconds(interconnect, step_collectives.block_all_gathers.front()));
+  communication.seconds += static_cast<double>(micro_batches) * block_seconds;
+  communication.exposed_seconds +=
+      static_cast<double>(micro_batches) *
+      (first_gather_seconds + std::max(0.0, block_seconds - first_gather_seconds - compute_seconds));
   return communication;
 }
 

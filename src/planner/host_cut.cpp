@@ -11,64 +11,65 @@ namespace vlmtrain::planner {
 
 namespace {
 
-class HostSets final : public SetRehearsal {
+class CpuMicroBatchDryRun final : public MicroBatchDryRun {
  public:
-  HostSets(const Job& job, Choices choices, PlanningEffort& effort)
-      : rehearsal_(job), choices_(std::move(choices)), effort_(effort) {}
+  CpuMicroBatchDryRun(const Job& job, StepConfig step_config, PlanningEffort& effort)
+      : dry_run_(job), step_config_(std::move(step_config)), effort_(effort) {}
 
-  std::vector<int64_t> bytes_of(const std::vector<SampleSet>& sets) override {
+  std::vector<int64_t> measure_bytes(const std::vector<SampleShapes>& micro_batches) override {
     std::vector<int64_t> bytes;
-    bytes.reserve(sets.size());
+    bytes.reserve(micro_batches.size());
     // The first step of a run makes the optimizer's states.
-    if (!std::exchange(has_states_, true)) step(sets.front(), engine::cut_in_order({std::ssize(sets.front())}));
-    for (const SampleSet& set : sets)
-      bytes.push_back(step(set, engine::cut_in_order({std::ssize(set)})).reserved_bytes);
+    if (!std::exchange(has_optimizer_state_, true))
+      step(micro_batches.front(), engine::split_in_order({std::ssize(micro_batches.front())}));
+    for (const SampleShapes& micro_batch : micro_batches)
+      bytes.push_back(step(micro_batch, engine::split_in_order({std::ssize(micro_batch)})).reserved_bytes);
     return bytes;
   }
 
-  Steps run(const std::vector<SampleSet>& steps, const std::vector<engine::Cut>& cuts) override {
-    Steps found;
+  StepResults run(const std::vector<SampleShapes>& steps, const std::vector<engine::MicroBatchSplit>& splits) override {
+    StepResults results;
     for (size_t i = 0; i < steps.size(); ++i) {
-      const StepPeaks peaks = step(steps[i], cuts[i]);
-      if (peaks.reserved_bytes > found.peaks.reserved_bytes) found.peaks = peaks;
+      const StepPeaks peaks = step(steps[i], splits[i]);
+      if (peaks.reserved_bytes > results.peaks.reserved_bytes) results.peaks = peaks;
     }
-    return found;
+    return results;
   }
 
  private:
-  StepPeaks step(const SampleSet& samples, engine::Cut cut) {
-    engine::StepLayout layout = layout_of(choices_, samples);
-    layout.cut = std::move(cut);
-    const Outcome outcome = rehearsal_.step(layout, groups_of(samples));
-    ++effort_.rehearsals;
-    effort_.rehearsal_seconds += outcome.seconds;
-    return outcome.peaks();
+  StepPeaks step(const SampleShapes& samples, engine::MicroBatchSplit split) {
+    engine::StepLayout layout = make_step_layout(step_config_, samples);
+    layout.split = std::move(split);
+    const DryRunResult result = dry_run_.step(layout, group_samples(samples));
+    ++effort_.num_dry_runs;
+    effort_.dry_run_seconds += result.seconds;
+    return result.peaks();
   }
 
-  HostRehearsal rehearsal_;
-  Choices choices_;
+  CpuDryRun dry_run_;
+  StepConfig step_config_;
   PlanningEffort& effort_;
-  bool has_states_ = false;
+  bool has_optimizer_state_ = false;
 };
 
 }  // namespace
 
-void plan_cut_on_host(const HostPlanRequest& request, HostPlan& plan) {
+void plan_cpu_split(const CpuPlanRequest& request, CpuPlan& plan) {
   const Workload& workload = request.workload;
-  if (request.fixed.micro_batch_size || workload.drawn.empty()) return;
-  const int64_t most = std::min(request.largest_micro_batch, workload.samples_per_rank());
-  if (plan.choices.micro_batch_size >= most && !workload.packed) return;
-  const CutQuestion question{.drawn = drawn_steps(workload),
-                             .largest = worst_steps(workload),
-                             .like = {.vision_tiles_per_pass = plan.choices.vision_tiles_per_pass,
-                                      .loss_chunk_rows = plan.choices.loss_chunk_rows,
-                                      .limit_bytes = plan.limit.tensor_bytes,
-                                      .most_samples = request.largest_micro_batch}};
-  HostSets sets(request.job, plan.choices, plan.effort);
-  plan.cut = learn_cut(sets, question);
-  if (plan.cut->peaks.reserved_bytes <= plan.needed_bytes()) return;
-  plan.peak_bytes = plan.cut->peaks.allocated_bytes;
-  plan.kept_bytes = plan.cut->peaks.reserved_bytes - plan.cut->peaks.allocated_bytes;
+  if (request.constraints.micro_batch_size || workload.sampled_steps.empty()) return;
+  const int64_t max_micro_batch_size = std::min(request.max_micro_batch_size, workload.samples_per_rank());
+  if (plan.step_config.micro_batch_size >= max_micro_batch_size && !workload.packed) return;
+  const SplitProblem problem{.sampled_steps = find_heaviest_rank_steps(workload),
+                             .worst_steps = make_worst_steps(workload),
+                             .initial_table = {.vision_tiles_per_pass = plan.step_config.vision_tiles_per_pass,
+                                               .loss_chunk_rows = plan.step_config.loss_chunk_rows,
+                                               .limit_bytes = plan.limit.tensor_bytes,
+                                               .max_samples = request.max_micro_batch_size}};
+  CpuMicroBatchDryRun dry_run(request.job, plan.step_config, plan.effort);
+  plan.split = learn_split_plan(dry_run, problem);
+  if (plan.split->peaks.reserved_bytes <= plan.needed_bytes()) return;
+  plan.peak_bytes = plan.split->peaks.allocated_bytes;
+  plan.malloc_cached_bytes = plan.split->peaks.reserved_bytes - plan.split->peaks.allocated_bytes;
 }
 
 }  // namespace vlmtrain::planner

@@ -24,9 +24,9 @@ namespace vlmtrain::planner {
 
 namespace {
 
-using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using TensorTriple = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-at::Tensor contiguous_like(const at::Tensor& x) {
+at::Tensor empty_contiguous(const at::Tensor& x) {
   return at::empty(x.sizes(), x.options());
 }
 
@@ -37,7 +37,7 @@ at::Tensor linear_pointwise(const at::Tensor& a, const at::Tensor& b, const std:
                             std::optional<std::string_view> /*algorithm*/) {
   const at::Tensor rows = a.contiguous();
   at::Tensor result = at::empty({a.size(0), b.size(0)}, a.options());
-  const at::Tensor packed = repacked_factors(a.scalar_type()) > 0 ? contiguous_like(b) : at::Tensor();
+  const at::Tensor packed_weight = num_packed_operands(a.scalar_type()) > 0 ? empty_contiguous(b) : at::Tensor();
   return result;
 }
 // NOLINTEND(performance-unnecessary-value-param)
@@ -48,9 +48,9 @@ at::Tensor index_select(const at::Tensor& x, int64_t dim, const at::Tensor& inde
   return at::empty(sizes, x.options());
 }
 
-at::Tensor where(const at::Tensor& condition, const at::Tensor& yes, const at::Tensor& no) {
-  const auto sizes = at::infer_size(at::infer_size(condition.sizes(), yes.sizes()), no.sizes());
-  return at::empty(sizes, yes.options());
+at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
+  const auto sizes = at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes());
+  return at::empty(sizes, self.options());
 }
 
 // Into a tensor that is there already.
@@ -70,7 +70,7 @@ at::Tensor& bucketize_out(const at::Tensor& /*x*/, const at::Tensor& /*bounds*/,
 }
 
 /// Element by element.
-at::Tensor& resized_out(const at::Tensor& x, at::Tensor& result) {
+at::Tensor& elementwise_out(const at::Tensor& x, at::Tensor& result) {
   result.resize_(x.sizes());
   return result;
 }
@@ -82,31 +82,31 @@ std::pair<int64_t, int64_t> rows_and_features(const at::Tensor& x, size_t normal
   return {x.numel() / std::max<int64_t>(features, 1), features};
 }
 
-Three native_layer_norm(const at::Tensor& x, c10::SymIntArrayRef normalized,
-                        const std::optional<at::Tensor>& /*weight*/, const std::optional<at::Tensor>& /*bias*/,
-                        double /*eps*/) {
+TensorTriple native_layer_norm(const at::Tensor& x, c10::SymIntArrayRef normalized,
+                               const std::optional<at::Tensor>& /*weight*/, const std::optional<at::Tensor>& /*bias*/,
+                               double /*eps*/) {
   const auto [rows, features] = rows_and_features(x, normalized.size());
   const auto fp32 = x.options().dtype(at::kFloat);
-  return {contiguous_like(x), at::empty({rows, 1}, fp32), at::empty({rows, 1}, fp32)};
+  return {empty_contiguous(x), at::empty({rows, 1}, fp32), at::empty({rows, 1}, fp32)};
 }
 
-Three native_layer_norm_backward(const at::Tensor& /*gradient*/, const at::Tensor& x, c10::SymIntArrayRef normalized,
-                                 const at::Tensor& /*mean*/, const at::Tensor& /*rstd*/,
-                                 const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
-                                 std::array<bool, 3> wanted) {
+TensorTriple native_layer_norm_backward(const at::Tensor& /*gradient*/, const at::Tensor& x,
+                                        c10::SymIntArrayRef normalized, const at::Tensor& /*mean*/,
+                                        const at::Tensor& /*rstd*/, const std::optional<at::Tensor>& weight,
+                                        const std::optional<at::Tensor>& bias, std::array<bool, 3> output_mask) {
   const auto [rows, features] = rows_and_features(x, normalized.size());
-  Three result;
-  if (wanted[0]) std::get<0>(result) = contiguous_like(x);
-  if (wanted[1]) std::get<1>(result) = contiguous_like(*weight);
-  if (wanted[2]) std::get<2>(result) = contiguous_like(*bias);
-  const at::Tensor sums = at::empty({2, at::get_num_threads(), features}, x.options().dtype(at::kFloat));
+  TensorTriple result;
+  if (output_mask[0]) std::get<0>(result) = empty_contiguous(x);
+  if (output_mask[1]) std::get<1>(result) = empty_contiguous(*weight);
+  if (output_mask[2]) std::get<2>(result) = empty_contiguous(*bias);
+  const at::Tensor partial_sums = at::empty({2, at::get_num_threads(), features}, x.options().dtype(at::kFloat));
   return result;
 }
 
 // NOLINTBEGIN(performance-unnecessary-value-param)
-at::Tensor embedding_dense_backward(const at::Tensor& gradient, const at::Tensor& /*indices*/, c10::SymInt rows,
+at::Tensor embedding_dense_backward(const at::Tensor& dy, const at::Tensor& /*indices*/, c10::SymInt rows,
                                     c10::SymInt /*padding*/, bool /*scale_by_frequency*/) {
-  return at::empty({rows.expect_int(), gradient.size(-1)}, gradient.options());
+  return at::empty({rows.expect_int(), dy.size(-1)}, dy.options());
 }
 // NOLINTEND(performance-unnecessary-value-param)
 
@@ -117,42 +117,43 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std:
                        bool /*transposed*/, c10::SymIntArrayRef /*output_padding*/, c10::SymInt /*groups*/) {
   std::vector<int64_t> sizes{x.size(0), weight.size(0)};
   for (size_t axis = 0; axis < stride.size(); ++axis) {
-    const auto at = static_cast<int64_t>(axis) + 2;
-    const int64_t reach = dilation[axis].expect_int() * (weight.size(at) - 1) + 1;
-    sizes.push_back((x.size(at) + 2 * padding[axis].expect_int() - reach) / stride[axis].expect_int() + 1);
+    const auto dim = static_cast<int64_t>(axis) + 2;
+    const int64_t kernel_extent = dilation[axis].expect_int() * (weight.size(dim) - 1) + 1;
+    sizes.push_back((x.size(dim) + 2 * padding[axis].expect_int() - kernel_extent) / stride[axis].expect_int() + 1);
   }
   at::Tensor result = at::empty(sizes, x.options());
   // oneDNN's kernels work in layouts of their own.
-  const at::Tensor own_x = contiguous_like(x), own_weight = contiguous_like(weight),
-                   own_result = contiguous_like(result);
+  const at::Tensor blocked_x = empty_contiguous(x), blocked_weight = empty_contiguous(weight),
+                   blocked_result = empty_contiguous(result);
   return result;
 }
 
-Three convolution_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight,
-                           c10::SymIntArrayRef /*stride*/, c10::SymIntArrayRef /*padding*/,
-                           c10::SymIntArrayRef /*dilation*/, bool /*transposed*/,
-                           c10::SymIntArrayRef /*output_padding*/, c10::SymInt /*groups*/, std::array<bool, 3> wanted) {
-  Three result;
-  const at::Tensor own_gradient = contiguous_like(gradient), own_weight = contiguous_like(weight);
-  if (wanted[0]) {
-    const at::Tensor own_result = contiguous_like(x);
-    std::get<0>(result) = contiguous_like(x);
+TensorTriple convolution_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                                  c10::SymIntArrayRef /*stride*/, c10::SymIntArrayRef /*padding*/,
+                                  c10::SymIntArrayRef /*dilation*/, bool /*transposed*/,
+                                  c10::SymIntArrayRef /*output_padding*/, c10::SymInt /*groups*/,
+                                  std::array<bool, 3> output_mask) {
+  TensorTriple result;
+  const at::Tensor blocked_dy = empty_contiguous(dy), blocked_weight = empty_contiguous(weight);
+  if (output_mask[0]) {
+    const at::Tensor blocked_result = empty_contiguous(x);
+    std::get<0>(result) = empty_contiguous(x);
   }
-  if (wanted[1]) std::get<1>(result) = contiguous_like(weight);
-  if (wanted[2]) std::get<2>(result) = at::empty({weight.size(0)}, weight.options());
-  const at::Tensor own_x = wanted[1] ? contiguous_like(x) : at::Tensor();
+  if (output_mask[1]) std::get<1>(result) = empty_contiguous(weight);
+  if (output_mask[2]) std::get<2>(result) = at::empty({weight.size(0)}, weight.options());
+  const at::Tensor blocked_x = output_mask[1] ? empty_contiguous(x) : at::Tensor();
   return result;
 }
 // NOLINTEND(performance-unnecessary-value-param)
 
 std::tuple<at::Tensor, at::Tensor> log_sigmoid_forward(const at::Tensor& x) {
-  return {contiguous_like(x), contiguous_like(x)};
+  return {empty_contiguous(x), empty_contiguous(x)};
 }
 
-at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor& /*mask*/, double /*scale*/) {
-  at::Tensor masked = contiguous_like(gradient);
-  { const at::Tensor mask_as_numbers = contiguous_like(gradient); }
-  return contiguous_like(gradient);
+at::Tensor native_dropout_backward(const at::Tensor& dy, const at::Tensor& /*mask*/, double /*scale*/) {
+  at::Tensor product = empty_contiguous(dy);
+  { const at::Tensor converted_mask = empty_contiguous(dy); }
+  return empty_contiguous(dy);
 }
 
 /// A block of rows that a thread of the flash kernels takes at a time (LibTorch's FlashAttentionKernel.cpp).
@@ -161,18 +162,21 @@ struct FlashBlock {
 };
 
 FlashBlock flash_block(const at::Tensor& query, const at::Tensor& key) {
-  constexpr int64_t kMostKeys = 512;
+  constexpr int64_t kKeyBlockRows = 512;
   const int64_t rows = query.size(2);
-  const int64_t most_queries = rows >= 768 ? 256 : rows >= 192 ? 64 : 32;
-  return {.queries = std::min(most_queries, rows), .keys = std::min(kMostKeys, key.size(2))};
+  const int64_t max_queries = rows >= 768 ? 256 : rows >= 192 ? 64 : 32;
+  return {.queries = std::min(max_queries, rows), .keys = std::min(kKeyBlockRows, key.size(2))};
 }
 
-/// fp32 elements of each thread: `scores` blocks of scores, and beside them what sums take. 16-bit inputs have each
-/// block of scores in their own type, too.
-at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64_t scores, int64_t sums) {
-  const int64_t of_a_block = block.queries * block.keys;
-  const int64_t rounded = query.element_size() < 4 ? of_a_block / 2 : 0;
-  return at::empty({at::get_num_threads(), scores * (of_a_block + rounded) + sums}, query.options().dtype(at::kFloat));
+/// fp32 elements of each thread: `num_score_blocks` blocks of scores, and beside them what sums take. 16-bit inputs
+/// have each block of scores in their own type, too.
+at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64_t num_score_blocks,
+                         int64_t accumulator_elements) {
+  const int64_t block_elements = block.queries * block.keys;
+  const int64_t reduced_precision_elements = query.element_size() < 4 ? block_elements / 2 : 0;
+  return at::empty(
+      {at::get_num_threads(), num_score_blocks * (block_elements + reduced_precision_elements) + accumulator_elements},
+      query.options().dtype(at::kFloat));
 }
 
 /// query [batch, heads, rows, head_dim]
@@ -182,20 +186,20 @@ std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, cons
                                                    std::optional<double> /*scale*/) {
   const int64_t batch = query.size(0), heads = query.size(1), rows = query.size(2);
   const at::Tensor output = at::empty({batch, rows, heads, query.size(3)}, query.options());
-  const at::Tensor log_sums = at::empty({batch, rows, heads}, query.options().dtype(at::kFloat));
+  const at::Tensor logsumexp = at::empty({batch, rows, heads}, query.options().dtype(at::kFloat));
   const FlashBlock block = flash_block(query, key);
   const at::Tensor buffers = flash_buffers(query, block, /*scores=*/1, block.queries * (query.size(3) + 2));
-  return {output.transpose(1, 2), log_sums.transpose(1, 2)};
+  return {output.transpose(1, 2), logsumexp.transpose(1, 2)};
 }
 
-Three flash_attention_backward(const at::Tensor& /*gradient*/, const at::Tensor& query, const at::Tensor& key,
-                               const at::Tensor& value, const at::Tensor& /*output*/, const at::Tensor& /*log_sums*/,
-                               double /*dropout*/, bool /*causal*/, const std::optional<at::Tensor>& /*mask*/,
-                               std::optional<double> /*scale*/) {
+TensorTriple flash_attention_backward(const at::Tensor& /*gradient*/, const at::Tensor& query, const at::Tensor& key,
+                                      const at::Tensor& value, const at::Tensor& /*output*/,
+                                      const at::Tensor& /*logsumexp*/, double /*dropout*/, bool /*causal*/,
+                                      const std::optional<at::Tensor>& /*mask*/, std::optional<double> /*scale*/) {
   const auto rows_first = [](const at::Tensor& x) {
     return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   };
-  Three result{rows_first(query), rows_first(key), rows_first(value)};
+  TensorTriple result{rows_first(query), rows_first(key), rows_first(value)};
   const at::Tensor buffers = flash_buffers(query, flash_block(query, key), /*scores=*/2, /*sums=*/0);
   return result;
 }
@@ -207,52 +211,53 @@ void fused_adamw(at::TensorList /*weights*/, at::TensorList /*gradients*/, at::T
                  const std::optional<at::Tensor>& /*found_inf*/) {}
 
 /// Of a namespace of operations; those that LibTorch has already stay.
-class Kernels {
+class MetaKernelRegistry {
  public:
-  explicit Kernels(const char* name_space)
-      : name_space_(name_space),
-        library_(torch::Library::IMPL, name_space, c10::DispatchKey::Meta, __FILE__, __LINE__) {}
+  explicit MetaKernelRegistry(const char* op_namespace)
+      : op_namespace_(op_namespace),
+        library_(torch::Library::IMPL, op_namespace, c10::DispatchKey::Meta, __FILE__, __LINE__) {}
 
   template <class Function>
   void add(const std::string& name, Function* function, const std::string& overload = "") {
-    const auto operation = c10::Dispatcher::singleton().findSchema({name_space_ + "::" + name, overload});
+    const auto operation = c10::Dispatcher::singleton().findSchema({op_namespace_ + "::" + name, overload});
     if (!operation || operation->hasKernelForDispatchKey(c10::DispatchKey::Meta)) return;
     library_.impl((overload.empty() ? name : name + "." + overload).c_str(), function);
   }
 
  private:
-  std::string name_space_;
+  std::string op_namespace_;
   torch::Library library_;
 };
 
-int64_t count_repacked_factors(at::ScalarType dtype) {
-  constexpr int64_t kSide = 64;
-  const at::Tensor factor = at::ones({kSide, kSide}, dtype);
+int64_t measure_packed_operands(at::ScalarType dtype) {
+  constexpr int64_t kMatrixSize = 64;
+  const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize}, dtype);
   memory::FaultInjection allocations;
-  const at::Tensor product = nn::matmul_transposed(factor, factor);
+  const at::Tensor product = nn::matmul_transposed(matrix, matrix);
   return allocations.peak_bytes() / static_cast<int64_t>(product.nbytes()) - 1;
 }
 
 }  // namespace
 
-int64_t repacked_factors(at::ScalarType dtype) {
-  static const std::map<at::ScalarType, int64_t> counts{{at::kFloat, count_repacked_factors(at::kFloat)},
-                                                        {at::kBFloat16, count_repacked_factors(at::kBFloat16)}};
-  const auto found = counts.find(dtype);
-  return found == counts.end() ? 0 : found->second;
+int64_t num_packed_operands(at::ScalarType dtype) {
+  static const std::map<at::ScalarType, int64_t> counts{{at::kFloat, measure_packed_operands(at::kFloat)},
+                                                        {at::kBFloat16, measure_packed_operands(at::kBFloat16)}};
+  const auto entry = counts.find(dtype);
+  return entry == counts.end() ? 0 : entry->second;
 }
 
-void describe_cpu_kernels() {
-  static const auto* const described = [] {
-    auto* const kernels = new std::array<Kernels, 2>{Kernels("aten"), Kernels("mkldnn")};  // never freed
-    Kernels& aten = kernels->front();
+void register_cpu_meta_kernels() {
+  static const auto* const registered = [] {
+    auto* const kernels =
+        new std::array<MetaKernelRegistry, 2>{MetaKernelRegistry("aten"), MetaKernelRegistry("mkldnn")};  // never freed
+    MetaKernelRegistry& aten = kernels->front();
     aten.add("index_select", index_select);
     aten.add("index_select", index_select_out, "out");
     aten.add("where", where, "self");
     aten.add("where", where_out, "self_out");
     aten.add("bucketize", bucketize_out, "Tensor_out");
-    aten.add("abs", resized_out, "out");
-    aten.add("logical_not", resized_out, "out");
+    aten.add("abs", elementwise_out, "out");
+    aten.add("logical_not", elementwise_out, "out");
     aten.add("native_layer_norm", native_layer_norm);
     aten.add("native_layer_norm_backward", native_layer_norm_backward);
     aten.add("embedding_dense_backward", embedding_dense_backward);
@@ -266,7 +271,7 @@ void describe_cpu_kernels() {
     kernels->back().add("_linear_pointwise", linear_pointwise);
     return kernels;
   }();
-  static_cast<void>(described);
+  static_cast<void>(registered);
 }
 
 }  // namespace vlmtrain::planner

@@ -10,14 +10,14 @@ engine::Shard Job::shard() const {
   return {.rank = rank % count, .count = count};
 }
 
-std::vector<engine::Sharding> possible_shardings(const Job& job) {
-  std::vector possible{engine::Sharding::kNone};
-  if (job.world_size == 1 || job.objective.tasks.resolve_conflicts) return possible;
-  possible.push_back(engine::Sharding::kOptimizer);
-  if (job.lora && job.lora->use_dora) return possible;
-  if (job.nodes > 1 && job.nodes < job.world_size) possible.push_back(engine::Sharding::kHybrid);
-  possible.push_back(engine::Sharding::kFull);
-  return possible;
+std::vector<engine::Sharding> list_possible_shardings(const Job& job) {
+  std::vector shardings{engine::Sharding::kNone};
+  if (job.world_size == 1 || job.objective.tasks.resolve_conflicts) return shardings;
+  shardings.push_back(engine::Sharding::kOptimizer);
+  if (job.lora && job.lora->use_dora) return shardings;
+  if (job.nodes > 1 && job.nodes < job.world_size) shardings.push_back(engine::Sharding::kHybrid);
+  shardings.push_back(engine::Sharding::kFull);
+  return shardings;
 }
 
 Job with_precision(Job job, engine::Precision precision) {
@@ -31,7 +31,7 @@ Job with_precision(Job job, engine::Precision precision) {
 }
 
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device) {
-  auto model = models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization,
+  auto model = models::build_model(job.model, device, engine::to_dtype(job.precision), job.lora, job.quantization,
                                    job.block_shard());
   models::freeze(*model, job.frozen);
   return model;

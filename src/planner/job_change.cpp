@@ -13,57 +13,57 @@ namespace vlmtrain::planner {
 namespace {
 
 /// LoRA where the job has none. False: it has, or trains nothing that gets adapters.
-bool train_adapters(const RemedyRehearsal::Asked& asked, JobChange& change) {
-  if (change.job.lora || !takes_adapters(change.job.frozen)) return false;
-  change.job.lora = adapters(asked.job, asked.words.adapter_rank);
-  change.arguments = words_of(asked.words.adapters, asked.words.adapter_rank);
-  change.meaning = fmt::format("trains LoRA adapters of rank {} instead of all weights", asked.words.adapter_rank);
+bool add_lora(const ChangeEvaluator::Problem& problem, JobChange& change) {
+  if (change.job.lora || !can_have_adapters(change.job.frozen)) return false;
+  change.job.lora = make_lora_settings(problem.job, problem.flags.lora_rank);
+  change.arguments = format_arguments(problem.flags.lora_argument, problem.flags.lora_rank);
+  change.description = fmt::format("trains LoRA adapters of rank {} instead of all weights", problem.flags.lora_rank);
   return true;
 }
 
-bool hold_in(nn::Quantization quantization, JobChange& change) {
+bool quantize_frozen_weights(nn::Quantization quantization, JobChange& change) {
   if (!change.job.lora || change.job.quantization != nn::Quantization::kNone) return false;
   change.job.quantization = quantization;
-  change.arguments.push_back("model.quantization=" + nn::name_of(quantization));
-  change.meaning += fmt::format("{}holds the frozen Linears in {} bits", change.meaning.empty() ? "" : " and ",
-                                quantization == nn::Quantization::kNf4 ? 4 : 8);
+  change.arguments.push_back("model.quantization=" + nn::to_string(quantization));
+  change.description += fmt::format("{}holds the frozen Linears in {} bits", change.description.empty() ? "" : " and ",
+                                    quantization == nn::Quantization::kNf4 ? 4 : 8);
   return true;
 }
 
-bool compute_in_16_bits(const RemedyRehearsal::Asked& asked, JobChange& change) {
+bool use_16_bit_precision(const ChangeEvaluator::Problem& problem, JobChange& change) {
   if (change.job.precision != engine::Precision::kFp32) return false;
   change.job =
-      with_precision(std::move(change.job), asked.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
-  change.arguments.push_back("training.precision=" + engine::name_of(change.job.precision));
-  change.meaning = "computes in 16 bits";
+      with_precision(std::move(change.job), problem.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
+  change.arguments.push_back("training.precision=" + engine::to_string(change.job.precision));
+  change.description = "computes in 16 bits";
   return true;
 }
 
-bool share(engine::Sharding sharding, const char* meaning, JobChange& change) {
+bool add_sharding(engine::Sharding sharding, const char* description, JobChange& change) {
   Job& job = change.job;
-  const auto possible = possible_shardings(job);
-  if (job.sharding >= sharding || std::ranges::find(possible, sharding) == possible.end()) return false;
+  const auto shardings = list_possible_shardings(job);
+  if (job.sharding >= sharding || std::ranges::find(shardings, sharding) == shardings.end()) return false;
   job.sharding = sharding;
-  change.arguments.push_back(fmt::format("distributed.sharding={}", engine::name_of(sharding)));
-  change.meaning = meaning;
+  change.arguments.push_back(fmt::format("distributed.sharding={}", engine::to_string(sharding)));
+  change.description = description;
   return true;
 }
 
-bool share_optimizer_states(JobChange& change) {
-  return share(engine::Sharding::kOptimizer, "has each rank hold a part of the optimizer's state", change);
+bool shard_optimizer_state(JobChange& change) {
+  return add_sharding(engine::Sharding::kOptimizer, "has each rank hold a part of the optimizer's state", change);
 }
 
-bool share_blocks(JobChange& change) {
-  return share(engine::Sharding::kFull, "has each rank hold a part of weights, gradients and the optimizer's state",
-               change);
+bool shard_weights(JobChange& change) {
+  return add_sharding(engine::Sharding::kFull,
+                      "has each rank hold a part of weights, gradients and the optimizer's state", change);
 }
 
-bool shrink_optimizer_states(JobChange& change) {
+bool use_8_bit_optimizer_state(JobChange& change) {
   engine::OptimizerStates& states = change.job.optimizer.states;
   if (states == engine::OptimizerStates::k8Bit) return false;
   states = engine::OptimizerStates::k8Bit;
-  change.arguments.push_back("training.optimizer_states=" + engine::name_of(states));
-  change.meaning = "holds the optimizer's moments in 8 bits";
+  change.arguments.push_back("training.optimizer_states=" + engine::to_string(states));
+  change.description = "holds the optimizer's moments in 8 bits";
   return true;
 }
 
@@ -72,57 +72,58 @@ bool freeze_vision_tower(JobChange& change) {
   if (frozen.vision_tower || frozen.language_model) return false;
   frozen.vision_tower = true;
   if (change.job.lora && change.job.lora->adapter.empty()) {
-    change.job.lora->left_out.push_back(nn::Component::kVisionTower);
+    change.job.lora->excluded_components.push_back(nn::Component::kVisionTower);
   }
   change.arguments.emplace_back("model.freeze_vision_tower=true");
-  change.meaning = "leaves the vision tower as it is";
+  change.description = "leaves the vision tower as it is";
   return true;
 }
 
 /// Those of `list` that change something.
-template <class... Apply>
-std::vector<JobChange> changes(const RemedyRehearsal::Asked& asked, const Apply&... apply) {
+template <class... Functions>
+std::vector<JobChange> list_changes(const ChangeEvaluator::Problem& problem, const Functions&... functions) {
   std::vector<JobChange> list;
-  const auto add = [&](const auto& one) {
-    JobChange change{.arguments = {}, .meaning = {}, .job = asked.job};
-    if (one(change)) list.push_back(std::move(change));
+  const auto add = [&](const auto& apply_change) {
+    JobChange change{.arguments = {}, .description = {}, .job = problem.job};
+    if (apply_change(change)) list.push_back(std::move(change));
   };
-  (add(apply), ...);
+  (add(functions), ...);
   return list;
 }
 
 }  // namespace
 
-bool takes_adapters(const models::FrozenParts& frozen) {
+bool can_have_adapters(const models::FrozenParts& frozen) {
   return !(frozen.vision_tower && frozen.projector && frozen.language_model);
 }
 
-nn::LoraSettings adapters(const Job& job, int64_t rank) {
+nn::LoraSettings make_lora_settings(const Job& job, int64_t rank) {
   const models::FrozenParts& frozen = job.frozen;
-  nn::LoraSettings settings{.rank = rank, .modules_to_save = models::trained_beside_adapters(job.model, frozen)};
-  if (frozen.vision_tower) settings.left_out.push_back(nn::Component::kVisionTower);
-  if (frozen.projector) settings.left_out.push_back(nn::Component::kProjector);
-  if (frozen.language_model) settings.left_out.push_back(nn::Component::kLanguageModel);
-  if (frozen.mask_encoder) settings.left_out.push_back(nn::Component::kMaskEncoder);
+  nn::LoraSettings settings{.rank = rank, .modules_to_save = models::get_default_modules_to_save(job.model, frozen)};
+  if (frozen.vision_tower) settings.excluded_components.push_back(nn::Component::kVisionTower);
+  if (frozen.projector) settings.excluded_components.push_back(nn::Component::kProjector);
+  if (frozen.language_model) settings.excluded_components.push_back(nn::Component::kLanguageModel);
+  if (frozen.mask_encoder) settings.excluded_components.push_back(nn::Component::kMaskEncoder);
   return settings;
 }
 
-std::vector<JobChange> numeric_changes(const RemedyRehearsal::Asked& asked) {
-  return changes(
-      asked, share_optimizer_states, share_blocks, [&](JobChange& change) { return compute_in_16_bits(asked, change); },
-      shrink_optimizer_states, [](JobChange& change) { return hold_in(nn::Quantization::kInt8, change); },
-      [](JobChange& change) { return hold_in(nn::Quantization::kNf4, change); });
+std::vector<JobChange> list_numeric_changes(const ChangeEvaluator::Problem& problem) {
+  return list_changes(
+      problem, shard_optimizer_state, shard_weights,
+      [&](JobChange& change) { return use_16_bit_precision(problem, change); }, use_8_bit_optimizer_state,
+      [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kInt8, change); },
+      [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kNf4, change); });
 }
 
-std::vector<JobChange> training_changes(const RemedyRehearsal::Asked& asked) {
-  return changes(asked, freeze_vision_tower, [&](JobChange& change) { return train_adapters(asked, change); });
+std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& problem) {
+  return list_changes(problem, freeze_vision_tower, [&](JobChange& change) { return add_lora(problem, change); });
 }
 
-std::vector<JobChange> smallest_job(const RemedyRehearsal::Asked& asked) {
-  return changes(asked, [&](JobChange& change) {
-    const bool adapters = train_adapters(asked, change);
-    const bool quantized = hold_in(nn::Quantization::kNf4, change);
-    return adapters || quantized;
+std::vector<JobChange> make_smallest_job(const ChangeEvaluator::Problem& problem) {
+  return list_changes(problem, [&](JobChange& change) {
+    const bool added_lora = add_lora(problem, change);
+    const bool quantized = quantize_frozen_weights(nn::Quantization::kNf4, change);
+    return added_lora || quantized;
   });
 }
 

@@ -14,140 +14,142 @@ namespace vlmtrain::planner {
 namespace {
 
 /// A job on its way up: each step changes what the last one left.
-struct Climb {
+struct SavingsState {
   PlanRequest request;
-  bool recomputes = false;
+  bool with_recomputation = false;
   std::vector<std::string> arguments() const {
     const Job& job = request.job;
-    return {"training.precision=" + engine::name_of(job.precision),
-            fmt::format("memory.recompute={}", recomputes ? "auto" : "none"),
-            "training.optimizer_states=" + engine::name_of(job.optimizer.states),
+    return {"training.precision=" + engine::to_string(job.precision),
+            fmt::format("memory.recompute={}", with_recomputation ? "auto" : "none"),
+            "training.optimizer_states=" + engine::to_string(job.optimizer.states),
             "--finetune",
             job.lora ? "lora" : "full",
-            "model.quantization=" + nn::name_of(job.quantization)};
+            "model.quantization=" + nn::to_string(job.quantization)};
   }
 };
 
 /// Why a step up is none, empty where it is one.
-using Step = std::string (*)(Climb& climb, const PlanRequest& asked);
+using ApplySaving = std::string (*)(SavingsState& state, const PlanRequest& request);
 
-std::string begin(Climb& climb, const PlanRequest& /*asked*/) {
-  Job& job = climb.request.job;
+std::string start_without_savings(SavingsState& state, const PlanRequest& /*asked*/) {
+  Job& job = state.request.job;
   job = with_precision(std::move(job), engine::Precision::kFp32);
   job.optimizer.states = engine::OptimizerStates::kFp32;
   job.lora.reset();
   job.quantization = nn::Quantization::kNone;
-  climb.request.fixed.recompute.text = "none";
+  state.request.constraints.recompute.text = "none";
   return {};
 }
 
-std::string halve(Climb& climb, const PlanRequest& asked) {
-  const bool has_bf16 = computes_in(*asked.card.gpu, engine::Precision::kBf16);
-  Job& job = climb.request.job;
+std::string use_16_bits(SavingsState& state, const PlanRequest& request) {
+  const bool has_bf16 = supports_precision(*request.target.gpu, engine::Precision::kBf16);
+  Job& job = state.request.job;
   job = with_precision(std::move(job), has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
   return {};
 }
 
-std::string recompute(Climb& climb, const PlanRequest& /*asked*/) {
-  climb.recomputes = true;
-  climb.request.fixed.recompute = {};
+std::string enable_recomputation(SavingsState& state, const PlanRequest& /*asked*/) {
+  state.with_recomputation = true;
+  state.request.constraints.recompute = {};
   return {};
 }
 
-std::string compress_states(Climb& climb, const PlanRequest& /*asked*/) {
-  climb.request.job.optimizer.states = engine::OptimizerStates::k8Bit;
+std::string use_8_bit_states(SavingsState& state, const PlanRequest& /*asked*/) {
+  state.request.job.optimizer.states = engine::OptimizerStates::k8Bit;
   return {};
 }
 
-std::string adapt(Climb& climb, const PlanRequest& asked) {
-  if (asked.job.lora) {
-    climb.request.job.lora = asked.job.lora;
+std::string use_lora(SavingsState& state, const PlanRequest& request) {
+  if (request.job.lora) {
+    state.request.job.lora = request.job.lora;
     return {};
   }
-  if (!takes_adapters(asked.job.frozen)) return "nothing is trained that takes adapters";
-  climb.request.job.lora = adapters(asked.job, asked.words.adapter_rank);
+  if (!can_have_adapters(request.job.frozen)) return "nothing is trained that takes adapters";
+  state.request.job.lora = make_lora_settings(request.job, request.flags.lora_rank);
   return {};
 }
 
-std::string quantize(Climb& climb, const PlanRequest& /*asked*/) {
-  if (!climb.request.job.lora) return "weights that are trained are not quantised, and there is no LoRA";
-  climb.request.job.quantization = nn::Quantization::kNf4;
+std::string use_nf4(SavingsState& state, const PlanRequest& /*asked*/) {
+  if (!state.request.job.lora) return "weights that are trained are not quantised, and there is no LoRA";
+  state.request.job.quantization = nn::Quantization::kNf4;
   return {};
 }
 
-constexpr std::pair<const char*, Step> kSteps[] = {
-    {"none", begin}, {"16 bits", halve}, {"recomputation", recompute}, {"8-bit states", compress_states},
-    {"LoRA", adapt}, {"NF4", quantize}};
+constexpr std::pair<const char*, ApplySaving> kSavings[] = {
+    {"none", start_without_savings},    {"16 bits", use_16_bits}, {"recomputation", enable_recomputation},
+    {"8-bit states", use_8_bit_states}, {"LoRA", use_lora},       {"NF4", use_nf4}};
 
-Choices single_choices(const Climb& climb, const RehearsalDetail& detail) {
-  const FixedChoices& fixed = climb.request.fixed;
-  const models::RecomputeBlocks all{.vision = detail.vision_blocks, .language = detail.language_blocks};
-  Choices choices{.micro_batch_size = fixed.micro_batch_size.value_or(1),
-                  .recompute = climb.recomputes ? all : models::RecomputeBlocks{},
-                  .expandable_segments = fixed.expandable_segments};
-  choices.vision_tiles_per_pass = fixed.vision_tiles_per_pass.value_or(choices.vision_tiles_per_pass);
-  choices.loss_chunk_rows = fixed.loss_chunk_rows.value_or(choices.loss_chunk_rows);
-  return choices;
+StepConfig make_single_sample_config(const SavingsState& state, const DryRunDetail& detail) {
+  const StepConstraints& constraints = state.request.constraints;
+  const models::RecomputeBlocks all_blocks{.vision = detail.vision_blocks, .language = detail.language_blocks};
+  StepConfig step_config{.micro_batch_size = constraints.micro_batch_size.value_or(1),
+                         .recompute = state.with_recomputation ? all_blocks : models::RecomputeBlocks{},
+                         .expandable_segments = constraints.expandable_segments};
+  step_config.vision_tiles_per_pass = constraints.vision_tiles_per_pass.value_or(step_config.vision_tiles_per_pass);
+  step_config.loss_chunk_rows = constraints.loss_chunk_rows.value_or(step_config.loss_chunk_rows);
+  return step_config;
 }
 
-void rehearse(const Climb& climb, const Plan& asked, Rung& rung) {
-  const Plan plan = make_plan(climb.request);
-  rung.detail = plan.detail;
+void fill_row(const SavingsState& state, const Plan& full_plan, SavingsRow& row) {
+  const Plan plan = make_plan(state.request);
+  row.detail = plan.detail;
   if (plan.fits) {
-    rung.planned = plan.chosen;
-    rung.planned_bytes = plan.total_bytes();
+    row.best_estimate = plan.best;
+    row.planned_bytes = plan.total_bytes();
   }
-  RehearsedOptions rehearsed(climb.request.job, climb.request.card, climb.request.workload, plan.limit.limit_bytes);
-  for (const auto& candidate : climb.request.workload.candidates) rehearsed.must_hold(candidate);
-  rung.single = rehearsed.rehearse(single_choices(climb, plan.detail));
-  rung.single_bytes = asked.total_bytes(rung.single);
+  PlanEvaluator evaluator(state.request.job, state.request.target, state.request.workload, plan.limit.limit_bytes);
+  for (const auto& candidate : state.request.workload.candidates) evaluator.add_worst_case(candidate);
+  row.single_sample = evaluator.dry_run(make_single_sample_config(state, plan.detail));
+  row.single_sample_bytes = full_plan.total_bytes(row.single_sample);
 }
 
-nlohmann::ordered_json option_json(const Option& option, int64_t total_bytes) {
-  return {{"micro_batch_size", option.choices.micro_batch_size},
-          {"recompute", blocks_json(option.choices.recompute)},
+nlohmann::ordered_json estimate_json(const StepEstimate& estimate, int64_t total_bytes) {
+  return {{"micro_batch_size", estimate.step_config.micro_batch_size},
+          {"recompute", blocks_json(estimate.step_config.recompute)},
           {"total_bytes", total_bytes},
-          {"step_seconds", option.step_seconds},
-          {"tokens_per_second", option.tokens_per_second},
-          {"fits", option.fits}};
+          {"step_seconds", estimate.step_seconds},
+          {"tokens_per_second", estimate.tokens_per_second},
+          {"fits", estimate.fits}};
 }
 
 }  // namespace
 
-std::vector<Rung> compare_ladder(const PlanRequest& request, const Plan& plan) {
-  Climb climb{.request = request};
-  climb.request.with_remedies = climb.request.with_timeline = false;
-  climb.request.workload.average.clear();
-  std::vector<Rung> rungs;
-  rungs.reserve(std::size(kSteps));
-  for (const auto& [name, step] : kSteps) {
-    const Climb before = climb;
-    Rung rung{.name = name, .arguments = {}, .absent = step(climb, request), .single = {}};
-    if (rung.absent.empty()) {
-      rung.arguments = climb.arguments();
+std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Plan& plan) {
+  SavingsState state{.request = request};
+  state.request.with_suggestions = state.request.with_timeline = false;
+  state.request.workload.average.clear();
+  std::vector<SavingsRow> rows;
+  rows.reserve(std::size(kSavings));
+  for (const auto& [name, apply] : kSavings) {
+    const SavingsState previous_state = state;
+    SavingsRow row{.name = name, .arguments = {}, .unavailable_reason = apply(state, request), .single_sample = {}};
+    if (row.unavailable_reason.empty()) {
+      row.arguments = state.arguments();
       try {
-        rehearse(climb, plan, rung);
+        fill_row(state, plan, row);
       } catch (const UserError& error) {
         // What cannot be built, or needs more than any card has.
         if (error.code() == ExitCode::kFailed) throw;
-        rung = {.name = name, .arguments = {}, .absent = error.what(), .single = {}};
+        row = {.name = name, .arguments = {}, .unavailable_reason = error.what(), .single_sample = {}};
         // What is too large as it is may be small enough a rung higher.
-        if (error.code() != ExitCode::kDoesNotFit) climb = before;
+        if (error.code() != ExitCode::kDoesNotFit) state = previous_state;
       }
     }
-    rungs.push_back(std::move(rung));
+    rows.push_back(std::move(row));
   }
-  return rungs;
+  return rows;
 }
 
-nlohmann::ordered_json ladder_json(const std::vector<Rung>& rungs) {
+nlohmann::ordered_json savings_json(const std::vector<SavingsRow>& rows) {
   auto list = nlohmann::ordered_json::array();
-  for (const auto& rung : rungs) {
-    const bool there = rung.absent.empty();
-    nlohmann::ordered_json json{{"name", rung.name}, {"arguments", rung.arguments}};
-    json["absent"] = there ? nlohmann::ordered_json() : nlohmann::ordered_json(rung.absent);
-    json["single"] = there ? option_json(rung.single, rung.single_bytes) : nlohmann::ordered_json();
-    json["planned"] = rung.planned ? option_json(*rung.planned, rung.planned_bytes) : nlohmann::ordered_json();
+  for (const auto& row : rows) {
+    const bool is_available = row.unavailable_reason.empty();
+    nlohmann::ordered_json json{{"name", row.name}, {"arguments", row.arguments}};
+    json["absent"] = is_available ? nlohmann::ordered_json() : nlohmann::ordered_json(row.unavailable_reason);
+    json["single"] =
+        is_available ? estimate_json(row.single_sample, row.single_sample_bytes) : nlohmann::ordered_json();
+    json["planned"] =
+        row.best_estimate ? estimate_json(*row.best_estimate, row.planned_bytes) : nlohmann::ordered_json();
     list.push_back(std::move(json));
   }
   return list;

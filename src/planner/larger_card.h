@@ -7,6 +7,6 @@
 namespace vlmtrain::planner {
 
 /// The smallest card that is larger than the request's and holds its plan, rehearsed on that card.
-std::optional<Suggestion> larger_card(const PlanRequest& request, const Plan& plan);
+std::optional<Suggestion> suggest_larger_gpu(const PlanRequest& request, const Plan& plan);
 
 }  // namespace vlmtrain::planner

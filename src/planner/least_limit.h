@@ -5,16 +5,17 @@
 
 namespace vlmtrain::planner {
 
-/// The least memory.limit_gb above `gigabytes` that `is_enough` of, in steps of a hundredth up to 10 GB and of a tenth
-/// from there on; nothing if that is above `most_gigabytes`.
-template <class IsEnough>
-std::optional<double> least_limit(double gigabytes, double most_gigabytes, const IsEnough& is_enough) {
-  constexpr int64_t kHundredths = 100, kInTenths = 10, kCoarseFrom = 10 * kHundredths;
-  for (auto number = static_cast<int64_t>(gigabytes * kHundredths) + 1;; ++number) {
-    if (number > kCoarseFrom) number = (number + kInTenths - 1) / kInTenths * kInTenths;
-    const double limit = static_cast<double>(number) / kHundredths;
-    if (limit > most_gigabytes) return std::nullopt;
-    if (is_enough(limit)) return limit;
+/// The least memory.limit_gb above `gigabytes` that `is_sufficient` of, in steps of a hundredth up to 10 GB and of a
+/// tenth from there on; nothing if that is above `max_gigabytes`.
+template <class IsSufficient>
+std::optional<double> find_min_limit(double gigabytes, double max_gigabytes, const IsSufficient& is_sufficient) {
+  constexpr int64_t kHundredths = 100, kTenthsInHundredths = 10, kCoarseThreshold = 10 * kHundredths;
+  for (auto hundredths = static_cast<int64_t>(gigabytes * kHundredths) + 1;; ++hundredths) {
+    if (hundredths > kCoarseThreshold)
+      hundredths = (hundredths + kTenthsInHundredths - 1) / kTenthsInHundredths * kTenthsInHundredths;
+    const double limit = static_cast<double>(hundredths) / kHundredths;
+    if (limit > max_gigabytes) return std::nullopt;
+    if (is_sufficient(limit)) return limit;
   }
 }
 

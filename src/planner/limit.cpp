@@ -28,9 +28,9 @@ constexpr int64_t kPageBytes = 2 * kMiB;  // what drivers hand out
 constexpr double kReportedShare = 0.98;
 
 /// What is taken of a card before anything was allocated there is a context, up to this many of the table's.
-constexpr int64_t kMostContexts = 2;
+constexpr int64_t kMaxContexts = 2;
 /// How much a context grows by when a step's kernels are loaded: 203 MiB on an H200 (src/memory/gpu_list.h).
-constexpr int64_t kLoadedLater = 208 * kMiB;
+constexpr int64_t kLazyKernelBytes = 208 * kMiB;
 
 // NCCL allocates for each channel and peer 512 KiB, 4.7 MiB and 4 MiB (protocols LL, LL128 and Simple; NCCL's init.cc),
 // on a ring of two peers. How many channels it opens depends on the links; 16 is common inside a machine. Not measured.
@@ -39,7 +39,7 @@ constexpr int64_t kNcclChannels = 16;
 constexpr int64_t kRingPeers = 2;
 
 struct SizeClass {
-  double up_to_gigabytes;
+  double max_gigabytes;
   const char* gpu;
 };
 
@@ -49,12 +49,12 @@ constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx50
                                   SizeClass{1024, "b200"}};
 
 /// Small, without what goes without saying: of "NVIDIA GeForce RTX 4090" rtx and 4090.
-std::vector<std::string> words_of(std::string_view name) {
+std::vector<std::string> split_gpu_name(std::string_view name) {
   constexpr std::array<std::string_view, 4> kBrands{"nvidia", "geforce", "tesla", "gpu"};
   std::vector<std::string> words(1);
-  for (const unsigned char letter : name) {
-    if (std::isalnum(letter) != 0) {
-      words.back() += static_cast<char>(std::tolower(letter));
+  for (const unsigned char character : name) {
+    if (std::isalnum(character) != 0) {
+      words.back() += static_cast<char>(std::tolower(character));
     } else {
       words.emplace_back();
     }
@@ -67,182 +67,186 @@ std::vector<std::string> words_of(std::string_view name) {
 }
 
 /// The card that these words name, or else those whose names begin with them.
-std::vector<const memory::Gpu*> gpus_of_words(const std::vector<std::string>& words) {
-  std::vector<const memory::Gpu*> called;
-  std::vector<const memory::Gpu*> begin_so;
-  if (words.empty()) return called;
-  const std::string joined = fmt::format("{}", fmt::join(words, ""));
-  const auto is_called = [&](const std::vector<std::string>& own) {
-    const std::string name = fmt::format("{}", fmt::join(own, ""));
-    return joined == name || "rtx" + joined == name;
+std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string>& words) {
+  std::vector<const memory::Gpu*> exact_matches;
+  std::vector<const memory::Gpu*> prefix_matches;
+  if (words.empty()) return exact_matches;
+  const std::string joined_words = fmt::format("{}", fmt::join(words, ""));
+  const auto matches_name = [&](const std::vector<std::string>& gpu_words) {
+    const std::string name = fmt::format("{}", fmt::join(gpu_words, ""));
+    return joined_words == name || "rtx" + joined_words == name;
   };
   for (const auto& gpu : memory::gpus()) {
-    const auto device_words = words_of(gpu.device_name);
-    if (is_called(words_of(gpu.name)) || is_called(device_words)) called.push_back(&gpu);
-    if (std::ranges::mismatch(words, device_words).in1 == words.end()) begin_so.push_back(&gpu);
+    const auto device_words = split_gpu_name(gpu.device_name);
+    if (matches_name(split_gpu_name(gpu.name)) || matches_name(device_words)) exact_matches.push_back(&gpu);
+    if (std::ranges::mismatch(words, device_words).in1 == words.end()) prefix_matches.push_back(&gpu);
   }
-  return called.empty() ? begin_so : called;
+  return exact_matches.empty() ? prefix_matches : exact_matches;
 }
 
 /// Whether a card is sold as one of so many gigabytes; drivers report a little less.
-bool is_sold_with(const memory::Gpu& gpu, int64_t gigabytes) {
-  const double missing = static_cast<double>(gigabytes) - static_cast<double>(gpu.memory_bytes) / kGiB;
-  return missing >= 0 && missing < static_cast<double>(gigabytes) / 8;
+bool has_nominal_size(const memory::Gpu& gpu, int64_t nominal_size) {
+  const double missing_gigabytes = static_cast<double>(nominal_size) - static_cast<double>(gpu.memory_bytes) / kGiB;
+  return missing_gigabytes >= 0 && missing_gigabytes < static_cast<double>(nominal_size) / 8;
 }
 
 /// The cards that a name may mean, of the table or as people and drivers write it: RTX 4090, 4090, "H100 80GB",
 /// "3060 12 GB", "4080 mobile".
-std::vector<const memory::Gpu*> gpus_that_are_meant(const std::string& name) {
+std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
   if (const auto* const gpu = memory::find_gpu(name)) return {gpu};
-  auto words = words_of(name);
-  auto found = gpus_of_words(words);
-  if (found.empty() && !words.empty()) {
+  auto words = split_gpu_name(name);
+  auto matches = find_gpus_by_words(words);
+  if (matches.empty() && !words.empty()) {
     if (words.back() == "gb") words.pop_back();
     if (words.empty()) return {};
-    const auto size = number_behind("", words.back().substr(0, words.back().find("gb")));
+    const auto size = parse_suffix_int("", words.back().substr(0, words.back().find("gb")));
     if (!size) return {};
     words.pop_back();
-    found = gpus_of_words(words);
-    std::erase_if(found, [&](const memory::Gpu* gpu) { return !is_sold_with(*gpu, *size); });
+    matches = find_gpus_by_words(words);
+    std::erase_if(matches, [&](const memory::Gpu* gpu) { return !has_nominal_size(*gpu, *size); });
   }
-  return found;
+  return matches;
 }
 
-[[noreturn]] void refuse_gpu(const std::string& name, const std::vector<const memory::Gpu*>& meant) {
-  const auto sorted = [](const auto& gpus, const auto& name_of) {
+[[noreturn]] void throw_unknown_gpu(const std::string& name, const std::vector<const memory::Gpu*>& matches) {
+  const auto sort_names = [](const auto& gpus, const auto& get_name) {
     std::vector<std::string> names(gpus.size());
     std::ranges::transform(gpus, names.begin(),
-                           [&](const auto& gpu) { return std::string(std::invoke(name_of, gpu)); });
+                           [&](const auto& gpu) { return std::string(std::invoke(get_name, gpu)); });
     std::ranges::sort(names);
     return names;
   };
-  const auto listed = [](const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); };
-  if (!meant.empty()) {
-    const auto names = sorted(meant, [](const memory::Gpu* gpu) { return gpu->name; });
-    throw usage_error("gpu {}: there are several: {}; name one of them", name, listed(names));
+  const auto join_names = [](const std::vector<std::string>& names) {
+    return fmt::format("{}", fmt::join(names, ", "));
+  };
+  if (!matches.empty()) {
+    const auto names = sort_names(matches, [](const memory::Gpu* gpu) { return gpu->name; });
+    throw usage_error("gpu {}: there are several: {}; name one of them", name, join_names(names));
   }
-  const auto known = sorted(memory::gpus(), &memory::Gpu::name);
-  const auto slices = sorted(memory::slices(), &memory::Gpu::name);
-  std::vector<std::string> all;
-  std::ranges::set_union(known, slices, std::back_inserter(all));
-  const auto near = nearest(name, all);
-  const std::string remedy = near ? fmt::format("did you mean {}? ", *near) : "";
+  const auto gpu_names = sort_names(memory::gpus(), &memory::Gpu::name);
+  const auto mig_names = sort_names(memory::mig_slices(), &memory::Gpu::name);
+  std::vector<std::string> all_names;
+  std::ranges::set_union(gpu_names, mig_names, std::back_inserter(all_names));
+  const auto closest = find_nearest(name, all_names);
+  const std::string hint = closest ? fmt::format("did you mean {}? ", *closest) : "";
   if (name.find("mig") != std::string::npos) {
     throw usage_error("gpu {}: unknown; {}the known MIG instances are {}; a run on another takes what its driver says",
-                      name, remedy, listed(slices));
+                      name, hint, join_names(mig_names));
   }
   throw usage_error("gpu {}: unknown; {}for another card vlmtrain plan takes --gpu-gb; the known ones are {}", name,
-                    remedy, listed(known));
+                    hint, join_names(gpu_names));
 }
 
-std::string gigabytes(int64_t bytes) {
-  return fmt::format("{:.2f} GB", in_gigabytes(bytes));
+std::string format_gigabytes(int64_t bytes) {
+  return fmt::format("{:.2f} GB", to_gigabytes(bytes));
 }
 
 }  // namespace
 
-TargetCard card_by_name(const std::string& name) {
-  if (const auto* const old = memory::find_old_gpu(name); old != nullptr) {
+TargetGpu find_target_gpu(const std::string& name) {
+  if (const auto* const unsupported = memory::find_unsupported_gpu(name); unsupported != nullptr) {
     throw usage_error(
         "gpu {}: {} has compute capability {}.{}, and LibTorch for CUDA 13 has no code for cards below 7.5 (Turing: "
         "T4, RTX 20); no run on it is possible: plan for a newer card, such as --gpu t4, or train on the CPU (--device "
         "cpu)",
-        name, old->device_name, old->architecture / 10, old->architecture % 10);
+        name, unsupported->device_name, unsupported->architecture / 10, unsupported->architecture % 10);
   }
-  const auto meant = gpus_that_are_meant(name);
-  if (meant.size() != 1) refuse_gpu(name, meant);
-  const memory::Gpu* const gpu = meant.front();
+  const auto matches = find_matching_gpus(name);
+  if (matches.size() != 1) throw_unknown_gpu(name, matches);
+  const memory::Gpu* const gpu = matches.front();
   return {.gpu = gpu,
           .memory_bytes = gpu->memory_bytes,
           .context_bytes = gpu->context_bytes,
           .context_measured = gpu->context_measured,
-          .description = fmt::format("{} ({})", gpu->device_name, gigabytes(gpu->memory_bytes)),
+          .description = fmt::format("{} ({})", gpu->device_name, format_gigabytes(gpu->memory_bytes)),
           .device_name = std::string(gpu->device_name)};
 }
 
-TargetCard card_of_size(double nominal_gigabytes) {
-  constexpr double kLeast = 1;
-  constexpr double kMost = 1024;
-  if (!(nominal_gigabytes >= kLeast && nominal_gigabytes <= kMost)) {
-    throw usage_error("gpu-gb {}: must be a card's size in gigabytes, from {} to {}", nominal_gigabytes, kLeast, kMost);
+TargetGpu make_target_gpu(double nominal_gigabytes) {
+  constexpr double kMinGigabytes = 1;
+  constexpr double kMaxGigabytes = 1024;
+  if (!(nominal_gigabytes >= kMinGigabytes && nominal_gigabytes <= kMaxGigabytes)) {
+    throw usage_error("gpu-gb {}: must be a card's size in gigabytes, from {} to {}", nominal_gigabytes, kMinGigabytes,
+                      kMaxGigabytes);
   }
   const auto* const size_class =
       std::find_if(kSizeClasses.begin(), kSizeClasses.end(),
-                   [&](const SizeClass& candidate) { return nominal_gigabytes <= candidate.up_to_gigabytes; });
+                   [&](const SizeClass& candidate) { return nominal_gigabytes <= candidate.max_gigabytes; });
   const memory::Gpu* const gpu = memory::find_gpu(size_class->gpu);
   const auto pages = static_cast<int64_t>(std::floor(nominal_gigabytes * kGiB * kReportedShare / kPageBytes));
   const int64_t bytes = pages * kPageBytes;
   return {gpu, bytes, gpu->context_bytes, gpu->context_measured,
           fmt::format("a card of {:g} GB (its driver reports about {}; architecture and speed of an {})",
-                      nominal_gigabytes, gigabytes(bytes), gpu->device_name)};
+                      nominal_gigabytes, format_gigabytes(bytes), gpu->device_name)};
 }
 
-bool computes_in(const memory::Gpu& gpu, engine::Precision precision) {
-  return precision != engine::Precision::kBf16 || gpu.bf16_operations > 0;
+bool supports_precision(const memory::Gpu& gpu, engine::Precision precision) {
+  return precision != engine::Precision::kBf16 || gpu.bf16_flops > 0;
 }
 
-TargetCard card_of_device(const memory::DeviceDescription& device) {
+TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
   if (!memory::has_kernel_code(device.architecture)) {
     throw run_error("{}: LibTorch for CUDA 13 has no code for compute capability {}.{}; take another card", device.name,
                     device.architecture / 10, device.architecture % 10);
   }
   // A MIG instance that is not in the table is a part of the card that its name begins with.
   const std::string whole_name = device.name.substr(0, device.name.find(" MIG "));
-  const auto unlike = [&](const memory::Gpu& gpu) {
+  const auto dissimilarity = [&](const memory::Gpu& gpu) {
     return std::tuple(gpu.device_name != device.name, gpu.device_name != whole_name,
                       gpu.architecture > device.architecture, std::abs(gpu.architecture - device.architecture),
                       std::abs(gpu.multiprocessors - device.multiprocessors));
   };
   std::vector<const memory::Gpu*> gpus;
   for (const auto& gpu : memory::gpus()) gpus.push_back(&gpu);
-  for (const auto& gpu : memory::slices()) {
+  for (const auto& gpu : memory::mig_slices()) {
     if (gpu.device_name == device.name) gpus.push_back(&gpu);
   }
   const memory::Gpu* const nearest_gpu = *std::ranges::min_element(
-      gpus, [&](const auto* left, const auto* right) { return unlike(*left) < unlike(*right); });
-  std::string description = fmt::format("{} ({})", device.name, gigabytes(device.total_bytes));
+      gpus, [&](const auto* left, const auto* right) { return dissimilarity(*left) < dissimilarity(*right); });
+  std::string description = fmt::format("{} ({})", device.name, format_gigabytes(device.total_bytes));
   if (nearest_gpu->device_name != device.name) {
     description +=
         fmt::format(", planned as {} with {} multiprocessors", nearest_gpu->device_name, device.multiprocessors);
   }
   // Kernels are loaded when they are first used, so a context at the start is smaller than later. The driver does not
   // say whose memory is taken.
-  const int64_t taken = device.total_bytes - device.free_bytes;
-  const int64_t at_the_end = taken + (on_virtual_card() ? 0 : kLoadedLater);
-  const int64_t assumed = nearest_gpu->context_bytes;
-  const bool alone = taken <= kMostContexts * assumed;
+  const int64_t used_bytes = device.total_bytes - device.free_bytes;
+  const int64_t final_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyKernelBytes);
+  const int64_t table_context_bytes = nearest_gpu->context_bytes;
+  const bool is_alone = used_bytes <= kMaxContexts * table_context_bytes;
   return {.gpu = nearest_gpu,
           .memory_bytes = device.total_bytes,
-          .context_bytes = alone ? std::max(at_the_end, assumed) : assumed,
-          .context_measured = alone && at_the_end >= assumed && !on_virtual_card(),
+          .context_bytes = is_alone ? std::max(final_context_bytes, table_context_bytes) : table_context_bytes,
+          .context_measured = is_alone && final_context_bytes >= table_context_bytes && !is_on_virtual_gpu(),
           .description = std::move(description),
-          .others_bytes = alone ? 0 : taken - assumed,
+          .other_process_bytes = is_alone ? 0 : used_bytes - table_context_bytes,
           .multiprocessors = device.multiprocessors,
           .device_name = device.name};
 }
 
-double margin_percent(Mode mode) {
+double get_margin_percent(MemoryMode mode) {
   switch (mode) {
-    case Mode::kConservative:
+    case MemoryMode::kConservative:
       return 10;
-    case Mode::kBalanced:
+    case MemoryMode::kBalanced:
       return 5;
-    case Mode::kAggressive:
+    case MemoryMode::kAggressive:
       return 2;
   }
   throw InternalError("unknown mode");
 }
 
-MemoryLimit limit_of(const TargetCard& card, Mode mode, std::optional<double> limit_gigabytes, int64_t world_size) {
+MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::optional<double> limit_gigabytes,
+                                 int64_t world_size) {
   MemoryLimit limit;
-  limit.card_bytes = std::max<int64_t>(0, card.memory_bytes - card.others_bytes);
-  if (limit_gigabytes) limit.card_bytes = std::min(limit.card_bytes, static_cast<int64_t>(*limit_gigabytes * 1e9));
-  limit.context_bytes = card.context_bytes;
+  limit.gpu_bytes = std::max<int64_t>(0, target.memory_bytes - target.other_process_bytes);
+  if (limit_gigabytes) limit.gpu_bytes = std::min(limit.gpu_bytes, static_cast<int64_t>(*limit_gigabytes * 1e9));
+  limit.context_bytes = target.context_bytes;
   if (world_size > 1) limit.communication_bytes = kNcclBytesPerChannelAndPeer * kNcclChannels * kRingPeers;
-  limit.margin_percent = margin_percent(mode);
-  limit.margin_bytes = std::llround(static_cast<double>(limit.card_bytes) * limit.margin_percent / 100);
+  limit.margin_percent = get_margin_percent(mode);
+  limit.margin_bytes = std::llround(static_cast<double>(limit.gpu_bytes) * limit.margin_percent / 100);
   limit.limit_bytes =
-      std::max<int64_t>(0, limit.card_bytes - limit.context_bytes - limit.communication_bytes - limit.margin_bytes);
+      std::max<int64_t>(0, limit.gpu_bytes - limit.context_bytes - limit.communication_bytes - limit.margin_bytes);
   return limit;
 }
 

@@ -8,7 +8,7 @@
 
 namespace vlmtrain::planner {
 
-std::vector<int64_t> counts_by_share(std::span<const double> shares, int64_t count) {
+std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   VLMTRAIN_CHECK(sum > 0, "shares of nothing");
   std::vector<int64_t> counts;
@@ -16,35 +16,35 @@ std::vector<int64_t> counts_by_share(std::span<const double> shares, int64_t cou
   counts.reserve(shares.size());
   remainders.reserve(shares.size());
   for (const double share : shares) {
-    const double exact = share / sum * static_cast<double>(count);
-    counts.push_back(static_cast<int64_t>(std::floor(exact)));
-    remainders.push_back(exact - std::floor(exact));
+    const double exact_count = share / sum * static_cast<double>(count);
+    counts.push_back(static_cast<int64_t>(std::floor(exact_count)));
+    remainders.push_back(exact_count - std::floor(exact_count));
   }
   std::vector<size_t> order(shares.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t left, size_t right) { return remainders[left] > remainders[right]; });
   int64_t left = count - std::accumulate(counts.begin(), counts.end(), int64_t{0});
   // Rounding may leave one too many behind where exact shares are whole numbers.
-  for (size_t place = 0; left > 0; place = (place + 1) % order.size(), --left) ++counts[order[place]];
+  for (size_t position = 0; left > 0; position = (position + 1) % order.size(), --left) ++counts[order[position]];
   return counts;
 }
 
-std::vector<size_t> spread_evenly(std::span<const int64_t> counts) {
+std::vector<size_t> interleave_evenly(std::span<const int64_t> counts) {
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  std::vector<int64_t> taken(counts.size());
-  std::vector<size_t> kinds;
-  kinds.reserve(static_cast<size_t>(total));
-  for (int64_t place = 1; place <= total; ++place) {
+  std::vector<int64_t> num_used(counts.size());
+  std::vector<size_t> sequence;
+  sequence.reserve(static_cast<size_t>(total));
+  for (int64_t position = 1; position <= total; ++position) {
     // In units of 1 / total, so that nothing is rounded.
-    const auto behind = [&](size_t kind) { return counts[kind] * place - taken[kind] * total; };
+    const auto deficit = [&](size_t index) { return counts[index] * position - num_used[index] * total; };
     size_t next = 0;
-    for (size_t kind = 1; kind < counts.size(); ++kind) {
-      if (behind(kind) > behind(next)) next = kind;
+    for (size_t index = 1; index < counts.size(); ++index) {
+      if (deficit(index) > deficit(next)) next = index;
     }
-    ++taken[next];
-    kinds.push_back(next);
+    ++num_used[next];
+    sequence.push_back(next);
   }
-  return kinds;
+  return sequence;
 }
 
 }  // namespace vlmtrain::planner

@@ -9,54 +9,55 @@
 
 namespace vlmtrain::planner {
 
-std::vector<int64_t> divisors(int64_t number);  ///< ascending
+std::vector<int64_t> find_divisors(int64_t number);  ///< ascending
 
 /// The search for one set of fixed choices, with the batches that its plans must hold.
-class OptionSearch {
+class ConfigSearch {
  public:
-  /// `rehearsed` and `workload` must outlive the search.
-  OptionSearch(RehearsedOptions& rehearsed, const Workload& workload, const FixedChoices& fixed, int64_t limit_bytes);
+  /// `evaluator` and `workload` must outlive the search.
+  ConfigSearch(PlanEvaluator& evaluator, const Workload& workload, const StepConstraints& constraints,
+               int64_t limit_bytes);
 
   /// The fastest option that fits, rehearsed in full; nothing if none does.
-  std::optional<Option> find();
+  std::optional<StepEstimate> find();
 
   /// What needs least of all that a person could choose, rehearsed. After find().
-  Option least();
+  StepEstimate find_min_memory();
 
   /// Every micro-batch size with nothing, as few as fit, and all blocks recomputed. After find().
-  std::vector<Option> alternatives() const;
+  std::vector<StepEstimate> alternatives() const;
 
-  const Estimate& estimate() const { return *estimate_; }
+  const CostModel& cost_model() const { return *cost_model_; }
 
  private:
-  void probe();
-  Choices choices_at_defaults() const;
-  Choices choices_at(int64_t size, size_t level) const;
+  void run_probes();
+  StepConfig default_step_config() const;
+  StepConfig make_step_config(int64_t size, size_t level) const;
   /// Smallest micro-batch, everything recomputed, the tower's tiles in so many passes, so many rows of the loss.
-  Choices smallest(int64_t vision_passes, int64_t loss_chunk_rows) const;
-  int64_t expected_bytes(const Choices& choices) const;
-  double expected_seconds(const Choices& choices) const;
-  std::optional<size_t> least_level(int64_t size) const;
-  std::optional<Choices> next_guess() const;
-  std::optional<Choices> least_untried() const;
-  Option rehearse(const Choices& choices);
-  std::optional<Choices> larger_that_may_fit(const Choices& choices) const;
-  std::optional<Option> find_with_smaller_passes();
-  std::vector<Choices> ever_smaller_passes() const;
-  bool is_allowed(const Choices& choices) const;
-  void rehearse_with_last_block_kept(Choices choices, memory::Component tower);
-  Option known_or_estimated(const Choices& choices) const;
+  StepConfig make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const;
+  int64_t estimate_bytes(const StepConfig& step_config) const;
+  double estimate_seconds(const StepConfig& step_config) const;
+  std::optional<size_t> find_min_level(int64_t size) const;
+  std::optional<StepConfig> find_fastest_guess() const;
+  std::optional<StepConfig> find_untried_minimum() const;
+  StepEstimate dry_run(const StepConfig& step_config);
+  std::optional<StepConfig> find_next_larger(const StepConfig& step_config) const;
+  std::optional<StepEstimate> find_with_smaller_passes();
+  std::vector<StepConfig> list_smaller_passes() const;
+  bool is_allowed(const StepConfig& step_config) const;
+  void dry_run_without_last_block(StepConfig step_config, memory::Component component);
+  StepEstimate get_or_estimate(const StepConfig& step_config) const;
 
-  RehearsedOptions& rehearsed_;
+  PlanEvaluator& evaluator_;
   const Workload& workload_;
-  FixedChoices fixed_;
+  StepConstraints constraints_;
   int64_t limit_bytes_;
-  int64_t standing_bytes_ = 0;                  // weights, gradients, optimizer
-  std::vector<int64_t> sizes_;                  // ascending
-  models::RecomputeBlocks blocks_;              // the model's
-  std::vector<models::RecomputeBlocks> order_;  // from none to all
-  std::optional<Option> least_;                 // where nothing fits without smaller passes
-  std::optional<Estimate> estimate_;
+  int64_t persistent_bytes_ = 0;                          // weights, gradients, optimizer
+  std::vector<int64_t> micro_batch_sizes_;                // ascending
+  models::RecomputeBlocks all_blocks_;                    // the model's
+  std::vector<models::RecomputeBlocks> recompute_order_;  // from none to all
+  std::optional<StepEstimate> min_memory_;                // where nothing fits without smaller passes
+  std::optional<CostModel> cost_model_;
 };
 
 }  // namespace vlmtrain::planner

@@ -7,40 +7,41 @@
 
 namespace vlmtrain::planner {
 
-const std::vector<std::pair<std::string, Mode>>& modes() {
-  static const std::vector<std::pair<std::string, Mode>> table{
-      {"conservative", Mode::kConservative}, {"balanced", Mode::kBalanced}, {"aggressive", Mode::kAggressive}};
+const std::vector<std::pair<std::string, MemoryMode>>& memory_modes() {
+  static const std::vector<std::pair<std::string, MemoryMode>> table{{"conservative", MemoryMode::kConservative},
+                                                                     {"balanced", MemoryMode::kBalanced},
+                                                                     {"aggressive", MemoryMode::kAggressive}};
   return table;
 }
 
-std::string name_of(Mode mode) {
-  for (const auto& [name, value] : modes()) {
+std::string name_of(MemoryMode mode) {
+  for (const auto& [name, value] : memory_modes()) {
     if (value == mode) return name;
   }
   throw InternalError("a mode without a name");
 }
 
-models::RecomputeBlocks RecomputeOption::blocks_of(const models::RecomputeBlocks& all) const {
+models::RecomputeBlocks RecomputeOption::resolve_blocks(const models::RecomputeBlocks& all_blocks) const {
   VLMTRAIN_CHECK(!is_auto(), "recompute: auto is for the planner to decide");
   if (text == "none") return {};
-  if (text == "all") return all;
+  if (text == "all") return all_blocks;
   const size_t plus = text.find('+'), slash = text.find('/');
   const int64_t first = std::stoll(text);
   const int64_t second = plus == std::string::npos ? first : std::stoll(text.substr(plus + 1));
-  const int64_t kept = slash == std::string::npos ? 0 : std::stoll(text.substr(slash + 1));
-  return models::within({.vision = first, .language = second, .language_attention_kept = kept}, all);
+  const int64_t attention_kept = slash == std::string::npos ? 0 : std::stoll(text.substr(slash + 1));
+  return models::clamp_blocks({.vision = first, .language = second, .language_selective = attention_kept}, all_blocks);
 }
 
-RecomputeOption RecomputeOption::of(const models::RecomputeBlocks& blocks) {
-  RecomputeOption option{fmt::format("{}+{}", blocks.vision, blocks.language)};
-  if (blocks.language_attention_kept > 0) option.text += fmt::format("/{}", blocks.language_attention_kept);
-  return option;
+RecomputeOption RecomputeOption::from_blocks(const models::RecomputeBlocks& blocks) {
+  RecomputeOption recompute_option{fmt::format("{}+{}", blocks.vision, blocks.language)};
+  if (blocks.language_selective > 0) recompute_option.text += fmt::format("/{}", blocks.language_selective);
+  return recompute_option;
 }
 
 void declare(OptionTable& table, MemoryOptions& options) {
-  constexpr double kMostGigabytes = 1e6;
-  const Check<double> some_gigabytes{fmt::format("greater than 0, at most {}", kMostGigabytes),
-                                     [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMostGigabytes; }};
+  constexpr double kMaxGigabytes = 1e6;
+  const Check<double> valid_gigabytes{fmt::format("greater than 0, at most {}", kMaxGigabytes),
+                                      [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};
   table.describe_section("memory",
                          "What is traded for memory. The planner fills what is `auto` (docs/planner.md, for the CPU "
                          "docs/memory.md); none of it changes loss or gradients beyond rounding.");
@@ -49,9 +50,9 @@ void declare(OptionTable& table, MemoryOptions& options) {
       "Most memory that the process may take, in GB of 10⁹ bytes: of the card, CUDA's context included (what other "
       "processes hold does not count), or on the CPU of the host. `auto`: all of the card, or what of the host is "
       "free and allowed when the run starts.",
-      std::optional{unless_auto(some_gigabytes)});
-  table.add_choice("memory.mode", options.mode, modes(),
-                   "How much of that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
+      std::optional{allow_auto(valid_gigabytes)});
+  table.add_enum("memory.mode", options.mode, memory_modes(),
+                 "How much of that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
   const auto valid = [](const std::string& text) {
     static const std::regex numbers("[0-9]{1,6}([+][0-9]{1,6}(/[0-9]{1,6})?)?");
     return text == "auto" || text == "none" || text == "all" || std::regex_match(text, numbers);
@@ -65,10 +66,10 @@ void declare(OptionTable& table, MemoryOptions& options) {
   table.add("memory.vision_tiles_per_pass", options.vision_tiles_per_pass,
             "Most tiles that the vision tower takes at a time; 0: all of a micro-batch. `auto`: all, or fewer where "
             "nothing else fits.",
-            std::optional{unless_auto(at_least<int64_t>(0))});
+            std::optional{allow_auto(at_least<int64_t>(0))});
   table.add("memory.loss_chunk_rows", options.loss_chunk_rows,
             "Most label positions whose logits exist at a time. `auto`: 512, or fewer where nothing else fits.",
-            std::optional{unless_auto(at_least<int64_t>(1))});
+            std::optional{allow_auto(at_least<int64_t>(1))});
   table.add("memory.expandable_segments", options.expandable_segments,
             "Device memory is reserved in segments that grow, so that batches of changing size do not fragment it. "
             "false: PyTorch's fixed segments.");
@@ -76,7 +77,7 @@ void declare(OptionTable& table, MemoryOptions& options) {
             "A `training.micro_batch_size` may be too large for the largest samples: micro-batches that do not fit are "
             "cut, which changes no result. Else such a run is refused at the start.");
   table.add(
-      "memory.twin", options.twin,
+      "memory.twin", options.look_ahead,
       "On a GPU, a child process rehearses the run's own micro-batches a few steps ahead, and what would not fit is "
       "cut before it fails (docs/memory.md).");
   table.add("memory.empty_cache_above", options.empty_cache_above,

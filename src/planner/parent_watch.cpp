@@ -20,43 +20,43 @@ namespace {
 
 constexpr int kPollMilliseconds = 100;
 
-void end_if_parent_is_gone(pid_t parent) {
+void exit_without_parent(pid_t parent) {
   if (parent != 0 && getppid() != parent) _exit(static_cast<int>(ExitCode::kFailed));
 }
 
-void end_for_memory(int64_t bytes, int64_t most_bytes) {
+void exit_out_of_memory(int64_t bytes, int64_t max_bytes) {
   const std::string message = fmt::format(
       "the rehearsal takes {} of this machine's memory, and {} is what it may take; is the model's configuration "
       "right?",
-      format_bytes(bytes), format_bytes(most_bytes));
+      format_bytes(bytes), format_bytes(max_bytes));
   flockfile(stdout);  // never unlocked: this is the last answer
   write_line(stdout, {{"error", {{"code", static_cast<int>(ExitCode::kFailed)}, {"message", message}}}});
   _exit(static_cast<int>(ExitCode::kFailed));
 }
 
-[[noreturn]] void watch_until_the_end(const ParentWatch& watch) {
+[[noreturn]] void run_watch_loop(const ParentWatch& watch) {
   for (;;) {
     pollfd requests{.fd = STDIN_FILENO, .events = 0, .revents = 0};  // its end is always told
     poll(&requests, 1, kPollMilliseconds);
-    if ((requests.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) _exit(static_cast<int>(ExitCode::kDone));
-    end_if_parent_is_gone(watch.parent);
+    if ((requests.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) _exit(static_cast<int>(ExitCode::kSuccess));
+    exit_without_parent(watch.parent);
     const int64_t bytes = memory::host_bytes();
-    if (bytes > watch.most_host_bytes) end_for_memory(bytes, watch.most_host_bytes);
+    if (bytes > watch.max_host_bytes) exit_out_of_memory(bytes, watch.max_host_bytes);
   }
 }
 
 }  // namespace
 
-void die_with(pid_t parent) {
+void die_with_parent(pid_t parent) {
   if (parent == 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  end_if_parent_is_gone(parent);  // it may have died before that
+  exit_without_parent(parent);  // it may have died before that
 }
 
 void watch_parent(const ParentWatch& watch) {
-  die_with(watch.parent);
+  die_with_parent(watch.parent);
   std::ofstream("/proc/self/oom_score_adj") << 1000;
-  std::thread([watch] { watch_until_the_end(watch); }).detach();
+  std::thread([watch] { run_watch_loop(watch); }).detach();
 }
 
 }  // namespace vlmtrain::planner

@@ -9,20 +9,20 @@
 namespace vlmtrain::planner {
 
 /// What the plans of a card and of the host say alike.
-struct PlannedStep {
+struct PlanSummary {
   bool fits;
   const std::string& model;
   const Job& job;
-  Mode mode;
-  const Choices& choices;
+  MemoryMode mode;
+  const StepConfig& step_config;
   const Workload& workload;
   const SampleBatch& worst;
-  const RehearsalDetail& detail;
+  const DryRunDetail& detail;
   const std::vector<Suggestion>& suggestions;
   const PlanningEffort& effort;
 };
 
-nlohmann::ordered_json planned_json(const PlannedStep& step);
+nlohmann::ordered_json plan_summary_json(const PlanSummary& step);
 
 /// The step's peak by what takes it.
 nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak);

@@ -14,15 +14,15 @@ namespace vlmtrain::planner {
 
 void to_json(nlohmann::json& json, const Job& job);
 void from_json(const nlohmann::json& json, Job& job);
-void to_json(nlohmann::json& json, const RehearsalRequest& request);
-void from_json(const nlohmann::json& json, RehearsalRequest& request);
-void to_json(nlohmann::json& json, const Outcome& outcome);
-void from_json(const nlohmann::json& json, Outcome& outcome);
-void to_json(nlohmann::json& json, const Choices& choices);
-void from_json(const nlohmann::json& json, Choices& choices);
-void to_json(nlohmann::json& json, const TwinStep& step);
-void from_json(const nlohmann::json& json, TwinStep& step);
-void to_json(nlohmann::json& json, const Foresight& foresight);
-void from_json(const nlohmann::json& json, Foresight& foresight);
+void to_json(nlohmann::json& json, const DryRunRequest& request);
+void from_json(const nlohmann::json& json, DryRunRequest& request);
+void to_json(nlohmann::json& json, const DryRunResult& result);
+void from_json(const nlohmann::json& json, DryRunResult& result);
+void to_json(nlohmann::json& json, const StepConfig& step_config);
+void from_json(const nlohmann::json& json, StepConfig& step_config);
+void to_json(nlohmann::json& json, const LookAheadStep& step);
+void from_json(const nlohmann::json& json, LookAheadStep& step);
+void to_json(nlohmann::json& json, const MemoryForecast& forecast);
+void from_json(const nlohmann::json& json, MemoryForecast& forecast);
 
 }  // namespace vlmtrain::planner

@@ -5,9 +5,9 @@
 
 namespace vlmtrain::planner {
 
-void start_rehearsals_before(const std::filesystem::path& program) {
+void prestart_dry_run_process(const std::filesystem::path& program) {
   try {
-    leave_for_exec(spawn_child(program, workers_that_pay()));
+    pass_child_through_exec(spawn_child(program, num_useful_workers()));
   } catch (const UserError&) {  // the program meets the same
   }
 }

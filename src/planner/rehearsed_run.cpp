@@ -11,148 +11,155 @@ namespace vlmtrain::planner {
 
 namespace {
 
-std::vector<data::Sample> samples_of(const std::vector<SampleGroup>& groups) {
+std::vector<data::Sample> make_placeholder_samples(const std::vector<SampleGroup>& groups) {
   std::vector<data::Sample> samples;
   for (const auto& group : groups) {
-    samples.insert(samples.end(), static_cast<size_t>(group.count), data::sample_of(group.shape));
+    samples.insert(samples.end(), static_cast<size_t>(group.count), data::make_meta_sample(group.shape));
   }
   return samples;
 }
 
 /// What the ranks of a rehearsal agree on, of which one is there.
-class RehearsedConsensus final : public engine::Consensus {
+class RecordingConsensus final : public engine::Consensus {
  public:
-  /// `noted` gets each sum.
-  RehearsedConsensus(const engine::GradientSums& sums, const Job& job, StepSums& noted) : sums_(sums), noted_(noted) {
+  /// `recorded` gets each sum.
+  RecordingConsensus(const engine::GradientBuckets& buckets, const Job& job, StepCollectives& recorded)
+      : buckets_(buckets), recorded_(recorded) {
     if (job.world_size == 1) return;
     const auto shard = job.shard();
-    const int64_t group = shard.is_all() ? job.world_size : shard.count;
-    if (group < job.world_size) among_ = Among::kNode;
-    ranks_ = distributed::virtual_ranks(job.world_size, job.rank, group);
-    all_ = std::make_unique<distributed::RankConsensus>(*ranks_);
+    const int64_t group = shard.covers_all() ? job.world_size : shard.count;
+    if (group < job.world_size) shard_group_ = CollectiveGroup::kNode;
+    ranks_ = distributed::make_fake_collectives(job.world_size, job.rank, group);
+    consensus_ = std::make_unique<distributed::RankConsensus>(*ranks_);
   }
 
-  engine::Verdict worst(engine::Verdict own) const override { return all_->worst(own); }
-  bool any(bool own) const override { return all_->any(own); }
-  std::vector<double> sum(std::vector<double> own) const override { return all_->sum(std::move(own)); }
-  void add_up(const at::Tensor& own) const override {
-    if (ranks_) noted_.sums.push_back(transfer(own, /*turns=*/2, Among::kAll));
-    all_->add_up(own);
+  engine::StepStatus all_reduce_max(engine::StepStatus own) const override { return consensus_->all_reduce_max(own); }
+  bool any_rank(bool own) const override { return consensus_->any_rank(own); }
+  std::vector<double> sum_over_ranks(std::vector<double> own) const override {
+    return consensus_->sum_over_ranks(std::move(own));
   }
-  void add_up_parts(const at::Tensor& all) const override {
-    noted_.sums.push_back(transfer(all, /*turns=*/1, among_));
-    all_->add_up_parts(all);
+  void all_reduce_sum(const at::Tensor& own) const override {
+    if (ranks_) recorded_.reductions.push_back(make_call(own, /*turns=*/2, CollectiveGroup::kWorld));
+    consensus_->all_reduce_sum(own);
   }
-  void add_up_copies(const at::Tensor& own) const override {
-    if (among_ == Among::kNode) noted_.sums.push_back(transfer(own, /*turns=*/2, Among::kCopies));
-    all_->add_up_copies(own);
+  void reduce_scatter(const at::Tensor& all) const override {
+    recorded_.reductions.push_back(make_call(all, /*turns=*/1, shard_group_));
+    consensus_->reduce_scatter(all);
   }
-  void add_up_in_group(const at::Tensor& own) const override {
-    if (ranks_) noted_.sums.push_back(transfer(own, /*turns=*/2, among_));
-    all_->add_up_in_group(own);
+  void all_reduce_replicas(const at::Tensor& own) const override {
+    if (shard_group_ == CollectiveGroup::kNode)
+      recorded_.reductions.push_back(make_call(own, /*turns=*/2, CollectiveGroup::kReplicas));
+    consensus_->all_reduce_replicas(own);
   }
-  void finish() const override { all_->finish(); }
-  engine::GatherTicket gather_parts(const at::Tensor& all) const override {
-    noted_.gathers.push_back(transfer(all, /*turns=*/1, among_));
-    return all_->gather_parts(all);
+  void all_reduce_group(const at::Tensor& own) const override {
+    if (ranks_) recorded_.reductions.push_back(make_call(own, /*turns=*/2, shard_group_));
+    consensus_->all_reduce_group(own);
   }
-  engine::GatherTicket gather_into(const at::Tensor& all, const at::Tensor& own) const override {
-    noted_.block_gathers.push_back(transfer(all, /*turns=*/1, among_));
-    return all_->gather_into(all, own);
+  void wait_for_reductions() const override { consensus_->wait_for_reductions(); }
+  engine::AllGatherHandle all_gather_async(const at::Tensor& all) const override {
+    recorded_.all_gathers.push_back(make_call(all, /*turns=*/1, shard_group_));
+    return consensus_->all_gather_async(all);
   }
-  void finish_gather(engine::GatherTicket ticket) const override { all_->finish_gather(ticket); }
-  std::vector<std::string> each(std::string own) const override { return all_->each(std::move(own)); }
+  engine::AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& own) const override {
+    recorded_.block_all_gathers.push_back(make_call(all, /*turns=*/1, shard_group_));
+    return consensus_->all_gather_into_tensor(all, own);
+  }
+  void wait_for_all_gather(engine::AllGatherHandle handle) const override { consensus_->wait_for_all_gather(handle); }
+  std::vector<std::string> all_gather_strings(std::string own) const override {
+    return consensus_->all_gather_strings(std::move(own));
+  }
 
   /// All samples of a rehearsal are of the first task. In a run there are gradients of the others too, whose products
   /// take their time.
-  std::vector<int64_t> together(std::vector<int64_t> own) const override {
-    std::vector<int64_t> all;
-    all.reserve(own.size() * static_cast<size_t>(sums_.groups()));
-    for (int64_t group = 0; group < sums_.groups(); ++group) {
-      for (const int64_t place : own) all.push_back(place + group * static_cast<int64_t>(sums_.size()));
+  std::vector<int64_t> union_over_ranks(std::vector<int64_t> own) const override {
+    std::vector<int64_t> all_indices;
+    all_indices.reserve(own.size() * static_cast<size_t>(buckets_.groups()));
+    for (int64_t group = 0; group < buckets_.groups(); ++group) {
+      for (const int64_t index : own) all_indices.push_back(index + group * static_cast<int64_t>(buckets_.size()));
     }
-    return all_->together(std::move(all));
+    return consensus_->union_over_ranks(std::move(all_indices));
   }
 
  private:
-  static Transfer transfer(const at::Tensor& values, int64_t turns, Among among) {
-    return {.bytes = static_cast<int64_t>(values.nbytes()), .turns = turns, .among = among};
+  static CollectiveCall make_call(const at::Tensor& values, int64_t ring_phases, CollectiveGroup group) {
+    return {.bytes = static_cast<int64_t>(values.nbytes()), .ring_phases = ring_phases, .group = group};
   }
 
-  const engine::GradientSums& sums_;
-  StepSums& noted_;
-  Among among_ = Among::kAll;  // that have parts
+  const engine::GradientBuckets& buckets_;
+  StepCollectives& recorded_;
+  CollectiveGroup shard_group_ = CollectiveGroup::kWorld;  // that have parts
   std::unique_ptr<distributed::Collectives> ranks_;
-  std::unique_ptr<const engine::Consensus> all_ = std::make_unique<const engine::Consensus>();
+  std::unique_ptr<const engine::Consensus> consensus_ = std::make_unique<const engine::Consensus>();
 };
 
 }  // namespace
 
-RehearsedRun::RehearsedRun(const Job& job, at::Device device, bool trains)
+DryRunSession::DryRunSession(const Job& job, at::Device device, bool with_training)
     : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
-  if (!trains) return;
+  if (!with_training) return;
   training_ = std::make_unique<engine::Training>(*model_, job.optimizer, objective_->gradient_groups(), job.shard());
-  consensus_ = std::make_unique<RehearsedConsensus>(training_->sums, job, sums_of_step_);
+  consensus_ = std::make_unique<RecordingConsensus>(training_->gradient_buckets, job, step_collectives_);
   if (job.world_size > 1) training_->connect(*consensus_);
 }
 
-void RehearsedRun::step(const std::vector<SampleGroup>& groups, const engine::StepLayout& layout) {
+void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::StepLayout& layout) {
   try {
-    const auto samples = samples_of(groups);
-    const auto input = engine::step_input(*objective_, samples);
-    sums_of_step_ = {};
+    const auto samples = make_placeholder_samples(groups);
+    const auto input = engine::make_step_input(*objective_, samples);
+    step_collectives_ = {};
     engine::Step step(*training_, input, *consensus_);
     step.accumulate(layout);
     // The last bucket is whole when the backward pass is; with several groups all are handed over behind it.
-    const int64_t buckets = std::ssize(sums_of_step_.sums);
-    if (training_->blocks) {
-      sums_of_step_.passes = layout.cut.micro_batches();
-      take_out_sums_of_blocks();
-    } else if (training_->sums.groups() == 1) {
-      sums_of_step_.overlapping = std::max<int64_t>(0, buckets - 1);
+    const int64_t num_buckets = std::ssize(step_collectives_.reductions);
+    if (training_->sharded_blocks) {
+      step_collectives_.micro_batches = layout.split.micro_batches();
+      split_block_collectives();
+    } else if (training_->gradient_buckets.groups() == 1) {
+      step_collectives_.overlapped_reductions = std::max<int64_t>(0, num_buckets - 1);
     }
     step.prepare();
-    scalars_.emplace(step.apply(engine::LearningRates{}).numbers);
+    scalars_.emplace(step.apply(engine::LearningRates{}).scalars);
   } catch (const engine::StepOutOfMemory& error) {
-    if (error.scarce() == memory::Scarce::kHost) throw rehearsal_lacks_memory(error.what());
+    if (error.memory_kind() == memory::MemoryKind::kHost) throw dry_run_out_of_host_memory(error.what());
     throw;
   }
 }
 
 /// They come first: all else is added up when the passes are over.
-void RehearsedRun::take_out_sums_of_blocks() {
-  auto& sums = sums_of_step_.sums;
-  const auto copies = std::ranges::count(sums, Among::kCopies, &Transfer::among);
-  const auto others = std::ssize(training_->sums.bucket_elements());
-  const auto end = sums.end() - copies - others;
-  sums_of_step_.block_sums.assign(sums.begin(), end);
-  sums.erase(sums.begin(), end);
+void DryRunSession::split_block_collectives() {
+  auto& reductions = step_collectives_.reductions;
+  const auto num_replica_reductions =
+      std::ranges::count(reductions, CollectiveGroup::kReplicas, &CollectiveCall::group);
+  const auto num_optimizer_reductions = std::ssize(training_->gradient_buckets.get_bucket_sizes());
+  const auto block_end = reductions.end() - num_replica_reductions - num_optimizer_reductions;
+  step_collectives_.block_reduce_scatters.assign(reductions.begin(), block_end);
+  reductions.erase(reductions.begin(), block_end);
 }
 
-void RehearsedRun::evaluate(const EvaluatedBatch& batch) const {
+void DryRunSession::evaluate(const EvaluationBatch& batch) const {
   // Further ones take no more: their keys and values have their place from the first on.
-  constexpr int64_t kNewTokens = 3;
+  constexpr int64_t kDryRunNewTokens = 3;
   const engine::GenerateSettings generation{.device = device_,
-                                            .max_new_tokens = std::min(kNewTokens, batch.max_new_tokens),
-                                            .room_for_tokens = batch.max_new_tokens};
-  const auto samples = samples_of(batch.samples);
+                                            .max_new_tokens = std::min(kDryRunNewTokens, batch.max_new_tokens),
+                                            .reserved_new_tokens = batch.max_new_tokens};
+  const auto samples = make_placeholder_samples(batch.samples);
   std::vector<data::Sample> prompts;
   for (const auto& group : batch.samples) {
-    data::SampleShape question = group.shape;
-    question.label_tokens = question.masks = question.mask_pictures = 0;
+    data::SampleShape prompt_shape = group.shape;
+    prompt_shape.label_tokens = prompt_shape.masks = prompt_shape.mask_pictures = 0;
     const auto count = batch.max_new_tokens > 0 ? static_cast<size_t>(group.count) : 0;
-    prompts.insert(prompts.end(), count, data::sample_of(question));
+    prompts.insert(prompts.end(), count, data::make_meta_sample(prompt_shape));
   }
-  const auto first = [](const std::vector<data::Sample>& all, size_t count) {
+  const auto take_first = [](const std::vector<data::Sample>& all, size_t count) {
     return std::vector(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(count, all.size())));
   };
-  if (const size_t part = samples.size() / 2; part > 0) {
-    engine::evaluate_batch(*model_, first(samples, part), first(prompts, part), batch.layout, generation);
+  if (const size_t half = samples.size() / 2; half > 0) {
+    engine::evaluate_batch(*model_, take_first(samples, half), take_first(prompts, half), batch.layout, generation);
   }
   engine::evaluate_batch(*model_, samples, prompts, batch.layout, generation);
 }
 
-UserError rehearsal_lacks_memory(const std::string& reason) {
+UserError dry_run_out_of_host_memory(const std::string& reason) {
   return run_error("the rehearsal process ran out of the host's memory: {}; give the job more, such as SLURM's --mem",
                    reason);
 }

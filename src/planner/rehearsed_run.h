@@ -18,37 +18,37 @@ namespace vlmtrain::planner {
 
 /// What a run holds on the card while it trains, and how it does a step: allocation by allocation what the trainer
 /// does.
-class RehearsedRun {
+class DryRunSession {
  public:
-  /// `trains`: false for a model that is only evaluated.
-  RehearsedRun(const Job& job, at::Device device, bool trains = true);
+  /// `with_training`: false for a model that is only evaluated.
+  DryRunSession(const Job& job, at::Device device, bool with_training = true);
 
   /// Throws engine::StepOutOfMemory where the card's memory does not suffice, UserError (kFailed) where the host's does
   /// not: that says nothing of the card.
   void step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout);
   /// What an evaluation does between two steps: a part of the batch, then all of it, since sizes that change fragment
   /// memory. Answers never end.
-  void evaluate(const EvaluatedBatch& batch) const;
-  void drop_gradients() { training_->sums.drop(); }
+  void evaluate(const EvaluationBatch& batch) const;
+  void drop_gradients() { training_->gradient_buckets.reset(); }
 
   const models::VisionLanguageModel& model() const { return *model_; }
   /// REQUIRES: it trains.
   const engine::Training& training() const { return *training_; }
-  const StepSums& sums_of_step() const { return sums_of_step_; }
+  const StepCollectives& step_collectives() const { return step_collectives_; }
 
  private:
-  void take_out_sums_of_blocks();
+  void split_block_collectives();
 
   at::Device device_;
   std::unique_ptr<const engine::Objective> objective_;
   std::unique_ptr<models::VisionLanguageModel> model_;
   std::unique_ptr<engine::Training> training_;
-  StepSums sums_of_step_;
+  StepCollectives step_collectives_;
   std::unique_ptr<const engine::Consensus> consensus_;
   std::optional<engine::AsyncScalars> scalars_;  // of a step, until the next one
 };
 
 /// For what a rehearsal cannot do for lack of the host's memory.
-UserError rehearsal_lacks_memory(const std::string& reason);
+UserError dry_run_out_of_host_memory(const std::string& reason);
 
 }  // namespace vlmtrain::planner

@@ -7,11 +7,11 @@
 
 namespace vlmtrain::planner {
 
-/// What would make a plan fit that does not: each is rehearsed, the least change first. `least_bytes`: what the plan
+/// What would make a plan fit that does not: each is rehearsed, the least change first. `min_bytes`: what the plan
 /// takes at least; `detail` is of those choices.
-std::vector<Suggestion> remedies_of(RemedyRehearsal& rehearsal, int64_t least_bytes, const RehearsalDetail& detail);
+std::vector<Suggestion> make_suggestions(ChangeEvaluator& evaluator, int64_t min_bytes, const DryRunDetail& detail);
 
 /// At the end of each, in words.
-void say_what_is_enough(std::vector<Suggestion>& remedies);
+void append_required_bytes(std::vector<Suggestion>& suggestions);
 
 }  // namespace vlmtrain::planner

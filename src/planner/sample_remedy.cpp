@@ -11,101 +11,102 @@ namespace vlmtrain::planner {
 
 namespace {
 
-constexpr int kMostNumbers = 4;
+constexpr int kMaxLimitGuesses = 4;
 /// Share of the way between a number that fits and one that does not at which the search ends.
-constexpr double kNearEnough = 0.04;
+constexpr double kLimitTolerance = 0.04;
 /// Below the number that a straight line says, since what it passes through are peaks of changing places.
-constexpr double kCaution = 0.97;
-constexpr int kMostRetreats = 3;
-constexpr double kRetreat = 0.85;
+constexpr double kInterpolationMargin = 0.97;
+constexpr int kMaxRetries = 3;
+constexpr double kRetryFactor = 0.85;
 
 /// A number of a limit and what is taken with it.
-struct Point {
-  int64_t number = 0;
+struct LimitPoint {
+  int64_t limit = 0;
   int64_t bytes = 0;
 };
 
 class LimitSearch {
  public:
-  LimitSearch(const SampleLimit& limit, const Job& job, const FixedChoices& fixed, RemedyRehearsal& rehearsal)
-      : limit_(limit), job_(job), fixed_(fixed), rehearsal_(rehearsal), least_(limit.least()) {}
+  LimitSearch(const SampleLimit& limit, const Job& job, const StepConstraints& constraints, ChangeEvaluator& evaluator)
+      : limit_(limit), job_(job), constraints_(constraints), evaluator_(evaluator), min_limit_(limit.find_min()) {}
 
-  std::optional<Suggestion> find(int64_t without_bytes) {
-    if (limit_.now <= least_) return std::nullopt;
-    auto lowest = try_number(least_, /*all=*/false);
-    if (!lowest || !rehearsal_.fits(lowest->bytes)) return std::nullopt;
-    Point fitting = *lowest;
-    Point failing{limit_.now, without_bytes};
-    for (int guess = 0; guess < kMostNumbers; ++guess) {
-      const int64_t number = between(fitting, failing);
-      if (number <= fitting.number || number >= failing.number) break;
-      const auto point = try_number(number, /*all=*/false);
+  std::optional<Suggestion> find(int64_t unlimited_bytes) {
+    if (limit_.current <= min_limit_) return std::nullopt;
+    auto min_point = measure_limit(min_limit_, /*all=*/false);
+    if (!min_point || !evaluator_.fits(min_point->bytes)) return std::nullopt;
+    LimitPoint fitting_point = *min_point;
+    LimitPoint failing_point{limit_.current, unlimited_bytes};
+    for (int attempt = 0; attempt < kMaxLimitGuesses; ++attempt) {
+      const int64_t limit = interpolate(fitting_point, failing_point);
+      if (limit <= fitting_point.limit || limit >= failing_point.limit) break;
+      const auto point = measure_limit(limit, /*all=*/false);
       if (!point) break;
-      (rehearsal_.fits(point->bytes) ? fitting : failing) = *point;
-      const auto way = static_cast<double>(failing.number - fitting.number);
-      if (way <= kNearEnough * static_cast<double>(failing.number)) break;
+      (evaluator_.fits(point->bytes) ? fitting_point : failing_point) = *point;
+      const auto distance = static_cast<double>(failing_point.limit - fitting_point.limit);
+      if (distance <= kLimitTolerance * static_cast<double>(failing_point.limit)) break;
     }
-    return proven(fitting.number);
+    return verify(fitting_point.limit);
   }
 
  private:
-  int64_t whole(int64_t number) const { return std::max(least_, number / limit_.unit * limit_.unit); }
+  int64_t round_limit(int64_t limit) const { return std::max(min_limit_, limit / limit_.multiple * limit_.multiple); }
 
-  std::optional<Point> try_number(int64_t number, bool all) {
-    auto limited = limit_.measure(number, all);
-    if (!limited || 2 * limited->left_out > limited->samples) return std::nullopt;
-    left_out_ = limited->left_out;
-    samples_ = limited->samples;
-    const auto bytes = rehearsal_.least_bytes(job_, limited->workload, fixed_);
+  std::optional<LimitPoint> measure_limit(int64_t limit, bool all_samples) {
+    auto limited_samples = limit_.measure(limit, all_samples);
+    if (!limited_samples || 2 * limited_samples->num_dropped > limited_samples->num_samples) return std::nullopt;
+    num_dropped_ = limited_samples->num_dropped;
+    num_samples_ = limited_samples->num_samples;
+    const auto bytes = evaluator_.estimate_min_bytes(job_, limited_samples->workload, constraints_);
     if (!bytes) return std::nullopt;
-    return Point{number, *bytes};
+    return LimitPoint{limit, *bytes};
   }
 
   /// Where a straight line meets the limit; at least a tenth of the way.
-  int64_t between(const Point& fitting, const Point& failing) const {
-    const double way = static_cast<double>(failing.number - fitting.number);
-    const double rise = static_cast<double>(failing.bytes - fitting.bytes);
-    const double room = static_cast<double>(rehearsal_.limit_bytes() - fitting.bytes);
-    const double share = rise > 0 ? std::clamp(kCaution * room / rise, 0.1, 0.9) : 0.5;
-    return whole(fitting.number + static_cast<int64_t>(way * share));
+  int64_t interpolate(const LimitPoint& fitting_point, const LimitPoint& failing_point) const {
+    const double distance = static_cast<double>(failing_point.limit - fitting_point.limit);
+    const double extra_bytes = static_cast<double>(failing_point.bytes - fitting_point.bytes);
+    const double headroom = static_cast<double>(evaluator_.limit_bytes() - fitting_point.bytes);
+    const double fraction = extra_bytes > 0 ? std::clamp(kInterpolationMargin * headroom / extra_bytes, 0.1, 0.9) : 0.5;
+    return round_limit(fitting_point.limit + static_cast<int64_t>(distance * fraction));
   }
 
   /// With all samples measured, which may need a little more than the largest of before.
-  std::optional<Suggestion> proven(int64_t number) {
-    for (int retreat = 0; retreat < kMostRetreats; ++retreat) {
-      const auto point = try_number(number, /*all=*/true);
+  std::optional<Suggestion> verify(int64_t limit) {
+    for (int attempt = 0; attempt < kMaxRetries; ++attempt) {
+      const auto point = measure_limit(limit, /*all=*/true);
       if (!point) return std::nullopt;
-      if (rehearsal_.fits(point->bytes)) return suggestion(*point);
-      if (number == least_) break;
-      number = whole(static_cast<int64_t>(kRetreat * static_cast<double>(number)));
+      if (evaluator_.fits(point->bytes)) return make_suggestion(*point);
+      if (limit == min_limit_) break;
+      limit = round_limit(static_cast<int64_t>(kRetryFactor * static_cast<double>(limit)));
     }
     return std::nullopt;
   }
 
-  Suggestion suggestion(const Point& point) const {
-    std::string note = limit_.meaning;
-    if (left_out_ > 0)
-      note += fmt::format(", which leaves out {} of {} samples", grouped(left_out_), grouped(samples_));
-    return {.arguments = words_of(limit_.form, point.number),
+  Suggestion make_suggestion(const LimitPoint& point) const {
+    std::string note = limit_.description;
+    if (num_dropped_ > 0)
+      note += fmt::format(", which leaves out {} of {} samples", with_commas(num_dropped_), with_commas(num_samples_));
+    return {.arguments = format_arguments(limit_.argument_format, point.limit),
             .note = std::move(note),
             .makes_it_fit = true,
-            .total_bytes = rehearsal_.total_bytes(point.bytes)};
+            .total_bytes = evaluator_.total_bytes(point.bytes)};
   }
 
   const SampleLimit& limit_;
   const Job& job_;
-  const FixedChoices& fixed_;
-  RemedyRehearsal& rehearsal_;
-  int64_t least_;
-  int64_t left_out_ = 0;  // with the number that was tried last
-  int64_t samples_ = 0;
+  const StepConstraints& constraints_;
+  ChangeEvaluator& evaluator_;
+  int64_t min_limit_;
+  int64_t num_dropped_ = 0;  // with the number that was tried last
+  int64_t num_samples_ = 0;
 };
 
 }  // namespace
 
-std::optional<Suggestion> lower(const SampleLimit& limit, const Job& job, const FixedChoices& fixed,
-                                int64_t without_bytes, RemedyRehearsal& rehearsal) {
-  return LimitSearch(limit, job, fixed, rehearsal).find(without_bytes);
+std::optional<Suggestion> suggest_lower_limit(const SampleLimit& limit, const Job& job,
+                                              const StepConstraints& constraints, int64_t unlimited_bytes,
+                                              ChangeEvaluator& evaluator) {
+  return LimitSearch(limit, job, constraints, evaluator).find(unlimited_bytes);
 }
 
 }  // namespace vlmtrain::planner

@@ -30,35 +30,35 @@ namespace {
 constexpr const char* kParentVariable = "VLMTRAIN_REHEARSES_FOR";
 constexpr const char* kWorkersVariable = "VLMTRAIN_REHEARSAL_WORKERS";
 /// In that of a program whose process started one before it became that program.
-constexpr const char* kLeftVariable = "VLMTRAIN_REHEARSAL_STARTED";
+constexpr const char* kInheritedChildVariable = "VLMTRAIN_REHEARSAL_STARTED";
 
-struct Ends {
-  int ours;
-  int theirs;
+struct SocketPair {
+  int parent_end;
+  int child_end;
 };
 
 /// Not inherited by other children. A socket and no pipe: to write to a child that has died is then no signal.
-Ends make_connection() {
-  std::array<int, 2> ends{};
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+SocketPair make_socket_pair() {
+  std::array<int, 2> sockets{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
     throw run_error("no connection to a rehearsal process can be made: {}", std::strerror(errno));
   }
-  return {ends[0], ends[1]};
+  return {sockets[0], sockets[1]};
 }
 
 /// In which the child sees no request to stop: that is for the run it belongs to. It dies of a broken pipe.
 class SpawnAttributes {
  public:
   SpawnAttributes() {
-    sigset_t requests;
+    sigset_t stop_signals;
     sigset_t broken_pipe;
-    sigemptyset(&requests);
+    sigemptyset(&stop_signals);
     sigemptyset(&broken_pipe);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&requests, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&stop_signals, signal);
     sigaddset(&broken_pipe, SIGPIPE);
     posix_spawnattr_init(&attributes_);
     posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setsigmask(&attributes_, &requests);
+    posix_spawnattr_setsigmask(&attributes_, &stop_signals);
     posix_spawnattr_setsigdefault(&attributes_, &broken_pipe);
   }
   ~SpawnAttributes() { posix_spawnattr_destroy(&attributes_); }
@@ -72,16 +72,16 @@ class SpawnAttributes {
 };
 
 /// What becomes of the child's file descriptors.
-class SpawnActions {
+class SpawnFileActions {
  public:
-  SpawnActions() { posix_spawn_file_actions_init(&actions_); }
-  ~SpawnActions() { posix_spawn_file_actions_destroy(&actions_); }
-  SpawnActions(const SpawnActions&) = delete;
-  SpawnActions& operator=(const SpawnActions&) = delete;
+  SpawnFileActions() { posix_spawn_file_actions_init(&actions_); }
+  ~SpawnFileActions() { posix_spawn_file_actions_destroy(&actions_); }
+  SpawnFileActions(const SpawnFileActions&) = delete;
+  SpawnFileActions& operator=(const SpawnFileActions&) = delete;
 
-  void copy(int from, int to) { posix_spawn_file_actions_adddup2(&actions_, from, to); }
+  void duplicate(int from, int to) { posix_spawn_file_actions_adddup2(&actions_, from, to); }
   /// To the same number: it is not closed by exec then.
-  void keep(int descriptor) { copy(descriptor, descriptor); }
+  void inherit(int descriptor) { duplicate(descriptor, descriptor); }
   const posix_spawn_file_actions_t* get() const { return &actions_; }
 
  private:
@@ -90,11 +90,11 @@ class SpawnActions {
 
 /// What a child is told of its parent: the kernel ends it with the thread that started it, which has to be the one that
 /// lasts.
-pid_t parent_to_die_with() {
+pid_t get_parent_id() {
   return gettid() == getpid() ? getpid() : 0;
 }
 
-std::vector<int> numbers_in(const char* text) {
+std::vector<int> parse_ints(const char* text) {
   std::istringstream words(text != nullptr ? text : "");
   std::vector<int> numbers;
   for (int number = 0; words >> number;) numbers.push_back(number);
@@ -109,55 +109,55 @@ bool is_child(pid_t process) {
 
 }  // namespace
 
-size_t workers_that_pay() {
+size_t num_useful_workers() {
   return std::thread::hardware_concurrency() > 1 ? 2 : 1;
 }
 
 SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers) {
-  const auto of_stand_ins = environment_for_virtual_cards();
-  std::map<std::string, std::string> changes(of_stand_ins.begin(), of_stand_ins.end());
+  const auto preload_variables = make_preload_environment();
+  std::map<std::string, std::string> variables(preload_variables.begin(), preload_variables.end());
   SpawnedChild child;
-  std::vector<int> theirs;
+  std::vector<int> child_ends;
   for (size_t i = 0; i < workers; ++i) {
-    const Ends ends = make_connection();
-    child.connections.push_back(ends.ours);
-    theirs.push_back(ends.theirs);
+    const SocketPair sockets = make_socket_pair();
+    child.connections.push_back(sockets.parent_end);
+    child_ends.push_back(sockets.child_end);
   }
-  SpawnActions actions;
-  const std::vector<int> further(theirs.begin() + 1, theirs.end());
-  for (const int connection : further) actions.keep(connection);
-  actions.copy(theirs.front(), STDIN_FILENO);
-  actions.copy(theirs.front(), STDOUT_FILENO);
-  changes[kParentVariable] = std::to_string(parent_to_die_with());
-  changes[kWorkersVariable] = fmt::format("{}", fmt::join(further, " "));
+  SpawnFileActions actions;
+  const std::vector<int> worker_ends(child_ends.begin() + 1, child_ends.end());
+  for (const int connection : worker_ends) actions.inherit(connection);
+  actions.duplicate(child_ends.front(), STDIN_FILENO);
+  actions.duplicate(child_ends.front(), STDOUT_FILENO);
+  variables[kParentVariable] = std::to_string(get_parent_id());
+  variables[kWorkersVariable] = fmt::format("{}", fmt::join(worker_ends, " "));
   std::vector<std::string> arguments{"vlmtrain", "rehearse"};
-  std::vector<std::string> environment = environment_with(changes, reaches_rehearsals);
+  std::vector<std::string> environment = make_environment(variables, is_passed_to_dry_runs);
   const int error = posix_spawn(&child.process, program.c_str(), actions.get(), SpawnAttributes().get(),
-                                exec_pointers(arguments).data(), exec_pointers(environment).data());
-  for (const int connection : theirs) close(connection);
+                                make_exec_array(arguments).data(), make_exec_array(environment).data());
+  for (const int connection : child_ends) close(connection);
   if (error == 0) return child;
   for (const int connection : child.connections) close(connection);
   throw run_error("the rehearsal process cannot be started: {}", std::strerror(error));
 }
 
-void leave_for_exec(const SpawnedChild& child) {
+void pass_child_through_exec(const SpawnedChild& child) {
   for (const int connection : child.connections) fcntl(connection, F_SETFD, 0);
-  setenv(kLeftVariable, fmt::format("{} {}", child.process, fmt::join(child.connections, " ")).c_str(),
+  setenv(kInheritedChildVariable, fmt::format("{} {}", child.process, fmt::join(child.connections, " ")).c_str(),
          /*overwrite=*/1);
 }
 
-std::optional<SpawnedChild> left_child() {
-  const auto numbers = numbers_in(std::getenv(kLeftVariable));
-  unsetenv(kLeftVariable);
-  if (numbers.size() < 2 || !is_child(numbers.front())) return std::nullopt;
-  SpawnedChild child{.process = numbers.front(), .connections = {numbers.begin() + 1, numbers.end()}};
+std::optional<SpawnedChild> take_inherited_child() {
+  const auto values = parse_ints(std::getenv(kInheritedChildVariable));
+  unsetenv(kInheritedChildVariable);
+  if (values.size() < 2 || !is_child(values.front())) return std::nullopt;
+  SpawnedChild child{.process = values.front(), .connections = {values.begin() + 1, values.end()}};
   for (const int connection : child.connections) fcntl(connection, F_SETFD, FD_CLOEXEC);
   return child;
 }
 
-SpawnedAs spawned_as() {
-  const auto parent = numbers_in(std::getenv(kParentVariable));
-  return {.parent = parent.empty() ? 0 : parent.front(), .connections = numbers_in(std::getenv(kWorkersVariable))};
+SpawnInfo read_spawn_info() {
+  const auto parent = parse_ints(std::getenv(kParentVariable));
+  return {.parent = parent.empty() ? 0 : parent.front(), .connections = parse_ints(std::getenv(kWorkersVariable))};
 }
 
 }  // namespace vlmtrain::planner

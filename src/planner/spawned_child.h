@@ -17,24 +17,24 @@ struct SpawnedChild {
 };
 
 /// How many workers a planner has use for on this machine.
-size_t workers_that_pay();
+size_t num_useful_workers();
 
 /// Starts `program` on a virtual card, and returns at once. It is told which card by the first line of its first
 /// connection (src/planner/protocol.h), so that it may be started before that is known. Throws UserError (kFailed)
-/// where it cannot be started, and as environment_for_virtual_cards.
+/// where it cannot be started, and as make_preload_environment.
 SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers);
 
-/// Leaves a child to the program that this process becomes next by exec, which has it from left_child().
-void leave_for_exec(const SpawnedChild& child);
+/// Leaves a child to the program that this process becomes next by exec, which has it from take_inherited_child().
+void pass_child_through_exec(const SpawnedChild& child);
 
-/// What leave_for_exec left to this process, once.
-std::optional<SpawnedChild> left_child();
+/// What pass_child_through_exec left to this process, once.
+std::optional<SpawnedChild> take_inherited_child();
 
 /// What a child finds in its environment.
-struct SpawnedAs {
+struct SpawnInfo {
   pid_t parent = 0;              ///< the process that it dies with; 0: another thread than the main one started it
   std::vector<int> connections;  ///< to its workers behind the first, whose are stdin and stdout
 };
-SpawnedAs spawned_as();
+SpawnInfo read_spawn_info();
 
 }  // namespace vlmtrain::planner

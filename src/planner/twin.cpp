@@ -14,32 +14,32 @@
 
 namespace vlmtrain::planner {
 
-class Twin::Impl {
+class LookAhead::Impl {
  public:
-  Impl(const Job& job, const Choices& choices, const VirtualCard& card) : child_(card) {
-    thread_ = std::jthread([this, job, choices](const std::stop_token& stop) { talk(job, choices, stop); });
+  Impl(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu) : child_(gpu) {
+    thread_ = std::jthread([this, job, step_config](const std::stop_token& stop) { run(job, step_config, stop); });
   }
 
   ~Impl() {
     thread_.request_stop();
-    child_.end();  // an answer that is waited for does not come any more
+    child_.terminate();  // an answer that is waited for does not come any more
   }
 
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  void announce(TwinStep step) {
+  void submit(LookAheadStep step) {
     const std::lock_guard lock(mutex_);
-    announced_.push_back(std::move(step));
-    changed_.notify_all();
+    queue_.push_back(std::move(step));
+    state_changed_.notify_all();
   }
 
-  std::optional<Foresight> foresight(int64_t step, std::chrono::duration<double> patience) {
+  std::optional<MemoryForecast> get_forecast(int64_t step, std::chrono::duration<double> timeout) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience, [&] { return answers_.contains(step) || failure_; });
-    answers_.erase(answers_.begin(), answers_.lower_bound(step));
-    const auto answer = answers_.find(step);
-    return answer == answers_.end() ? std::nullopt : std::optional{answer->second};
+    state_changed_.wait_for(lock, timeout, [&] { return forecasts_.contains(step) || failure_; });
+    forecasts_.erase(forecasts_.begin(), forecasts_.lower_bound(step));
+    const auto forecast = forecasts_.find(step);
+    return forecast == forecasts_.end() ? std::nullopt : std::optional{forecast->second};
   }
 
   std::optional<std::string> failure() const {
@@ -48,56 +48,56 @@ class Twin::Impl {
   }
 
  private:
-  void talk(const Job& job, const Choices& choices, const std::stop_token& stop) {
+  void run(const Job& job, const StepConfig& step_config, const std::stop_token& stop) {
     try {
       child_.send({{"job", job}});
-      child_.send({{"twin", choices}});
-      while (const auto step = next(stop)) {
+      child_.send({{"twin", step_config}});
+      while (const auto step = wait_for_next_step(stop)) {
         child_.send({{"twin_step", *step}});
-        auto answer = child_.receive().get<Foresight>();
+        auto forecast = child_.receive().get<MemoryForecast>();
         const std::lock_guard lock(mutex_);
-        answers_.insert_or_assign(answer.step, std::move(answer));
-        changed_.notify_all();
+        forecasts_.insert_or_assign(forecast.step, std::move(forecast));
+        state_changed_.notify_all();
       }
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
       failure_ = error.what();
-      changed_.notify_all();
+      state_changed_.notify_all();
     }
   }
 
   /// Nothing once the twin is to stop.
-  std::optional<TwinStep> next(const std::stop_token& stop) {
+  std::optional<LookAheadStep> wait_for_next_step(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait(lock, stop, [this] { return !announced_.empty(); })) return std::nullopt;
-    TwinStep step = std::move(announced_.front());
-    announced_.pop_front();
+    if (!state_changed_.wait(lock, stop, [this] { return !queue_.empty(); })) return std::nullopt;
+    LookAheadStep step = std::move(queue_.front());
+    queue_.pop_front();
     return step;
   }
 
   ChildProcess child_;
   mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable_any changed_;
-  std::deque<TwinStep> announced_;
-  std::map<int64_t, Foresight> answers_;
+  std::condition_variable_any state_changed_;
+  std::deque<LookAheadStep> queue_;
+  std::map<int64_t, MemoryForecast> forecasts_;
   std::optional<std::string> failure_;
   std::jthread thread_;  // last: joined before anything it uses is destroyed
 };
 
-Twin::Twin(const Job& job, const Choices& choices, const VirtualCard& card)
-    : impl_(std::make_unique<Impl>(job, choices, card)) {}
+LookAhead::LookAhead(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu)
+    : impl_(std::make_unique<Impl>(job, step_config, gpu)) {}
 
-Twin::~Twin() = default;
+LookAhead::~LookAhead() = default;
 
-void Twin::announce(TwinStep step) {
-  impl_->announce(std::move(step));
+void LookAhead::submit(LookAheadStep step) {
+  impl_->submit(std::move(step));
 }
 
-std::optional<Foresight> Twin::foresight(int64_t step, std::chrono::duration<double> patience) {
-  return impl_->foresight(step, patience);
+std::optional<MemoryForecast> LookAhead::get_forecast(int64_t step, std::chrono::duration<double> timeout) {
+  return impl_->get_forecast(step, timeout);
 }
 
-std::optional<std::string> Twin::failure() const {
+std::optional<std::string> LookAhead::failure() const {
   return impl_->failure();
 }
 

@@ -21,44 +21,44 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Set by restart_on and for rehearsal processes: this process is meant to be on a virtual card.
-constexpr const char* kMeant = "VLMTRAIN_VIRTUAL_CARD";
+/// Set by restart_on_virtual_gpu and for rehearsal processes: this process is meant to be on a virtual card.
+constexpr const char* kIntendedVariable = "VLMTRAIN_VIRTUAL_CARD";
 
 /// In the order in which they are preloaded. The drivers' own among them: a real one in LD_LIBRARY_PATH or in the
 /// default path, which a library may yet ask for by name, would be found first otherwise.
-constexpr std::array kStandIns{"libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13",
-                               "libnvidia-ml.so.1"};
+constexpr std::array kStubLibraries{"libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13",
+                                    "libnvidia-ml.so.1"};
 /// What they stand on, found by its place beside them.
-constexpr const char* kCore = "libvlmtrain_vgpu.so";
+constexpr const char* kCoreLibrary = "libvlmtrain_vgpu.so";
 
 /// The first of the stand-ins' files that `folder` lacks.
-std::optional<std::string> missing_in(const std::filesystem::path& folder) {
-  std::vector<std::string> files(kStandIns.begin(), kStandIns.end());
-  files.emplace_back(kCore);
+std::optional<std::string> find_missing_library(const std::filesystem::path& folder) {
+  std::vector<std::string> files(kStubLibraries.begin(), kStubLibraries.end());
+  files.emplace_back(kCoreLibrary);
   const auto missing =
       std::ranges::find_if(files, [&](const auto& file) { return !std::filesystem::exists(folder / file); });
   return missing == files.end() ? std::nullopt : std::optional{*missing};
 }
 
-std::filesystem::path stand_ins_folder() {
+std::filesystem::path find_stub_folder() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::array candidates{program / "vgpu", program.parent_path() / "vgpu",
                               program.parent_path() / "lib" / "vlmtrain" / "vgpu"};
   for (const auto& folder : candidates) {
-    if (!missing_in(folder)) return folder;
+    if (!find_missing_library(folder)) return folder;
   }
-  const auto* const partial =
+  const auto* const existing_folder =
       std::ranges::find_if(candidates, [](const auto& folder) { return std::filesystem::is_directory(folder); });
-  const auto& named = partial == candidates.end() ? candidates.front() : *partial;
+  const auto& best_folder = existing_folder == candidates.end() ? candidates.front() : *existing_folder;
   throw run_error(
       "the stand-ins for the CUDA libraries are missing: no {} in {} (nor in {}); build them with the program (cmake "
       "--build --preset release), or copy the folder vgpu beside it",
-      missing_in(named).value_or(kCore), named.string(), candidates.back().string());
+      find_missing_library(best_folder).value_or(kCoreLibrary), best_folder.string(), candidates.back().string());
 }
 
 /// Whether a library that someone preloads has to do with CUDA: a real driver, a profiler, what shares a card among
 /// containers. Beside the stand-ins it would act on a card that this process is not on.
-bool names_cuda(const std::string& library) {
+bool references_cuda(const std::string& library) {
   // Found by the loader in its own places otherwise; then its name has to do.
   std::string text = library;
   if (library.find('/') != std::string::npos) {
@@ -70,7 +70,7 @@ bool names_cuda(const std::string& library) {
 }
 
 /// LD_PRELOAD has no way to write such a path; the libraries are then found by name, in LD_LIBRARY_PATH.
-bool has_blank(const std::filesystem::path& folder) {
+bool contains_space(const std::filesystem::path& folder) {
   if (folder.string().find_first_of(":;") != std::string::npos) {
     throw run_error(
         "{}: rehearsals cannot load libraries from a folder with a colon or semicolon in its name; move the "
@@ -82,59 +82,62 @@ bool has_blank(const std::filesystem::path& folder) {
 
 /// What a person preloads stays, and first (a sanitizer's runtime insists on that), but for what has to do with CUDA;
 /// then the stand-ins.
-std::string preload_list(const std::filesystem::path& folder) {
+std::string make_preload_list(const std::filesystem::path& folder) {
   std::vector<std::string> libraries;
-  const char* const others = std::getenv("LD_PRELOAD");
+  const char* const previous_value = std::getenv("LD_PRELOAD");
   std::string word;
-  for (const char character : std::string(others != nullptr ? others : "") + ":") {
+  for (const char character : std::string(previous_value != nullptr ? previous_value : "") + ":") {
     if (character != ':' && character != ' ') {
       word += character;
       continue;
     }
-    const bool is_stand_in = std::filesystem::path(word).parent_path() == folder;
-    if (!word.empty() && !is_stand_in && !names_cuda(word)) libraries.push_back(word);
+    const bool is_stub = std::filesystem::path(word).parent_path() == folder;
+    if (!word.empty() && !is_stub && !references_cuda(word)) libraries.push_back(word);
     word.clear();
   }
-  for (const char* const name : kStandIns) libraries.push_back(has_blank(folder) ? name : (folder / name).string());
+  for (const char* const name : kStubLibraries)
+    libraries.push_back(contains_space(folder) ? name : (folder / name).string());
   return fmt::format("{}", fmt::join(libraries, ":"));
 }
 
 }  // namespace
 
-Variables environment_for_virtual_cards() {
-  const auto folder = stand_ins_folder();
-  Variables variables{{"LD_PRELOAD", preload_list(folder)}, {kMeant, "1"}};
-  if (has_blank(folder)) {
-    const char* const others = std::getenv("LD_LIBRARY_PATH");
-    variables.emplace_back("LD_LIBRARY_PATH",
-                           others != nullptr ? fmt::format("{}:{}", folder.string(), others) : folder.string());
+EnvironmentVariables make_preload_environment() {
+  const auto folder = find_stub_folder();
+  EnvironmentVariables variables{{"LD_PRELOAD", make_preload_list(folder)}, {kIntendedVariable, "1"}};
+  if (contains_space(folder)) {
+    const char* const previous_value = std::getenv("LD_LIBRARY_PATH");
+    variables.emplace_back("LD_LIBRARY_PATH", previous_value != nullptr
+                                                  ? fmt::format("{}:{}", folder.string(), previous_value)
+                                                  : folder.string());
   }
   return variables;
 }
 
-Variables settings_of(const VirtualCard& card) {
-  return {{"VLMTRAIN_VGPU_CARD", card.gpu},
-          {"VLMTRAIN_VGPU_BYTES", card.memory_bytes ? std::to_string(*card.memory_bytes) : ""},
-          {"VLMTRAIN_VGPU_REPORTED_BYTES", card.reported_bytes ? std::to_string(*card.reported_bytes) : ""},
-          {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(card.used_bytes)},
-          {"VLMTRAIN_VGPU_MULTIPROCESSORS", card.multiprocessors > 0 ? std::to_string(card.multiprocessors) : ""}};
+EnvironmentVariables make_gpu_environment(const VirtualGpu& gpu) {
+  return {{"VLMTRAIN_VGPU_CARD", gpu.gpu},
+          {"VLMTRAIN_VGPU_BYTES", gpu.memory_bytes ? std::to_string(*gpu.memory_bytes) : ""},
+          {"VLMTRAIN_VGPU_REPORTED_BYTES", gpu.reported_bytes ? std::to_string(*gpu.reported_bytes) : ""},
+          {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(gpu.used_bytes)},
+          {"VLMTRAIN_VGPU_MULTIPROCESSORS", gpu.multiprocessors > 0 ? std::to_string(gpu.multiprocessors) : ""}};
 }
 
-bool reaches_rehearsals(std::string_view variable) {
+bool is_passed_to_dry_runs(std::string_view variable) {
   // What LibTorch, the CUDA libraries, the driver and its tools read: none of it is for a card that does not exist.
   constexpr std::array kPrefixes{"PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_",        "NCCL_",
                                  "NVIDIA_",  "NVBIT_", "NSYS_", "NVLOG_", "VLMTRAIN_VGPU_"};
-  return !memory::is_foreign_setting(variable) && variable != "LD_AUDIT" &&
+  return !memory::is_libtorch_env_setting(variable) && variable != "LD_AUDIT" &&
          variable != memory::kReservedLimitVariable &&
          std::ranges::none_of(kPrefixes, [&](const char* prefix) { return variable.starts_with(prefix); });
 }
 
-void require_addresses() {
+void require_address_space() {
   // vgpu/core/device_memory.cpp reserves 16 TiB and 4 GiB, beside which the CUDA libraries take some.
-  constexpr size_t kBytes = (size_t{16} << 40) + (size_t{16} << 30);
-  void* const addresses = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr size_t kAddressSpaceBytes = (size_t{16} << 40) + (size_t{16} << 30);
+  void* const addresses =
+      mmap(nullptr, kAddressSpaceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (addresses != MAP_FAILED) {
-    munmap(addresses, kBytes);
+    munmap(addresses, kAddressSpaceBytes);
     return;
   }
   throw run_error(
@@ -143,27 +146,27 @@ void require_addresses() {
       std::strerror(errno));
 }
 
-bool on_virtual_card() {
-  return vgpu::attached() != nullptr;
+bool is_on_virtual_gpu() {
+  return vgpu::find_interface() != nullptr;
 }
 
-void restart_on(const VirtualCard& card) {
-  require_addresses();
-  memory::ignore_foreign_settings();
-  for (const auto& variables : {environment_for_virtual_cards(), settings_of(card)}) {
+void restart_on_virtual_gpu(const VirtualGpu& gpu) {
+  require_address_space();
+  memory::ignore_libtorch_env_settings();
+  for (const auto& variables : {make_preload_environment(), make_gpu_environment(gpu)}) {
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   }
   restart_program();
   throw run_error("this program cannot be started again on a virtual card: {}", std::strerror(errno));
 }
 
-void refuse_stand_ins() {
-  if (on_virtual_card() && std::getenv(kMeant) == nullptr) {
+void reject_stub_libraries() {
+  if (is_on_virtual_gpu() && std::getenv(kIntendedVariable) == nullptr) {
     throw usage_error(
         "the stand-ins for the CUDA libraries are preloaded, so there is no real card in this process; take them out "
         "of "
         "LD_PRELOAD, or ask for a virtual card with --device virtual:{}",
-        vgpu::attached()->card());
+        vgpu::find_interface()->gpu_name());
   }
 }
 

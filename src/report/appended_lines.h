@@ -11,13 +11,13 @@
 namespace vlmtrain::report {
 
 /// The JSON lines of a file that grows.
-class AppendedLines {
+class AppendedJsonLines {
  public:
-  explicit AppendedLines(std::filesystem::path path) : path_(std::move(path)) {}
+  explicit AppendedJsonLines(std::filesystem::path path) : path_(std::move(path)) {}
 
   /// Hands over the objects among the whole lines that were added since the last call, one at a time. A line that is
   /// not one is left out, and so is a last line without its end, until it has one. Nothing where there is no file.
-  void read(const std::function<void(const nlohmann::json& object)>& use);
+  void read(const std::function<void(const nlohmann::json& object)>& callback);
 
   /// Whether the file is no longer the one that was read, or shorter: what was read is to be forgotten.
   bool was_replaced() const;

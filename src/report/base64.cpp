@@ -10,7 +10,7 @@ constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 
 }  // namespace
 
-std::string base64(std::string_view bytes) {
+std::string base64_encode(std::string_view bytes) {
   std::string text;
   text.reserve((bytes.size() + 2) / 3 * 4);
   for (size_t i = 0; i < bytes.size(); i += 3) {
@@ -24,20 +24,20 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-std::string base64_decoded(std::string_view text) {
+std::string base64_decode(std::string_view text) {
   if (text.size() % 4 != 0) return {};
   while (text.ends_with('=')) text.remove_suffix(1);
   std::string bytes;
   uint32_t bits = 0;
-  int held = 0;
+  int num_bits = 0;
   for (const char character : text) {
     const size_t value = kAlphabet.find(character);
     if (value == std::string_view::npos) return {};
     bits = bits << 6 | static_cast<uint32_t>(value);
-    held += 6;
-    if (held >= 8) {
-      held -= 8;
-      bytes += static_cast<char>(bits >> held & 0xff);
+    num_bits += 6;
+    if (num_bits >= 8) {
+      num_bits -= 8;
+      bytes += static_cast<char>(bits >> num_bits & 0xff);
     }
   }
   return bytes;

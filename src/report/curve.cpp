@@ -10,12 +10,13 @@ namespace vlmtrain::report {
 
 namespace {
 
-template <class ValueOf>
-std::string json_array(const std::vector<Stretch>& stretches, size_t count, double nothing, const ValueOf& value_of) {
+template <class GetValue>
+std::string make_json_array(const std::vector<CurveBin>& bins, size_t count, double missing_value,
+                            const GetValue& get_value) {
   std::string text = "[";
   for (size_t i = 0; i < count; ++i) {
-    const bool known = i < stretches.size() && stretches[i].weight > 0;
-    const double value = known ? value_of(stretches[i]) : nothing;
+    const bool has_value = i < bins.size() && bins[i].weight > 0;
+    const double value = has_value ? get_value(bins[i]) : missing_value;
     if (i > 0) text += ',';
     if (std::isfinite(value)) {
       fmt::format_to(std::back_inserter(text), "{:.5g}", value);
@@ -28,51 +29,49 @@ std::string json_array(const std::vector<Stretch>& stretches, size_t count, doub
 
 }  // namespace
 
-void Stretch::add(double value, double value_weight) {
+void CurveBin::add(double value, double value_weight) {
   sum += value * value_weight;
   weight += value_weight;
-  least = std::min(least, value);
-  most = std::max(most, value);
+  min = std::min(min, value);
+  max = std::max(max, value);
 }
 
-void Stretch::add(const Stretch& other) {
+void CurveBin::add(const CurveBin& other) {
   sum += other.sum;
   weight += other.weight;
-  least = std::min(least, other.least);
-  most = std::max(most, other.most);
+  min = std::min(min, other.min);
+  max = std::max(max, other.max);
 }
 
-void Curve::add(size_t stretch, double value, double weight) {
+void Curve::add(size_t bin, double value, double weight) {
   if (!std::isfinite(value) || !(weight > 0)) return;
-  if (stretches_.size() <= stretch) stretches_.resize(stretch + 1);
-  stretches_[stretch].add(value, weight);
+  if (bins_.size() <= bin) bins_.resize(bin + 1);
+  bins_[bin].add(value, weight);
 }
 
-void Curve::halve() {
-  for (size_t i = 0; i < stretches_.size(); ++i) {
+void Curve::merge_pairs() {
+  for (size_t i = 0; i < bins_.size(); ++i) {
     if (i % 2 == 1) {
-      stretches_[i / 2].add(stretches_[i]);
+      bins_[i / 2].add(bins_[i]);
     } else {
-      stretches_[i / 2] = stretches_[i];
+      bins_[i / 2] = bins_[i];
     }
   }
-  stretches_.resize((stretches_.size() + 1) / 2);
+  bins_.resize((bins_.size() + 1) / 2);
 }
 
-std::string Curve::to_json(size_t stretches, bool summed) const {
-  if (summed) {
-    return "{\"mean\":" + json_array(stretches_, stretches, 0, [](const Stretch& stretch) { return stretch.sum; }) +
-           "}";
+std::string Curve::to_json(size_t num_bins, bool is_summed) const {
+  if (is_summed) {
+    return "{\"mean\":" + make_json_array(bins_, num_bins, 0, [](const CurveBin& bin) { return bin.sum; }) + "}";
   }
-  constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
-  std::string text = "{\"mean\":" + json_array(stretches_, stretches, kNothing,
-                                               [](const Stretch& stretch) { return stretch.sum / stretch.weight; });
-  if (std::any_of(stretches_.begin(), stretches_.end(),
-                  [](const Stretch& stretch) { return stretch.weight > 0 && stretch.least < stretch.most; })) {
-    text += ",\"least\":" +
-            json_array(stretches_, stretches, kNothing, [](const Stretch& stretch) { return stretch.least; });
+  constexpr double kMissingValue = std::numeric_limits<double>::quiet_NaN();
+  std::string text = "{\"mean\":" + make_json_array(bins_, num_bins, kMissingValue,
+                                                    [](const CurveBin& bin) { return bin.sum / bin.weight; });
+  if (std::any_of(bins_.begin(), bins_.end(),
+                  [](const CurveBin& bin) { return bin.weight > 0 && bin.min < bin.max; })) {
     text +=
-        ",\"most\":" + json_array(stretches_, stretches, kNothing, [](const Stretch& stretch) { return stretch.most; });
+        ",\"least\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.min; });
+    text += ",\"most\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.max; });
   }
   return text + "}";
 }

@@ -24,24 +24,24 @@ namespace vlmtrain::report {
 namespace {
 
 /// Empty where there is no such file; /proc and /sys have no sizes to trust.
-std::string content_of(const std::filesystem::path& path) {
+std::string read_content(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-GpuDescription gpu_of(at::Device device) {
-  const auto card = memory::describe(device);
-  return {.name = card.name,
-          .architecture = card.architecture,
-          .total_bytes = card.total_bytes,
+GpuDescription describe_gpu(at::Device device) {
+  const auto device_description = memory::describe(device);
+  return {.name = device_description.name,
+          .architecture = device_description.architecture,
+          .total_bytes = device_description.total_bytes,
           .driver = memory::module_version()};
 }
 
 std::vector<std::string> command_line() {
-  std::istringstream text(content_of("/proc/self/cmdline"));
-  std::vector<std::string> words;
-  for (std::string word; std::getline(text, word, '\0');) words.push_back(word);
-  return words;
+  std::istringstream text(read_content("/proc/self/cmdline"));
+  std::vector<std::string> arguments;
+  for (std::string word; std::getline(text, word, '\0');) arguments.push_back(word);
+  return arguments;
 }
 
 std::string environment_variable(const char* name) {
@@ -56,7 +56,7 @@ nlohmann::ordered_json gpu_json(const GpuDescription& gpu) {
 
 }  // namespace
 
-std::string Environment::commit_of_program() {
+std::string Environment::get_program_commit() {
   return kBuildCommit;
 }
 
@@ -65,7 +65,7 @@ Environment Environment::collect(at::Device device) {
   uname(&system);
   const int64_t memory_bytes = memory::machine_bytes();
   const int64_t limit_bytes = memory::host_limit_bytes();
-  const memory::Processor processor = memory::processor();
+  const memory::CpuInfo processor = memory::read_cpu_info();
   Environment environment{.host = system.nodename,
                           .kernel = std::string(system.sysname) + " " + system.release,
                           .cpu = processor.model,
@@ -79,10 +79,10 @@ Environment Environment::collect(at::Device device) {
                           .command = command_line(),
                           .start_time = unix_seconds(),
                           .slurm_job_id = environment_variable("SLURM_JOB_ID"),
-                          .left_out_kernels = {}};
-  for (const auto kernel : kernels::left_out_kernels())
-    environment.left_out_kernels.emplace_back(kernels::name_of(kernel));
-  if (!device.is_cpu()) environment.gpu = gpu_of(device);
+                          .disabled_kernels = {}};
+  for (const auto kernel : kernels::disabled_kernels())
+    environment.disabled_kernels.emplace_back(kernels::to_string(kernel));
+  if (!device.is_cpu()) environment.gpu = describe_gpu(device);
   return environment;
 }
 
@@ -100,8 +100,8 @@ std::string Environment::to_json() const {
                                     {"command", command},
                                     {"start_time", start_time},
                                     {"slurm_job_id", slurm_job_id},
-                                    {"left_out_kernels", left_out_kernels}};
-  return io::json_text(json, 2) + "\n";
+                                    {"left_out_kernels", disabled_kernels}};
+  return io::to_json_string(json, 2) + "\n";
 }
 
 }  // namespace vlmtrain::report

@@ -7,11 +7,11 @@
 
 namespace vlmtrain::report {
 
-const char* name_of(EventKind kind) {
+const char* to_string(EventKind kind) {
   switch (kind) {
     case EventKind::kOomSplit:
       return "oom_split";
-    case EventKind::kForeseenSplit:
+    case EventKind::kForecastSplit:
       return "foreseen_split";
     case EventKind::kAnomaly:
       return "anomaly";
@@ -23,13 +23,13 @@ const char* name_of(EventKind kind) {
       return "memory_full";
     case EventKind::kCacheEmptied:
       return "cache_emptied";
-    case EventKind::kTwin:
+    case EventKind::kLookAhead:
       return "twin";
     case EventKind::kResumed:
       return "resumed";
     case EventKind::kChanged:
       return "changed";
-    case EventKind::kFewerAnswers:
+    case EventKind::kFewerPredictions:
       return "fewer_answers";
     case EventKind::kCheckpoint:
       return "checkpoint";
@@ -46,8 +46,8 @@ double unix_seconds() {
 }
 
 std::string Event::to_json_line() const {
-  return io::json_text(nlohmann::ordered_json{
-      {"step", step}, {"time", time}, {"kind", name_of(kind)}, {"message", message}, {"ids", ids}});
+  return io::to_json_string(nlohmann::ordered_json{
+      {"step", step}, {"time", time}, {"kind", to_string(kind)}, {"message", message}, {"ids", ids}});
 }
 
 }  // namespace vlmtrain::report

@@ -23,42 +23,42 @@ struct NoticeRow {
 };
 
 /// Of all kinds that the ledger counts.
-std::vector<NoticeRow> notice_rows(const data::Ledger& ledger);
+std::vector<NoticeRow> make_notice_rows(const data::Ledger& ledger);
 
 /// "Tiles", "Patches" or "Grids".
-const char* row_title(const Inspection& inspection);
+const char* pixel_row_title(const Inspection& inspection);
 
 /// Those that say something: without frames where there is no video.
-std::vector<NamedHistogram> histograms_of(const Inspection& inspection);
+std::vector<NamedHistogram> list_histograms(const Inspection& inspection);
 
 /// "550 - 599", "3".
-std::string bin_words(const data::Histogram::Bin& bin);
+std::string format_bin(const data::Histogram::Bin& bin);
 
 /// "575 steps of 16 samples, 3.0 epochs".
-std::string run_words(const Inspection& inspection);
+std::string format_run_length(const Inspection& inspection);
 
 /// How bad samples are dealt with: "training would stop at 4 of them", "they are dropped".
-std::string bad_words(const Inspection& inspection);
+std::string format_bad_samples(const Inspection& inspection);
 
 /// What the figures of the largest samples are.
-std::string largest_words(const Inspection& inspection);
+std::string describe_largest_samples(const Inspection& inspection);
 
 /// "3,064 samples, 3,060 of which can be used".
-std::string usable_words(const data::Ledger& ledger);
+std::string format_usable_samples(const data::Ledger& ledger);
 
 /// "weight 2, task vqa", "repeated 0.5 times"; empty for none.
-std::string beside_words(const data::Source& source);
+std::string format_source_options(const data::Source& source);
 
 /// "3 images, 12 tiles"; "1 video of 16 frames, 96 patches"; "2 volumes of 96x96x96".
-std::string media_words(const data::SampleShape& shape, const Inspection& inspection);
+std::string format_media(const data::SampleShape& shape, const Inspection& inspection);
 
 /// How full packs are and what binds them.
-std::string pack_words(const Inspection& inspection);
+std::string format_packs(const Inspection& inspection);
 
 /// "2 ids are those of several samples, the first is q7: …".
-std::string repeated_ids_words(const Inspection& inspection);
+std::string format_repeated_ids(const Inspection& inspection);
 
 /// "12.0 million pixels".
-std::string pixel_words(int64_t pixels);
+std::string format_pixels(int64_t pixels);
 
 }  // namespace vlmtrain::report

@@ -11,23 +11,23 @@ namespace vlmtrain::report {
 // Values of files that may be damaged or of another version: what is missing or of another type is nothing.
 
 /// NaN where it is not a number, as null is.
-inline double number_in(const nlohmann::json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
+inline double get_number(const nlohmann::json& object, const char* key) {
+  const auto entry = object.find(key);
+  return entry != object.end() && entry->is_number() ? entry->get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-inline int64_t count_in(const nlohmann::json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<int64_t>() : 0;
+inline int64_t get_count(const nlohmann::json& object, const char* key) {
+  const auto entry = object.find(key);
+  return entry != object.end() && entry->is_number() ? entry->get<int64_t>() : 0;
 }
 
-inline std::string text_in(const nlohmann::json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+inline std::string get_text(const nlohmann::json& object, const char* key) {
+  const auto entry = object.find(key);
+  return entry != object.end() && entry->is_string() ? entry->get<std::string>() : std::string();
 }
 
 /// The text in UTF-8 if it has at most `size` bytes, else its beginning without half a character at the end, and " …".
-inline std::string shortened(const std::string& text, size_t size) {
+inline std::string truncate_utf8(const std::string& text, size_t size) {
   if (text.size() <= size) return text;
   while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) --size;
   return text.substr(0, size) + " …";

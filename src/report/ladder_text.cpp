@@ -12,37 +12,38 @@ namespace vlmtrain::report {
 
 namespace {
 
-std::string planned_words(const planner::Rung& rung) {
-  if (!rung.planned) return "does not fit";
-  const auto& choices = rung.planned->choices;
-  return fmt::format("{} a pass, {}, {}{}", choices.micro_batch_size, gigabytes(rung.planned_bytes),
-                     seconds_words(rung.planned->step_seconds),
-                     choices.recompute == models::RecomputeBlocks{}
+std::string format_best_plan(const planner::SavingsRow& row) {
+  if (!row.best_estimate) return "does not fit";
+  const auto& step_config = row.best_estimate->step_config;
+  return fmt::format("{} a pass, {}, {}{}", step_config.micro_batch_size, format_gigabytes(row.planned_bytes),
+                     format_seconds(row.best_estimate->step_seconds),
+                     step_config.recompute == models::RecomputeBlocks{}
                          ? ""
-                         : fmt::format(", {} again", recompute_words(choices.recompute, rung.detail)));
+                         : fmt::format(", {} again", format_recompute(step_config.recompute, row.detail)));
 }
 
 }  // namespace
 
-std::string ladder_text(const std::vector<planner::Rung>& rungs, const TextStyle& style) {
+std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, const TextStyle& style) {
   const int columns = std::clamp(style.width, 64, 100);
   const auto bold = [&](const std::string& line) {
-    return fmt::format(fmt::runtime(style.colour ? "\n\x1b[1m{}\x1b[0m\n" : "\n{}\n"), line);
+    return fmt::format(fmt::runtime(style.color ? "\n\x1b[1m{}\x1b[0m\n" : "\n{}\n"), line);
   };
   std::string text = bold("What saves how much (each rung has what stands above it too)");
   text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", "", "by itself", "step", "the plan for this card");
-  for (const auto& rung : rungs) {
-    if (rung.absent.empty()) {
-      text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", rung.name, gigabytes(rung.single_bytes),
-                          seconds_words(rung.single.step_seconds), planned_words(rung));
+  for (const auto& row : rows) {
+    if (row.unavailable_reason.empty()) {
+      text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", row.name, format_gigabytes(row.single_sample_bytes),
+                          format_seconds(row.single_sample.step_seconds), format_best_plan(row));
     } else {
-      text += wrapped(fmt::format("  {:<14} ", rung.name), fmt::format("- {}", printable(rung.absent)), columns);
+      text += wrap_text(fmt::format("  {:<14} ", row.name), fmt::format("- {}", to_printable(row.unavailable_reason)),
+                        columns);
     }
   }
-  text += wrapped("  ",
-                  "By itself: micro-batches of one sample, or as many as are fixed; all blocks recomputed from that "
-                  "rung on. Rehearsed; times are predicted, of a whole step.",
-                  columns);
+  text += wrap_text("  ",
+                    "By itself: micro-batches of one sample, or as many as are fixed; all blocks recomputed from that "
+                    "rung on. Rehearsed; times are predicted, of a whole step.",
+                    columns);
   return text;
 }
 

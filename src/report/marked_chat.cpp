@@ -2,23 +2,23 @@
 
 namespace vlmtrain::report {
 
-std::string marked_chat(const text::RenderedChat& chat, std::string_view open, std::string_view close,
-                        std::string (*escaped)(std::string_view)) {
-  std::string marked;
+std::string mark_answers(const text::RenderedChat& chat, std::string_view open, std::string_view close,
+                         std::string (*escape)(std::string_view)) {
+  std::string text;
   const auto add = [&](size_t begin, size_t end) {
     const std::string_view piece = std::string_view(chat.text).substr(begin, end - begin);
-    marked += escaped == nullptr ? std::string(piece) : escaped(piece);
+    text += escape == nullptr ? std::string(piece) : escape(piece);
   };
-  size_t shown = 0;
+  size_t position = 0;
   for (const text::Span& answer : chat.answers) {
-    add(shown, answer.begin);
-    marked += open;
+    add(position, answer.begin);
+    text += open;
     add(answer.begin, answer.end);
-    marked += close;
-    shown = answer.end;
+    text += close;
+    position = answer.end;
   }
-  add(shown, chat.text.size());
-  return marked;
+  add(position, chat.text.size());
+  return text;
 }
 
 }  // namespace vlmtrain::report

@@ -11,16 +11,16 @@ namespace vlmtrain::report {
 namespace {
 
 /// The lines up to `last_step`; a line that a kill cut off is dropped.
-std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
+std::string filter_lines(const std::filesystem::path& path, int64_t last_step) {
   std::ifstream file(path);
-  std::string kept;
+  std::string lines;
   for (std::string line; std::getline(file, line);) {
-    const auto json = io::json_of(line).value_or(nlohmann::json());
+    const auto json = io::try_parse_json(line).value_or(nlohmann::json());
     if (json.is_object() && io::get_or<int64_t>(json, "step", last_step + 1, path.string()) <= last_step) {
-      kept += line + "\n";
+      lines += line + "\n";
     }
   }
-  return kept;
+  return lines;
 }
 
 nlohmann::ordered_json tasks_json(const std::map<std::string, TaskMetrics>& tasks) {
@@ -44,12 +44,12 @@ nlohmann::ordered_json score_json(const EvaluationScore& score) {
   return json;
 }
 
-/// The text that `change` makes of each line.
-template <class Change>
-std::string changed_lines(const std::filesystem::path& path, const Change& change) {
+/// The text that `transform` makes of each line.
+template <class Transform>
+std::string transform_lines(const std::filesystem::path& path, const Transform& transform) {
   std::ifstream file(path);
   std::string text;
-  for (std::string line; std::getline(file, line);) text += change(line) + "\n";
+  for (std::string line; std::getline(file, line);) text += transform(line) + "\n";
   return text;
 }
 
@@ -74,11 +74,11 @@ nlohmann::ordered_json MaskMetrics::to_json() const {
           {"iou", iou},
           {"hausdorff95", or_null(hausdorff95)},
           {"empty_truths", empty_truths},
-          {"empty_drawn", empty_drawn}};
+          {"empty_drawn", empty_predictions}};
 }
 
 std::string EvaluationMetrics::to_json() const {
-  return io::json_text(evaluation_json(*this));
+  return io::to_json_string(evaluation_json(*this));
 }
 
 std::string StepMetrics::to_json_line() const {
@@ -96,14 +96,14 @@ std::string StepMetrics::to_json_line() const {
                               {"loss_scale", or_null(loss_scale)},
                               {"tokens", tokens},
                               {"label_tokens", label_tokens},
-                              {"images", images},
+                              {"images", num_media},
                               {"samples", samples},
                               {"step_seconds", step_seconds},
                               {"data_wait_seconds", data_wait_seconds},
                               {"tokens_per_second", tokens_per_second()},
                               {"micro_batches", micro_batches},
                               {"micro_batch_sizes", micro_batch_sizes},
-                              {"foreseen_splits", foreseen_splits},
+                              {"foreseen_splits", forecast_splits},
                               {"oom_splits", oom_splits},
                               {"predicted_allocated_peak_bytes", or_null(predicted_allocated_peak_bytes)},
                               {"predicted_peak_bytes", or_null(predicted_peak_bytes)},
@@ -116,33 +116,34 @@ std::string StepMetrics::to_json_line() const {
                               {"host_bytes", host_bytes},
                               {"host_peak_bytes", host_peak_bytes},
                               {"tasks", tasks_json(tasks)}};
-  if (volumes > 0) json["volumes"] = volumes;
+  if (num_volumes > 0) json["volumes"] = num_volumes;
   if (mask_learning_rate) json["mask_learning_rate"] = *mask_learning_rate;
-  if (loss_parts) {
-    json["loss_parts"] = {{"text", loss_parts->text}, {"mask_bce", loss_parts->bce}, {"mask_dice", loss_parts->dice}};
+  if (loss_components) {
+    json["loss_parts"] = {
+        {"text", loss_components->text}, {"mask_bce", loss_components->bce}, {"mask_dice", loss_components->dice}};
   }
   if (!rank_wait_seconds.empty()) json["rank_wait_seconds"] = rank_wait_seconds;
   if (evaluation) json["evaluation"] = evaluation_json(*evaluation);
-  return io::json_text(json);
+  return io::to_json_string(json);
 }
 
-StepLines::StepLines(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {
-  io::write_file(path_, std::filesystem::exists(path_) ? lines_up_to(path_, resumed_step) : "");
+StepLog::StepLog(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {
+  io::write_file(path_, std::filesystem::exists(path_) ? filter_lines(path_, resumed_step) : "");
   file_.open(path_, std::ios::app);
 }
 
-void StepLines::amend(int64_t step, const std::string& key, const std::string& json) {
+void StepLog::amend(int64_t step, const std::string& key, const std::string& json) {
   file_.close();
-  io::write_file(path_, changed_lines(path_, [&](const std::string& line) {
+  io::write_file(path_, transform_lines(path_, [&](const std::string& line) {
                    auto entry = nlohmann::ordered_json::parse(line);
                    if (entry["step"] != step) return line;
                    entry[key] = nlohmann::ordered_json::parse(json);
-                   return io::json_text(entry);
+                   return io::to_json_string(entry);
                  }));
   file_.open(path_, std::ios::app);
 }
 
-void StepLines::append(const std::string& json_line) {
+void StepLog::append(const std::string& json_line) {
   file_ << json_line << '\n' << std::flush;
   if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
 }

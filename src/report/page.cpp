@@ -6,9 +6,9 @@
 
 namespace vlmtrain::report {
 
-std::string html_escaped(std::string_view text) {
+std::string escape_html(std::string_view text) {
   std::string html;
-  for (const char character : printable_lines(text)) {
+  for (const char character : to_printable_lines(text)) {
     switch (character) {
       case '&':
         html += "&amp;";
@@ -32,36 +32,36 @@ std::string html_escaped(std::string_view text) {
   return html;
 }
 
-std::string script_json(const nlohmann::json& value) {
-  const std::string json = io::json_text(value);
-  std::string safe;
-  safe.reserve(json.size());
+std::string escape_script_json(const nlohmann::json& value) {
+  const std::string json = io::to_json_string(value);
+  std::string escaped;
+  escaped.reserve(json.size());
   for (const char character : json) {
     if (character == '<') {
-      safe += "\\u003c";
+      escaped += "\\u003c";
     } else {
-      safe += character;
+      escaped += character;
     }
   }
-  return safe;
+  return escaped;
 }
 
-std::string filled_page(std::string_view name, const std::map<std::string, std::string, std::less<>>& values) {
-  const auto found = resources().find(name);
-  VLMTRAIN_CHECK(found != resources().end(), "no page {}", name);
-  std::string_view rest = found->second;
+std::string fill_page(std::string_view name, const std::map<std::string, std::string, std::less<>>& values) {
+  const auto resource = resources().find(name);
+  VLMTRAIN_CHECK(resource != resources().end(), "no page {}", name);
+  std::string_view remaining = resource->second;
   std::string page;
   while (true) {
-    const size_t open = rest.find("{{");
-    page += rest.substr(0, open);
+    const size_t open = remaining.find("{{");
+    page += remaining.substr(0, open);
     if (open == std::string_view::npos) return page;
-    const size_t close = rest.find("}}", open);
+    const size_t close = remaining.find("}}", open);
     VLMTRAIN_CHECK(close != std::string_view::npos, "{}: a key without end", name);
-    const std::string_view key = rest.substr(open + 2, close - open - 2);
+    const std::string_view key = remaining.substr(open + 2, close - open - 2);
     const auto value = values.find(key);
     VLMTRAIN_CHECK(value != values.end(), "{}: no value for {}", name, key);
     page += value->second;
-    rest.remove_prefix(close + 2);
+    remaining.remove_prefix(close + 2);
   }
 }
 

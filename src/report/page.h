@@ -14,13 +14,13 @@ namespace vlmtrain::report {
 const io::Resources& resources();
 
 /// Text as HTML shows it, in elements and in quoted attributes.
-std::string html_escaped(std::string_view text);
+std::string escape_html(std::string_view text);
 
 /// For a <script type="application/json">: nothing in it can end the element. Bytes that are not UTF-8 are replaced.
-std::string script_json(const nlohmann::json& value);
+std::string escape_script_json(const nlohmann::json& value);
 
 /// The page `name` with each {{key}} replaced by its value; values are not searched for keys. Throws InternalError for
 /// a key without value.
-std::string filled_page(std::string_view name, const std::map<std::string, std::string, std::less<>>& values);
+std::string fill_page(std::string_view name, const std::map<std::string, std::string, std::less<>>& values);
 
 }  // namespace vlmtrain::report

@@ -20,6 +20,6 @@ enum class BarFill { kSolid, kLight, kMedium };
 std::string draw_bar(int64_t offset, int64_t bytes, BarFill fill, const BarScale& scale);
 
 /// Columns that text in UTF-8 takes, at one a code point.
-int text_columns(const std::string& text);
+int count_columns(const std::string& text);
 
 }  // namespace vlmtrain::report

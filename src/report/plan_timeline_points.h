@@ -10,10 +10,10 @@ namespace vlmtrain::report {
 
 using Timeline = std::vector<planner::TimelinePoint>;
 
-int64_t allocated_bytes(const planner::TimelinePoint& point);
+int64_t sum_allocated_bytes(const planner::TimelinePoint& point);
 
 /// The event with the most allocated; of equal ones the first. REQUIRES: there is one.
-size_t peak_event(const Timeline& timeline);
+size_t find_peak_event(const Timeline& timeline);
 
 /// A stretch of a step.
 struct Phase {
@@ -24,10 +24,10 @@ struct Phase {
 
 /// A step's phases, from where its events were: a micro-batch begins with the first event of input, model or loss after
 /// a backward pass. Events that belong to no pass, such as frees between passes, stay with the phase before them.
-std::vector<Phase> phases_of(const Timeline& timeline);
+std::vector<Phase> find_phases(const Timeline& timeline);
 
-/// The events to draw, ascending: all, or, of more than `most`, the first, the last, and of equal stretches those with
-/// the least and the most allocated. REQUIRES: most >= 4.
-std::vector<size_t> thinned(const Timeline& timeline, size_t most);
+/// The events to draw, ascending: all, or, of more than `max_points`, the first, the last, and of equal stretches those
+/// with the least and the most allocated. REQUIRES: most >= 4.
+std::vector<size_t> downsample(const Timeline& timeline, size_t max_points);
 
 }  // namespace vlmtrain::report

@@ -23,50 +23,51 @@ constexpr int kJpegQuality = 85;
 /// Of overlays: a contour of one pixel stays one.
 constexpr int kOverlayQuality = 92;
 
-/// Of a picture whose longest side is to have `most` pixels; a smaller one stays as it is.
-image::ImageSize bounded(image::ImageSize size, int64_t most) {
-  const int64_t longest = std::max(size.height, size.width);
-  if (longest <= most) return size;
-  const auto scaled = [&](int64_t side) {
-    return std::max<int64_t>(1, std::llround(static_cast<double>(side * most) / static_cast<double>(longest)));
+/// Of a picture whose longest side is to have `max_side` pixels; a smaller one stays as it is.
+image::ImageSize limit_size(image::ImageSize size, int64_t max_side) {
+  const int64_t longest_side = std::max(size.height, size.width);
+  if (longest_side <= max_side) return size;
+  const auto scale_side = [&](int64_t side) {
+    return std::max<int64_t>(1, std::llround(static_cast<double>(side * max_side) / static_cast<double>(longest_side)));
   };
-  return {.height = scaled(size.height), .width = scaled(size.width)};
+  return {.height = scale_side(size.height), .width = scale_side(size.width)};
 }
 
-at::Tensor shrunk(const at::Tensor& picture, image::ImageSize size) {
-  if (picture.size(1) == size.height && picture.size(2) == size.width) return picture;
-  return image::resize(picture, size.height, size.width, image::Filter::kBilinear);
+at::Tensor shrink(const at::Tensor& image, image::ImageSize size) {
+  if (image.size(1) == size.height && image.size(2) == size.width) return image;
+  return image::resize(image, size.height, size.width, image::Filter::kBilinear);
 }
 
-std::string data_uri(const at::Tensor& picture, int quality) {
-  return "data:image/jpeg;base64," + base64(image::encode_jpeg(picture, quality));
+std::string data_uri(const at::Tensor& image, int quality) {
+  return "data:image/jpeg;base64," + base64_encode(image::encode_jpeg(image, quality));
 }
 
 }  // namespace
 
 std::string Prediction::to_json_line() const {
-  nlohmann::ordered_json json{{"step", step},         {"id", id},       {"task", task},    {"question", question},
-                              {"expected", expected}, {"given", given}, {"images", images}};
+  nlohmann::ordered_json json{{"step", step},         {"id", id},        {"task", task},    {"question", question},
+                              {"expected", expected}, {"given", answer}, {"images", images}};
   if (!captions.empty()) json["captions"] = captions;
   for (const auto& mask : masks) {
     json["masks"].push_back({{"structure", mask.structure}, {"dice", mask.dice}, {"overlay", mask.overlay}});
   }
-  return io::json_text(json);
+  return io::to_json_string(json);
 }
 
-std::string thumbnail_data_uri(const at::Tensor& picture) {
-  return data_uri(shrunk(picture, bounded({picture.size(1), picture.size(2)}, kThumbnailPixels)), kJpegQuality);
+std::string make_thumbnail_uri(const at::Tensor& image) {
+  return data_uri(shrink(image, limit_size({image.size(1), image.size(2)}, kThumbnailPixels)), kJpegQuality);
 }
 
-std::string thumbnail_data_uri(const io::Medium& picture) {
-  if (picture.is_volume) return data_uri(image::orthogonal_slices_of(picture, kThumbnailPixels), kJpegQuality);
-  return thumbnail_data_uri(image::decode_image(picture));
+std::string make_thumbnail_uri(const io::MediaRef& image) {
+  if (image.is_volume) return data_uri(image::render_scan_slices(image, kThumbnailPixels), kJpegQuality);
+  return make_thumbnail_uri(image::decode_image(image));
 }
 
-std::string overlay_data_uri(const at::Tensor& picture, const at::Tensor& drawn, const at::Tensor& truth) {
-  const image::ImageSize size = bounded({picture.size(1), picture.size(2)}, kOverlayPixels);
-  const auto small = [&](const at::Tensor& mask) { return image::resize_mask(mask, size.height, size.width); };
-  return data_uri(image::draw_beside_truth(shrunk(picture, size), {small(drawn)}, {small(truth)}), kOverlayQuality);
+std::string make_overlay_uri(const at::Tensor& image, const at::Tensor& predicted, const at::Tensor& truth) {
+  const image::ImageSize size = limit_size({image.size(1), image.size(2)}, kOverlayPixels);
+  const auto resize = [&](const at::Tensor& mask) { return image::resize_mask(mask, size.height, size.width); };
+  return data_uri(image::draw_mask_comparison(shrink(image, size), {resize(predicted)}, {resize(truth)}),
+                  kOverlayQuality);
 }
 
 }  // namespace vlmtrain::report

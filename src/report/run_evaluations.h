@@ -23,8 +23,8 @@ class RunEvaluations {
   /// "exact_match": […]}, those with the most label tokens first]}. Null where there was none.
   ///
   /// Where masks were drawn: "dice" in "best" and "newest", "dice": […], "masks": {"masks", "dice", "iou",
-  /// "hausdorff95", "empty_truths", "empty_drawn"} of the newest evaluation, and "structures": [the same with "name",
-  /// and for the first of them "dice_curve": […], those with the most masks first].
+  /// "hausdorff95", "empty_truths", "empty_predictions"} of the newest evaluation, and "structures": [the same with
+  /// "name", and for the first of them "dice_curve": […], those with the most masks first].
   nlohmann::json to_json() const;
 
  private:
@@ -39,7 +39,7 @@ class RunEvaluations {
     double iou = std::numeric_limits<double>::quiet_NaN();
     double hausdorff95 = std::numeric_limits<double>::quiet_NaN();
     int64_t empty_truths = 0;
-    int64_t empty_drawn = 0;
+    int64_t empty_predictions = 0;
   };
   struct Point {
     int64_t step = 0;
@@ -58,18 +58,18 @@ class RunEvaluations {
     Masks newest{};  // of the newest evaluation
   };
 
-  static Score score_of(const nlohmann::json& values);
-  static Masks masks_of(const nlohmann::json& values);
-  static nlohmann::json json_of(const Masks& masks);
+  static Score parse_score(const nlohmann::json& values);
+  static Masks parse_masks(const nlohmann::json& values);
+  static nlohmann::json masks_to_json(const Masks& masks);
   void add_structures(const nlohmann::json& evaluation, Point& point);
-  void add_masks_to(nlohmann::json& json) const;
-  size_t place_of(const std::string& task);
-  std::vector<const Point*> points() const;
+  void append_masks(nlohmann::json& json) const;
+  size_t find_task_index(const std::string& task);
+  std::vector<const Point*> list_points() const;
 
   std::vector<Task> tasks_;
   std::vector<Structure> structures_;
   Masks newest_masks_;
-  std::vector<Point> kept_;
+  std::vector<Point> points_;
   int64_t stride_ = 1;
   std::optional<Point> best_;
   std::optional<Point> newest_;

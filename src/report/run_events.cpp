@@ -9,37 +9,37 @@ namespace vlmtrain::report {
 
 namespace {
 
-constexpr size_t kMostOfAKind = 40;
-constexpr size_t kMostKinds = 40;
-constexpr size_t kMostIds = 8;
-constexpr size_t kLongestMessage = 600;
+constexpr size_t kMaxEventsPerKind = 40;
+constexpr size_t kMaxEventKinds = 40;
+constexpr size_t kMaxIds = 8;
+constexpr size_t kMaxMessageBytes = 600;
 
 }  // namespace
 
 void RunEvents::add(const nlohmann::json& line) {
-  const std::string kind = text_in(line, "kind");
+  const std::string kind = get_text(line, "kind");
   if (kind.empty()) return;
-  const int64_t step = count_in(line, "step");
-  const double time = number_in(line, "time");
+  const int64_t step = get_count(line, "step");
+  const double time = get_number(line, "time");
   if (time > last_time_) last_time_ = time;
-  const std::string message = shortened(text_in(line, "message"), kLongestMessage);
+  const std::string message = truncate_utf8(get_text(line, "message"), kMaxMessageBytes);
   if (kind == "stopped" || kind == "failed") {
-    ending_ = kind;
-    ending_step_ = step;
-    ending_message_ = message;
+    end_state_ = kind;
+    end_step_ = step;
+    end_message_ = message;
   } else if (kind == "resumed") {
-    ending_.clear();
+    end_state_.clear();
   }
-  if (counts_.size() >= kMostKinds && !counts_.contains(kind)) return;
+  if (counts_.size() >= kMaxEventKinds && !counts_.contains(kind)) return;
   ++counts_[kind];
 
   auto ids = nlohmann::json::array();
-  size_t more = 0;
-  if (const auto found = line.find("ids"); found != line.end() && found->is_array()) {
-    for (const auto& id : *found) {
-      if (id.is_string() && ids.size() < kMostIds) ids.push_back(shortened(id.get<std::string>(), kLongestMessage));
+  size_t num_more = 0;
+  if (const auto ids_entry = line.find("ids"); ids_entry != line.end() && ids_entry->is_array()) {
+    for (const auto& id : *ids_entry) {
+      if (id.is_string() && ids.size() < kMaxIds) ids.push_back(truncate_utf8(id.get<std::string>(), kMaxMessageBytes));
     }
-    more = found->size() - ids.size();
+    num_more = ids_entry->size() - ids.size();
   }
   auto& events = newest_[kind];
   events.push_back({{"number", number_++},
@@ -48,8 +48,8 @@ void RunEvents::add(const nlohmann::json& line) {
                     {"kind", kind},
                     {"message", message},
                     {"ids", std::move(ids)},
-                    {"more_ids", more}});
-  if (events.size() > kMostOfAKind) events.pop_front();
+                    {"more_ids", num_more}});
+  if (events.size() > kMaxEventsPerKind) events.pop_front();
 }
 
 nlohmann::json RunEvents::to_json() const {

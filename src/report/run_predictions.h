@@ -22,10 +22,10 @@ class RunPredictions {
  private:
   struct Answer {
     int64_t step;
-    std::string given;
+    std::string text;
     nlohmann::json masks;  // null: none
   };
-  struct Asked {
+  struct PredictedSample {
     std::string id;
     std::string task;
     std::string question;
@@ -35,10 +35,10 @@ class RunPredictions {
     std::vector<Answer> answers;
   };
 
-  static void add_images(const nlohmann::json& line, Asked& asked);
+  static void add_images(const nlohmann::json& line, PredictedSample& sample);
 
-  std::deque<Asked> asked_;  // in the order in which they were first asked
-  int64_t left_out_ = 0;
+  std::deque<PredictedSample> samples_;  // in the order in which they were first asked
+  int64_t num_hidden_ = 0;
 };
 
 }  // namespace vlmtrain::report

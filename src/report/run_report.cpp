@@ -25,9 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostProblems = 50;
-constexpr size_t kMostEpochRows = 100;
-constexpr size_t kLongestConfig = 100'000;
+constexpr size_t kMaxProblems = 50;
+constexpr size_t kMaxEpochRows = 100;
+constexpr size_t kMaxConfigBytes = 100'000;
 /// Of the plan; its alternatives are in plan.json.
 constexpr const char* kPlanKeys[] = {"device",
                                      "model",
@@ -56,70 +56,70 @@ constexpr const char* kPlanKeys[] = {"device",
                                      "tokens_per_second",
                                      "plan_seconds"};
 
-double modified_time(const fs::path& path) {
+double get_modified_time(const fs::path& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) return 0;
   return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
 }
 
 /// A file that is replaced now and then, as the page has it; read when it has changed.
-class Snapshot {
+class CachedFile {
  public:
-  using Reading = nlohmann::json (*)(const std::string& content);
-  Snapshot(fs::path path, Reading reading) : path_(std::move(path)), reading_(reading) {}
+  using Parser = nlohmann::json (*)(const std::string& content);
+  CachedFile(fs::path path, Parser parse) : path_(std::move(path)), parse_(parse) {}
 
   const nlohmann::json& value() {
-    const double time = modified_time(path_);
-    if (time != time_) value_ = time > 0 ? reading_(io::read_file(path_)) : nlohmann::json();
+    const double time = get_modified_time(path_);
+    if (time != time_) value_ = time > 0 ? parse_(io::read_file(path_)) : nlohmann::json();
     time_ = time;
     return value_;
   }
 
  private:
   fs::path path_;
-  Reading reading_;
+  Parser parse_;
   double time_ = 0;
   nlohmann::json value_;
 };
 
 /// Null where it is not an object.
-nlohmann::json parsed_object(const std::string& content) {
-  const auto json = io::json_of(content).value_or(nlohmann::json());
+nlohmann::json parse_object(const std::string& content) {
+  const auto json = io::try_parse_json(content).value_or(nlohmann::json());
   return json.is_object() ? json : nlohmann::json();
 }
 
-nlohmann::json plan_on_page(const std::string& content) {
-  const auto plan = parsed_object(content);
+nlohmann::json parse_plan(const std::string& content) {
+  const auto plan = parse_object(content);
   if (plan.is_null()) return plan;
-  nlohmann::json shown;
+  nlohmann::json selected;
   for (const char* const key : kPlanKeys) {
-    if (const auto found = plan.find(key); found != plan.end()) shown[key] = *found;
+    if (const auto entry = plan.find(key); entry != plan.end()) selected[key] = *entry;
   }
-  return shown;
+  return selected;
 }
 
-nlohmann::json ledger_on_page(const std::string& content) {
-  auto ledger = parsed_object(content);
+nlohmann::json parse_ledger(const std::string& content) {
+  auto ledger = parse_object(content);
   if (ledger.is_null()) return ledger;
   auto& problems = ledger["problems"];
   const size_t count = problems.is_array() ? problems.size() : 0;
-  if (count > kMostProblems) problems.erase(problems.begin() + kMostProblems, problems.end());
-  ledger["more_problems"] = count - std::min(count, kMostProblems);
+  if (count > kMaxProblems) problems.erase(problems.begin() + kMaxProblems, problems.end());
+  ledger["more_problems"] = count - std::min(count, kMaxProblems);
   return ledger;
 }
 
 /// Tasks have their curves.
-nlohmann::json epoch_on_page(nlohmann::json row) {
+nlohmann::json trim_epoch(nlohmann::json row) {
   row.erase("tasks");
   if (row["evaluation"].is_object()) row["evaluation"].erase("tasks");
   return row;
 }
 
-nlohmann::json config_on_page(const std::string& content) {
-  return shortened(content, kLongestConfig);
+nlohmann::json parse_config(const std::string& content) {
+  return truncate_utf8(content, kMaxConfigBytes);
 }
 
-fs::path absolute_folder(const fs::path& run_dir) {
+fs::path make_absolute(const fs::path& run_dir) {
   const fs::path path = fs::absolute(run_dir).lexically_normal();
   return path.has_filename() ? path : path.parent_path();
 }
@@ -128,14 +128,14 @@ fs::path absolute_folder(const fs::path& run_dir) {
 
 struct RunReport::State {
   explicit State(const fs::path& run_dir)
-      : folder(absolute_folder(run_dir)),
+      : folder(make_absolute(run_dir)),
         step_lines(folder / "metrics.jsonl"),
         event_lines(folder / "events.jsonl"),
         prediction_lines(folder / "predictions.jsonl"),
-        plan(folder / "plan.json", plan_on_page),
-        ledger(folder / "ledger.json", ledger_on_page),
-        environment(folder / "environment.json", parsed_object),
-        config(folder / "config.yaml", config_on_page) {}
+        plan(folder / "plan.json", parse_plan),
+        ledger(folder / "ledger.json", parse_ledger),
+        environment(folder / "environment.json", parse_object),
+        config(folder / "config.yaml", parse_config) {}
 
   void read() {
     // A run that went on from a checkpoint has dropped the lines behind it.
@@ -144,9 +144,9 @@ struct RunReport::State {
     step_lines.read([this](const auto& line) {
       steps.add(line);
       for (const auto& row : epochs.add(line)) {
-        epoch_rows.push_back(epoch_on_page(row));
-        if (epoch_rows.size() > kMostEpochRows) epoch_rows.pop_front();
-        ++epochs_before;
+        epoch_rows.push_back(trim_epoch(row));
+        if (epoch_rows.size() > kMaxEpochRows) epoch_rows.pop_front();
+        ++num_epochs_;
       }
     });
     event_lines.read([this](const auto& line) { events.add(line); });
@@ -157,8 +157,8 @@ struct RunReport::State {
   std::string name() const { return (folder.parent_path().filename() / folder.filename()).string(); }
 
   /// "running" is also what a run says that was killed; the page tells by the time of the last sign of life.
-  std::string standing() const {
-    if (!events.ending().empty() && events.ending_step() >= steps.last_step()) return events.ending();
+  std::string find_state() const {
+    if (!events.end_state().empty() && events.end_step() >= steps.last_step()) return events.end_state();
     return steps.total_steps() > 0 && steps.last_step() >= steps.total_steps() ? "finished" : "running";
   }
 
@@ -166,17 +166,17 @@ struct RunReport::State {
   nlohmann::json epochs_json() const {
     auto rows = nlohmann::json::array();
     for (const auto& row : epoch_rows) rows.push_back(row);
-    if (auto row = epochs.under_way()) rows.push_back(epoch_on_page(*row));
-    return {{"rows", std::move(rows)}, {"left_out", epochs_before - std::ssize(epoch_rows)}};
+    if (auto row = epochs.current_epoch()) rows.push_back(trim_epoch(*row));
+    return {{"rows", std::move(rows)}, {"left_out", num_epochs_ - std::ssize(epoch_rows)}};
   }
 
-  std::string data() {
-    const std::string state = standing();
-    const nlohmann::json rest{
+  std::string make_data() {
+    const std::string state = find_state();
+    const nlohmann::json json{
         {"name", name()},
         {"state", state},
-        {"message", state == "stopped" || state == "failed" ? events.ending_message() : std::string()},
-        {"updated", std::max(events.last_time(), modified_time(folder / "metrics.jsonl"))},
+        {"message", state == "stopped" || state == "failed" ? events.end_message() : std::string()},
+        {"updated", std::max(events.last_time(), get_modified_time(folder / "metrics.jsonl"))},
         {"written", unix_seconds()},
         {"summary", steps.summary()},
         {"tasks", steps.tasks()},
@@ -188,25 +188,25 @@ struct RunReport::State {
         {"ledger", ledger.value()},
         {"environment", environment.value()},
         {"config", config.value()}};
-    std::string text = script_json(rest);
+    std::string text = escape_script_json(json);
     text.pop_back();
     return text + ",\"curves\":" + steps.curves_json() + "}";
   }
 
   fs::path folder;
-  AppendedLines step_lines;
-  AppendedLines event_lines;
-  AppendedLines prediction_lines;
+  AppendedJsonLines step_lines;
+  AppendedJsonLines event_lines;
+  AppendedJsonLines prediction_lines;
   RunSteps steps;
-  RunEpochs epochs;
+  EpochSummaries epochs;
   std::deque<nlohmann::json> epoch_rows;
-  int64_t epochs_before = 0;  // rows of those that are over
+  int64_t num_epochs_ = 0;  // rows of those that are over
   RunEvents events;
   RunPredictions predictions;
-  Snapshot plan;
-  Snapshot ledger;
-  Snapshot environment;
-  Snapshot config;
+  CachedFile plan;
+  CachedFile ledger;
+  CachedFile environment;
+  CachedFile config;
 };
 
 RunReport::RunReport(fs::path run_dir) : state_(std::make_unique<State>(run_dir)) {}
@@ -216,19 +216,20 @@ RunReport::~RunReport() = default;
 
 std::string RunReport::html() {
   state_->read();
-  const auto page = [](std::string_view name) { return std::string(resources().at(std::string(name))); };
-  return filled_page("run_report.html", {{"title", html_escaped(state_->name())},
-                                         {"style", page("common.css") + page("run_report.css")},
-                                         {"data", state_->data()},
-                                         {"script", page("elements.js") + page("line_chart.js") +
-                                                        page("run_sections.js") + page("run_report.js")}});
+  const auto read_resource = [](std::string_view name) { return std::string(resources().at(std::string(name))); };
+  return fill_page("run_report.html",
+                   {{"title", escape_html(state_->name())},
+                    {"style", read_resource("common.css") + read_resource("run_report.css")},
+                    {"data", state_->make_data()},
+                    {"script", read_resource("elements.js") + read_resource("line_chart.js") +
+                                   read_resource("run_sections.js") + read_resource("run_report.js")}});
 }
 
 void RunReport::write() {
   io::write_file(state_->folder / "report.html", html());
 }
 
-std::string run_report_html(const fs::path& run_dir) {
+std::string render_run_report(const fs::path& run_dir) {
   if (!fs::is_directory(run_dir)) {
     throw usage_error("{}: no such folder; name the output.dir of a run", run_dir.string());
   }
@@ -241,7 +242,7 @@ std::string run_report_html(const fs::path& run_dir) {
 }
 
 void write_run_report(const fs::path& run_dir) {
-  io::write_file(absolute_folder(run_dir) / "report.html", run_report_html(run_dir));
+  io::write_file(make_absolute(run_dir) / "report.html", render_run_report(run_dir));
 }
 
 }  // namespace vlmtrain::report

@@ -39,27 +39,27 @@ class RunSteps {
     int64_t samples = 0;
     int64_t label_tokens = 0;
     double weight = 1;
-    bool weight_moves = false;
+    bool weight_changes = false;
     std::deque<double> recent_loss{};
     std::deque<double> recent_accuracy{};
   };
-  struct Recent {
+  struct RecentStep {
     double loss;
     double tokens;
     double seconds;
   };
   /// Beside those of kNumbers in the .cpp: from a list, or a share.
-  enum Special : uint8_t { kMicroBatchSize, kDataWaitShare, kSkipped, kSpecials };
-  static constexpr size_t kMostNumbers = 32;
+  enum DerivedCurve : uint8_t { kMicroBatchSize, kDataWaitShare, kSkipped, kNumDerivedCurves };
+  static constexpr size_t kMaxCurveFields = 32;
 
-  size_t stretch_of(int64_t step);
-  void add_waits(const nlohmann::json& line);
-  void add_task(size_t stretch, const std::string& name, const nlohmann::json& values);
-  std::vector<const std::pair<const std::string, Task>*> tasks_in_order() const;
+  size_t find_bin(int64_t step);
+  void set_wait_seconds(const nlohmann::json& line);
+  void add_task(size_t bin, const std::string& name, const nlohmann::json& values);
+  std::vector<const std::pair<const std::string, Task>*> sort_tasks() const;
 
-  int64_t width_ = 1;
-  std::array<Curve, kMostNumbers> numbers_;
-  std::array<Curve, kSpecials> specials_;
+  int64_t steps_per_bin_ = 1;
+  std::array<Curve, kMaxCurveFields> curves_;
+  std::array<Curve, kNumDerivedCurves> derived_curves_;
   std::map<std::string, Task> tasks_;
   RunEvaluations evaluations_;
 
@@ -74,7 +74,7 @@ class RunSteps {
   int64_t images_ = 0;
   int64_t volumes_ = 0;
   int64_t oom_splits_ = 0;
-  int64_t foreseen_splits_ = 0;
+  int64_t forecast_splits_ = 0;
   int64_t skipped_steps_ = 0;
   double seconds_ = 0;
   std::vector<double> rank_wait_seconds_;  // of the newest line
@@ -83,7 +83,7 @@ class RunSteps {
   int64_t predicted_allocated_peak_ = 0;
   int64_t predicted_reserved_peak_ = 0;
   int64_t host_peak_ = 0;
-  std::deque<Recent> recent_;
+  std::deque<RecentStep> recent_steps_;
 };
 
 }  // namespace vlmtrain::report

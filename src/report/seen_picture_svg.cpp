@@ -14,59 +14,61 @@ namespace vlmtrain::report {
 
 namespace {
 
-constexpr int64_t kMostFrames = 16;  // of a video or a series
+constexpr int64_t kMaxFrames = 16;  // of a video or a series
 
-std::string tile_lines(const models::SeenPicture& picture) {
-  const int64_t height = picture.pixels.size(1), width = picture.pixels.size(2);
+std::string render_tile_lines(const models::MediaPreview& preview) {
+  const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
   std::string lines;
-  for (int64_t top = picture.tile_height; top < height; top += picture.tile_height) {
+  for (int64_t top = preview.tile_height; top < height; top += preview.tile_height) {
     lines += fmt::format("M0 {}H{}", top, width);
   }
-  for (int64_t left = picture.tile_width; left < width; left += picture.tile_width) {
+  for (int64_t left = preview.tile_width; left < width; left += preview.tile_width) {
     lines += fmt::format("M{} 0V{}", left, height);
   }
   return lines.empty() ? "" : fmt::format(R"(<path class="tiles" d="{}"/>)", lines);
 }
 
-std::string volume_caption(const models::SeenPicture& picture, int64_t frames) {
-  const auto& [right, front, top] = picture.voxels;
-  std::string text = fmt::format("volume {}: {} × {} × {}", picture.medium + 1, right, front, top);
-  if (frames > 1) text += fmt::format(", frame {} of {}", picture.frame + 1, frames);
-  if (!picture.name.empty()) text += fmt::format(", {}", html_escaped(printable(picture.name)));
+std::string format_volume_caption(const models::MediaPreview& preview, int64_t frames) {
+  const auto& [right, front, top] = preview.voxels;
+  std::string text = fmt::format("volume {}: {} × {} × {}", preview.media_index + 1, right, front, top);
+  if (frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, frames);
+  if (!preview.name.empty()) text += fmt::format(", {}", escape_html(to_printable(preview.name)));
   return text;
 }
 
-std::string caption(const models::SeenPicture& picture, int64_t frames) {
-  if (picture.is_volume()) return volume_caption(picture, frames);
-  const int64_t height = picture.pixels.size(1), width = picture.pixels.size(2);
-  std::string text = fmt::format("{}{}: {} × {}", frames > 1 ? "video " : "", picture.medium + 1, width, height);
-  if (frames > 1) text += fmt::format(", frame {} of {}", picture.frame + 1, frames);
-  const int64_t rows = height / picture.tile_height, columns = width / picture.tile_width;
+std::string format_caption(const models::MediaPreview& preview, int64_t frames) {
+  if (preview.is_volume()) return format_volume_caption(preview, frames);
+  const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
+  std::string text = fmt::format("{}{}: {} × {}", frames > 1 ? "video " : "", preview.media_index + 1, width, height);
+  if (frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, frames);
+  const int64_t rows = height / preview.tile_height, columns = width / preview.tile_width;
   if (rows * columns > 1) text += fmt::format(", {} × {} tiles", columns, rows);
-  if (picture.is_overview) text += ", the whole once more";
+  if (preview.is_overview) text += ", the whole once more";
   return text;
 }
 
-std::string figure(const models::SeenPicture& picture, int64_t frames) {
-  const int64_t height = picture.pixels.size(1), width = picture.pixels.size(2);
+std::string render_figure(const models::MediaPreview& preview, int64_t frames) {
+  const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
   return fmt::format(
       R"(<figure{}><svg viewBox="0 0 {} {}"><image width="{}" height="{}" href="data:image/png;base64,{}"/>{}</svg>)"
       "<figcaption>{}</figcaption></figure>\n",
-      picture.is_overview || frames > 1 ? R"( class="small")" : "", width, height, width, height,
-      base64(image::encode_png(picture.pixels.contiguous())), tile_lines(picture), caption(picture, frames));
+      preview.is_overview || frames > 1 ? R"( class="small")" : "", width, height, width, height,
+      base64_encode(image::encode_png(preview.pixels.contiguous())), render_tile_lines(preview),
+      format_caption(preview, frames));
 }
 
 }  // namespace
 
-std::string seen_pictures_html(const std::vector<models::SeenPicture>& pictures) {
+std::string render_media_previews(const std::vector<models::MediaPreview>& previews) {
   std::string html;
-  for (auto first = pictures.begin(); first != pictures.end();) {
+  for (auto first = previews.begin(); first != previews.end();) {
     const auto end =
-        std::find_if(first, pictures.end(), [&](const auto& other) { return other.medium != first->medium; });
-    const auto is_frame = [](const models::SeenPicture& picture) { return picture.frame > 0; };
+        std::find_if(first, previews.end(), [&](const auto& other) { return other.media_index != first->media_index; });
+    const auto is_frame = [](const models::MediaPreview& preview) { return preview.frame_index > 0; };
     const int64_t frames = std::any_of(first, end, is_frame) ? end - first : 1;
-    const int64_t shown = frames > 1 ? std::min(frames, kMostFrames) : end - first;
-    for (int64_t i = 0; i < shown; ++i) html += figure(first[frames > 1 ? i * frames / shown : i], frames);
+    const int64_t num_shown = frames > 1 ? std::min(frames, kMaxFrames) : end - first;
+    for (int64_t i = 0; i < num_shown; ++i)
+      html += render_figure(first[frames > 1 ? i * frames / num_shown : i], frames);
     first = end;
   }
   return html;

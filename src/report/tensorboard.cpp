@@ -16,21 +16,21 @@ namespace vlmtrain::report {
 
 namespace {
 
-std::string known_host_name() {
-  const std::string name = host_name();
+std::string host_name_or_unknown() {
+  const std::string name = get_host_name();
   return name.empty() ? "unknown" : name;
 }
 
 /// TensorBoard reads the files of a folder in the order of their names; two of one process and second get a number.
-std::filesystem::path new_file(const std::filesystem::path& folder) {
+std::filesystem::path make_file_path(const std::filesystem::path& folder) {
   const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(unix_seconds()),
-                                       known_host_name(), getpid());
+                                       host_name_or_unknown(), getpid());
   std::filesystem::path path = folder / name;
   for (int number = 1; std::filesystem::exists(path); ++number) path = folder / fmt::format("{}.{}", name, number);
   return path;
 }
 
-std::string block(std::string_view text) {
+std::string format_block_quote(std::string_view text) {
   std::string quoted = "> ";
   for (const char character : text) quoted += character == '\n' ? std::string("  \n> ") : std::string(1, character);
   return quoted;
@@ -44,32 +44,32 @@ TensorBoard::TensorBoard(const std::filesystem::path& folder, int64_t resumed_st
   if (error)
     throw run_error("{}: cannot be made: {}; move away what stands there, or set output.tensorboard=false",
                     folder.string(), error.message());
-  path_ = new_file(folder);
+  path_ = make_file_path(folder);
   file_.open(path_, std::ios::binary);
-  append(version_event(unix_seconds()));
-  append(session_start_event(unix_seconds(), resumed_step + 1));
+  append(make_version_event(unix_seconds()));
+  append(make_session_start_event(unix_seconds(), resumed_step + 1));
 }
 
 void TensorBoard::append(const std::string& event) {
-  const std::string record = framed(event);
+  const std::string record = frame_record(event);
   file_.write(record.data(), std::ssize(record)).flush();
   if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
 }
 
-void TensorBoard::scalars(int64_t step, const std::map<std::string, double>& by_tag) {
-  append(scalars_event(unix_seconds(), step, by_tag));
+void TensorBoard::scalars(int64_t step, const std::map<std::string, double>& values_by_tag) {
+  append(make_scalars_event(unix_seconds(), step, values_by_tag));
 }
 
 void TensorBoard::text(int64_t step, std::string_view tag, std::string_view markdown) {
-  append(text_event(unix_seconds(), step, tag, markdown));
+  append(make_text_event(unix_seconds(), step, tag, markdown));
 }
 
 void TensorBoard::image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size) {
-  append(image_event(unix_seconds(), step, tag, bytes, size));
+  append(make_image_event(unix_seconds(), step, tag, bytes, size));
 }
 
 void TensorBoard::step(const StepMetrics& metrics) {
-  const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  const auto to_gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
   std::map<std::string, double> values{{"train/loss", metrics.loss},
                                        {"train/learning_rate", metrics.learning_rate},
                                        {"train/grad_norm", metrics.grad_norm},
@@ -77,33 +77,33 @@ void TensorBoard::step(const StepMetrics& metrics) {
                                        {"speed/tokens_per_second", metrics.tokens_per_second()},
                                        {"speed/step_seconds", metrics.step_seconds},
                                        {"speed/data_wait_seconds", metrics.data_wait_seconds},
-                                       {"memory/host_gb", gigabytes(metrics.host_bytes)},
-                                       {"memory/host_peak_gb", gigabytes(metrics.host_peak_bytes)},
+                                       {"memory/host_gb", to_gigabytes(metrics.host_bytes)},
+                                       {"memory/host_peak_gb", to_gigabytes(metrics.host_peak_bytes)},
                                        {"incidents/oom_splits", static_cast<double>(metrics.oom_splits)},
-                                       {"incidents/foreseen_splits", static_cast<double>(metrics.foreseen_splits)},
+                                       {"incidents/foreseen_splits", static_cast<double>(metrics.forecast_splits)},
                                        {"incidents/skipped_steps", static_cast<double>(metrics.skipped_steps)},
                                        {"incidents/micro_batches", static_cast<double>(metrics.micro_batches)}};
   if (metrics.vision_learning_rate) values["train/vision_learning_rate"] = *metrics.vision_learning_rate;
   if (metrics.projector_learning_rate) values["train/projector_learning_rate"] = *metrics.projector_learning_rate;
   if (metrics.mask_learning_rate) values["train/mask_learning_rate"] = *metrics.mask_learning_rate;
-  if (metrics.loss_parts) {
-    values["train/loss_text"] = metrics.loss_parts->text;
-    values["train/loss_mask_bce"] = metrics.loss_parts->bce;
-    values["train/loss_mask_dice"] = metrics.loss_parts->dice;
+  if (metrics.loss_components) {
+    values["train/loss_text"] = metrics.loss_components->text;
+    values["train/loss_mask_bce"] = metrics.loss_components->bce;
+    values["train/loss_mask_dice"] = metrics.loss_components->dice;
   }
   if (metrics.loss_scale) values["train/loss_scale"] = *metrics.loss_scale;
   if (metrics.reserved_peak_bytes > 0) {
-    values["memory/allocated_peak_gb"] = gigabytes(metrics.allocated_peak_bytes);
-    values["memory/reserved_peak_gb"] = gigabytes(metrics.reserved_peak_bytes);
-    values["memory/fragmentation_gb"] = gigabytes(metrics.fragmentation_bytes());
+    values["memory/allocated_peak_gb"] = to_gigabytes(metrics.allocated_peak_bytes);
+    values["memory/reserved_peak_gb"] = to_gigabytes(metrics.reserved_peak_bytes);
+    values["memory/fragmentation_gb"] = to_gigabytes(metrics.fragmentation_bytes());
   }
   if (metrics.predicted_allocated_peak_bytes) {
-    values["memory/predicted_allocated_peak_gb"] = gigabytes(*metrics.predicted_allocated_peak_bytes);
+    values["memory/predicted_allocated_peak_gb"] = to_gigabytes(*metrics.predicted_allocated_peak_bytes);
   }
   if (metrics.predicted_peak_bytes) {
-    values["memory/predicted_reserved_peak_gb"] = gigabytes(*metrics.predicted_peak_bytes);
+    values["memory/predicted_reserved_peak_gb"] = to_gigabytes(*metrics.predicted_peak_bytes);
   }
-  if (metrics.device_free_bytes) values["memory/device_free_gb"] = gigabytes(*metrics.device_free_bytes);
+  if (metrics.device_free_bytes) values["memory/device_free_gb"] = to_gigabytes(*metrics.device_free_bytes);
   for (const auto& [name, task] : metrics.tasks) {
     values["tasks/" + name + "/loss"] = task.loss;
     values["tasks/" + name + "/weight"] = task.weight;
@@ -128,28 +128,30 @@ void TensorBoard::evaluation(int64_t step, const EvaluationMetrics& evaluation) 
   for (const auto& [name, masks] : evaluation.structures) values["eval/structures/" + name + "/dice"] = masks.dice;
   scalars(step, values);
   if (!evaluation.is_best) return;
-  StepMetrics evaluated;
-  evaluated.step = step;
-  evaluated.evaluation = evaluation;
-  text(step, "eval/best", evaluation_line(evaluated));
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.evaluation = evaluation;
+  text(step, "eval/best", format_evaluation_line(metrics));
 }
 
 void TensorBoard::prediction(const Prediction& prediction) {
   const std::string tag = "answers/" + prediction.id;
   text(prediction.step, tag,
-       fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n", block(prediction.question),
-                   block(prediction.expected), block(prediction.given)));
-  const auto show = [&](const std::string& uri, const char* what, size_t number, const std::string& caption = {}) {
-    const std::string bytes = base64_decoded(uri.substr(uri.find(',') + 1));
-    const at::Tensor picture = image::decode_image(std::as_bytes(std::span(bytes)), prediction.id);
-    image(prediction.step, fmt::format("{}/{} {}{}", tag, what, number, caption), bytes,
-          {picture.size(1), picture.size(2)});
+       fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n",
+                   format_block_quote(prediction.question), format_block_quote(prediction.expected),
+                   format_block_quote(prediction.answer)));
+  const auto add_thumbnail = [&](const std::string& uri, const char* label, size_t number,
+                                 const std::string& caption = {}) {
+    const std::string bytes = base64_decode(uri.substr(uri.find(',') + 1));
+    const at::Tensor image_tensor = image::decode_image(std::as_bytes(std::span(bytes)), prediction.id);
+    image(prediction.step, fmt::format("{}/{} {}{}", tag, label, number, caption), bytes,
+          {image_tensor.size(1), image_tensor.size(2)});
   };
   for (size_t i = 0; i < prediction.images.size(); ++i) {
     const std::string caption = i < prediction.captions.size() ? prediction.captions[i] : "";
-    show(prediction.images[i], "image", i + 1, caption.empty() ? "" : fmt::format(" ({})", caption));
+    add_thumbnail(prediction.images[i], "image", i + 1, caption.empty() ? "" : fmt::format(" ({})", caption));
   }
-  for (size_t i = 0; i < prediction.masks.size(); ++i) show(prediction.masks[i].overlay, "mask", i + 1);
+  for (size_t i = 0; i < prediction.masks.size(); ++i) add_thumbnail(prediction.masks[i].overlay, "mask", i + 1);
 }
 
 }  // namespace vlmtrain::report

@@ -13,14 +13,15 @@ namespace vlmtrain::report {
 // tensor.proto (tensorboard/compat/proto); a record is framed as record_writer.h of TensorFlow says.
 
 /// The first event of each file.
-std::string version_event(double time);
+std::string make_version_event(double time);
 /// TensorBoard forgets what it has of `step` and those behind it (SessionLog.START).
-std::string session_start_event(double time, int64_t step);
-std::string scalars_event(double time, int64_t step, const std::map<std::string, double>& by_tag);
-std::string text_event(double time, int64_t step, std::string_view tag, std::string_view markdown);
-std::string image_event(double time, int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size);
+std::string make_session_start_event(double time, int64_t step);
+std::string make_scalars_event(double time, int64_t step, const std::map<std::string, double>& values_by_tag);
+std::string make_text_event(double time, int64_t step, std::string_view tag, std::string_view markdown);
+std::string make_image_event(double time, int64_t step, std::string_view tag, std::string_view bytes,
+                             image::ImageSize size);
 
 /// Length, its CRC, the event, its CRC.
-std::string framed(std::string_view event);
+std::string frame_record(std::string_view event);
 
 }  // namespace vlmtrain::report

@@ -10,11 +10,11 @@ namespace vlmtrain::report {
 namespace {
 
 /// Cuts the first `columns` code points off `text` and returns them.
-std::string cut(std::string& text, int columns) {
+std::string take_columns(std::string& text, int columns) {
   size_t end = 0;
-  for (int taken = 0; end < text.size(); ++end) {
+  for (int num_taken = 0; end < text.size(); ++end) {
     const bool begins_character = (static_cast<unsigned char>(text[end]) & 0xc0) != 0x80;
-    if (begins_character && taken++ == columns) break;
+    if (begins_character && num_taken++ == columns) break;
   }
   std::string head = text.substr(0, end);
   text.erase(0, end);
@@ -23,29 +23,29 @@ std::string cut(std::string& text, int columns) {
 
 }  // namespace
 
-std::string wrapped(const std::string& first, const std::string& text, int columns) {
-  const int indent = text_columns(first);
-  const int room = std::max(1, columns - indent);
-  std::string lines = first;
-  int used = 0;
+std::string wrap_text(const std::string& prefix, const std::string& text, int columns) {
+  const int indent = count_columns(prefix);
+  const int line_columns = std::max(1, columns - indent);
+  std::string lines = prefix;
+  int num_used = 0;
   const auto break_line = [&] {
     lines += '\n';
     lines.append(static_cast<size_t>(indent), ' ');
-    used = 0;
+    num_used = 0;
   };
   std::istringstream words(text);
   for (std::string word; words >> word;) {
-    if (used > 0 && used + 1 + text_columns(word) > room) break_line();
-    if (used > 0) {
+    if (num_used > 0 && num_used + 1 + count_columns(word) > line_columns) break_line();
+    if (num_used > 0) {
       lines += ' ';
-      ++used;
+      ++num_used;
     }
-    while (text_columns(word) > room) {
-      lines += cut(word, room);
+    while (count_columns(word) > line_columns) {
+      lines += take_columns(word, line_columns);
       break_line();
     }
     lines += word;
-    used += text_columns(word);
+    num_used += count_columns(word);
   }
   return lines + "\n";
 }

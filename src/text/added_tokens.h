@@ -30,26 +30,26 @@ struct AddedToken {
 };
 
 /// Finds the longest of many strings at each place of a text in one pass.
-class TokenFinder {
+class TokenTrie {
  public:
-  struct Found {
+  struct Match {
     size_t bytes;
     const AddedToken* token;
   };
 
   /// The token must outlive the finder.
   void insert(const AddedToken& token);
-  std::optional<Found> longest_at(std::string_view text, size_t at) const;
+  std::optional<Match> find_longest(std::string_view text, size_t pos) const;
 
  private:
   struct Node {
     std::vector<std::pair<unsigned char, uint32_t>> children;
     const AddedToken* token = nullptr;
   };
-  uint32_t child(uint32_t node, unsigned char byte) const;
+  uint32_t find_child(uint32_t node, unsigned char byte) const;
 
   std::vector<Node> nodes_{1};
-  std::array<uint32_t, 256> first_{};  // the root's children: most places of a text end here
+  std::array<uint32_t, 256> root_children_{};  // the root's children: most places of a text end here
 };
 
 /// The section `added_tokens`. Thread-safe.
@@ -61,34 +61,34 @@ class AddedTokens {
     const AddedToken* token;
   };
 
-  /// `root` is the document; `normalizer` may be null. `outside` are added in order where there is no such added token
-  /// yet. Throws where a token's id is not the one that the library `tokenizers` gives it: the vocabulary's, else the
-  /// next after the number of its tokens and the added ones (AddedVocabulary::add_tokens).
+  /// `root` is the document; `normalizer` may be null. `external_tokens` are added in order where there is no such
+  /// added token yet. Throws where a token's id is not the one that the library `tokenizers` gives it: the
+  /// vocabulary's, else the next after the number of its tokens and the added ones (AddedVocabulary::add_tokens).
   AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
-              std::span<const OutsideToken> outside = {});
+              std::span<const ExternalToken> external_tokens = {});
 
   /// Cuts the original text at the tokens that are not `normalized`: stretches from left to right, none empty.
-  std::vector<Segment> split_original(std::string_view text) const { return split(text, original_); }
+  std::vector<Segment> split_original(std::string_view text) const { return split(text, original_trie_); }
   /// Cuts a normalised text at those that are.
-  std::vector<Segment> split_normalized(std::string_view text) const { return split(text, normalized_); }
+  std::vector<Segment> split_normalized(std::string_view text) const { return split(text, normalized_trie_); }
 
   const AddedToken* find(std::string_view content) const;
   const AddedToken* find(int64_t id) const;
   /// By ascending ids.
   std::vector<std::string_view> contents() const;
   /// Highest id plus one, 0 without tokens.
-  int64_t size() const { return by_id_.empty() ? 0 : int64_t{by_id_.rbegin()->first} + 1; }
+  int64_t size() const { return tokens_by_id_.empty() ? 0 : int64_t{tokens_by_id_.rbegin()->first} + 1; }
 
  private:
   void add(AddedToken token);
-  void add_of_file(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer);
-  void add_outside(const OutsideToken& token, const Vocabulary& vocabulary, const Normalizer* normalizer);
-  static std::vector<Segment> split(std::string_view text, const TokenFinder& finder);
+  void add_file_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  void add_external_token(const ExternalToken& token, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  static std::vector<Segment> split(std::string_view text, const TokenTrie& trie);
 
-  std::map<uint32_t, AddedToken> by_id_;
-  std::map<std::string_view, const AddedToken*> by_content_;
-  TokenFinder original_;
-  TokenFinder normalized_;
+  std::map<uint32_t, AddedToken> tokens_by_id_;
+  std::map<std::string_view, const AddedToken*> tokens_by_content_;
+  TokenTrie original_trie_;
+  TokenTrie normalized_trie_;
   int64_t next_id_;  // of a token that the vocabulary lacks
 };
 

@@ -11,31 +11,32 @@ namespace vlmtrain::text {
 /// original text that byte i of `bytes` stems from. Never decreasing.
 struct AlignedText {
   std::string bytes;
-  std::vector<uint32_t> origin;
+  std::vector<uint32_t> original_offsets;
 
   /// A part of the original text that begins at `begin` in it.
-  static AlignedText of(std::string_view part, uint32_t begin) {
+  static AlignedText from_original(std::string_view original_part, uint32_t begin) {
     AlignedText text;
-    text.bytes = part;
-    text.origin.resize(part.size());
-    for (uint32_t i = 0; i < part.size(); ++i) text.origin[i] = begin + i;
+    text.bytes = original_part;
+    text.original_offsets.resize(original_part.size());
+    for (uint32_t i = 0; i < original_part.size(); ++i) text.original_offsets[i] = begin + i;
     return text;
   }
 
-  void reserve(size_t count) {
-    bytes.reserve(count);
-    origin.reserve(count);
+  void reserve(size_t num_bytes) {
+    bytes.reserve(num_bytes);
+    original_offsets.reserve(num_bytes);
   }
-  /// Appends bytes that all stem from `from`.
-  void append(std::string_view more, uint32_t from) {
-    bytes.append(more);
-    origin.insert(origin.end(), more.size(), from);
+  /// Appends bytes that all stem from `original_offset`.
+  void append(std::string_view appended, uint32_t original_offset) {
+    bytes.append(appended);
+    original_offsets.insert(original_offsets.end(), appended.size(), original_offset);
   }
-  /// Appends bytes [begin, end) of `other` as they are.
-  void append(const AlignedText& other, size_t begin, size_t end) {
-    bytes.append(other.bytes, begin, end - begin);
-    origin.insert(origin.end(), other.origin.begin() + static_cast<std::ptrdiff_t>(begin),
-                  other.origin.begin() + static_cast<std::ptrdiff_t>(end));
+  /// Appends bytes [begin, end) of `source` as they are.
+  void append(const AlignedText& source, size_t begin, size_t end) {
+    bytes.append(source.bytes, begin, end - begin);
+    original_offsets.insert(original_offsets.end(),
+                            source.original_offsets.begin() + static_cast<std::ptrdiff_t>(begin),
+                            source.original_offsets.begin() + static_cast<std::ptrdiff_t>(end));
   }
 };
 

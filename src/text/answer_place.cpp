@@ -9,113 +9,121 @@ namespace vlmtrain::text {
 namespace {
 
 /// Characters next to what a template left out by which its place in the answer is known.
-constexpr size_t kContext = 4;
+constexpr size_t kContextBytes = 4;
 
-class AnswerFinder {
+class AnswerSpanFinder {
  public:
-  AnswerFinder(const jinja::Rendering& rendering, std::string_view words, const TemplateHabits& habits,
-               const TemplateSettings& settings)
-      : rendering_(rendering), text_(rendering.text), words_(words), habits_(habits), settings_(settings) {}
+  AnswerSpanFinder(const jinja::Rendering& rendering, std::string_view answer_text, const TemplateTraits& traits,
+                   const TemplateSettings& settings)
+      : rendering_(rendering), text_(rendering.text), answer_text_(answer_text), traits_(traits), settings_(settings) {}
 
-  AnswerPlace find(int turn) const {
-    const std::vector<Span> parts = spans_of(rendering_, turn);
-    AnswerPlace place{.spans = joined(parts)};
-    if (place.spans.empty()) return {.spans = {}, .is_complete = num_visible(words_) == 0};
-    size_t visible = 0;
-    for (const Span& part : parts) visible += num_visible(text_of(part));
-    if (visible >= num_visible(words_)) return place;
-    const std::string whole = visible_characters(words_);
-    place.spans.front().begin = begin_of(whole, visible_characters(text_of(parts.front())), parts.front().begin);
-    place.spans.back().end = end_of(whole, visible_characters(text_of(parts.back())), parts.back().end);
-    visible = 0;
-    for (const Span& span : place.spans) visible += num_visible(text_of(span));
-    place.is_complete = visible >= whole.size();
-    return place;
+  AnswerSpans find(int turn) const {
+    const std::vector<Span> text_spans = find_spans(rendering_, turn);
+    AnswerSpans answer{.spans = merge_spans(text_spans)};
+    if (answer.spans.empty()) return {.spans = {}, .is_complete = count_visible(answer_text_) == 0};
+    size_t visible_bytes = 0;
+    for (const Span& text_span : text_spans) visible_bytes += count_visible(get_text(text_span));
+    if (visible_bytes >= count_visible(answer_text_)) return answer;
+    const std::string answer_bytes = remove_white_space(answer_text_);
+    answer.spans.front().begin =
+        extend_begin(answer_bytes, remove_white_space(get_text(text_spans.front())), text_spans.front().begin);
+    answer.spans.back().end =
+        extend_end(answer_bytes, remove_white_space(get_text(text_spans.back())), text_spans.back().end);
+    visible_bytes = 0;
+    for (const Span& span : answer.spans) visible_bytes += count_visible(get_text(span));
+    answer.is_complete = visible_bytes >= answer_bytes.size();
+    return answer;
   }
 
  private:
-  std::string_view text_of(const Span& span) const { return text_.substr(span.begin, span.end - span.begin); }
+  std::string_view get_text(const Span& span) const { return text_.substr(span.begin, span.end - span.begin); }
 
-  std::vector<Span> joined(const std::vector<Span>& parts) const {
+  std::vector<Span> merge_spans(const std::vector<Span>& text_spans) const {
     std::vector<Span> spans;
-    for (const Span& part : parts) {
-      if (!spans.empty() && is_of_the_answer({spans.back().end, part.begin})) {
-        spans.back().end = part.end;
+    for (const Span& text_span : text_spans) {
+      if (!spans.empty() && is_answer_gap({spans.back().end, text_span.begin})) {
+        spans.back().end = text_span.end;
       } else {
-        spans.push_back(part);
+        spans.push_back(text_span);
       }
     }
     return spans;
   }
 
   /// Whether the template itself wrote what stands between two parts, and no medium.
-  bool is_of_the_answer(const Span& gap) const {
-    const auto holds = [&](const std::string& token) {
-      return !token.empty() && text_of(gap).find(token) != std::string_view::npos;
+  bool is_answer_gap(const Span& gap_span) const {
+    const auto contains_token = [&](const std::string& token) {
+      return !token.empty() && get_text(gap_span).find(token) != std::string_view::npos;
     };
-    return next_run(gap.begin) >= gap.end && !holds(settings_.image.token) && !holds(settings_.video.token);
+    return find_next_span(gap_span.begin) >= gap_span.end && !contains_token(settings_.image.token) &&
+           !contains_token(settings_.video.token);
   }
 
-  /// Where the first text of a turn begins that does not end before `place`; the text's end without one.
-  size_t next_run(size_t place) const {
-    const auto next = std::ranges::find_if(rendering_.runs,
-                                           [place](const jinja::Run& run) { return !run.empty() && run.end > place; });
-    return next == rendering_.runs.end() ? text_.size() : std::max(next->begin, place);
+  /// Where the first text of a turn begins that does not end before `offset`; the text's end without one.
+  size_t find_next_span(size_t offset) const {
+    const auto next = std::ranges::find_if(rendering_.origin_spans, [offset](const jinja::OriginSpan& origin_span) {
+      return !origin_span.empty() && origin_span.end > offset;
+    });
+    return next == rendering_.origin_spans.end() ? text_.size() : std::max(next->begin, offset);
   }
 
-  /// Where the last text of a turn ends before `place`; 0 without one.
-  size_t previous_run(size_t place) const {
+  /// Where the last text of a turn ends before `offset`; 0 without one.
+  size_t find_previous_span_end(size_t offset) const {
     size_t end = 0;
-    for (const jinja::Run& run : rendering_.runs) {
-      if (!run.empty() && run.end <= place) end = run.end;
+    for (const jinja::OriginSpan& origin_span : rendering_.origin_spans) {
+      if (!origin_span.empty() && origin_span.end <= offset) end = origin_span.end;
     }
     return end;
   }
 
-  /// Where the answer `whole` begins, of whose visible characters those of `first` are at `place`.
-  size_t begin_of(std::string_view whole, std::string_view first, size_t place) const {
-    size_t from = previous_run(place);
-    const size_t prompt = habits_.generation_prompt.empty()
+  /// Where the answer `answer_bytes` begins, of whose visible characters those of `first_bytes` are at `offset`.
+  size_t extend_begin(std::string_view answer_bytes, std::string_view first_bytes, size_t offset) const {
+    size_t search_begin = find_previous_span_end(offset);
+    const size_t prompt = traits_.generation_prompt.empty()
                               ? std::string_view::npos
-                              : text_.substr(from, place - from).rfind(habits_.generation_prompt);
-    if (prompt != std::string_view::npos) from += prompt + habits_.generation_prompt.size();
-    const std::string written = visible_characters(text_.substr(from, place - from));
-    first = first.substr(0, kContext);
-    for (size_t count = std::min(written.size(), whole.size()); count > 0; --count) {
-      if (!written.ends_with(whole.substr(0, count)) || !whole.substr(count).starts_with(first)) continue;
-      while (count > 0) count -= is_visible(text_[--place]) ? 1 : 0;
-      return place;
+                              : text_.substr(search_begin, offset - search_begin).rfind(traits_.generation_prompt);
+    if (prompt != std::string_view::npos) search_begin += prompt + traits_.generation_prompt.size();
+    const std::string template_bytes = remove_white_space(text_.substr(search_begin, offset - search_begin));
+    first_bytes = first_bytes.substr(0, kContextBytes);
+    for (size_t num_bytes = std::min(template_bytes.size(), answer_bytes.size()); num_bytes > 0; --num_bytes) {
+      if (!template_bytes.ends_with(answer_bytes.substr(0, num_bytes)) ||
+          !answer_bytes.substr(num_bytes).starts_with(first_bytes))
+        continue;
+      while (num_bytes > 0) num_bytes -= is_visible(text_[--offset]) ? 1 : 0;
+      return offset;
     }
-    return place;
+    return offset;
   }
 
-  /// The same of its end: `last` ends at `place`.
-  size_t end_of(std::string_view whole, std::string_view last, size_t place) const {
-    std::string_view behind = text_.substr(place, next_run(place) - place);
-    behind = behind.substr(0, behind.find(habits_.end_of_turn));
-    const std::string written = visible_characters(behind);
-    last = last.substr(last.size() - std::min(last.size(), kContext));
-    for (size_t count = std::min(written.size(), whole.size()); count > 0; --count) {
-      const size_t rest = whole.size() - count;
-      if (!written.starts_with(whole.substr(rest)) || !whole.substr(0, rest).ends_with(last)) continue;
-      while (count > 0) count -= is_visible(text_[place++]) ? 1 : 0;
-      return place;
+  /// The same of its end: `last_bytes` ends at `offset`.
+  size_t extend_end(std::string_view answer_bytes, std::string_view last_bytes, size_t offset) const {
+    std::string_view following = text_.substr(offset, find_next_span(offset) - offset);
+    following = following.substr(0, following.find(traits_.end_of_turn));
+    const std::string template_bytes = remove_white_space(following);
+    last_bytes = last_bytes.substr(last_bytes.size() - std::min(last_bytes.size(), kContextBytes));
+    for (size_t num_bytes = std::min(template_bytes.size(), answer_bytes.size()); num_bytes > 0; --num_bytes) {
+      const size_t answer_offset = answer_bytes.size() - num_bytes;
+      if (!template_bytes.starts_with(answer_bytes.substr(answer_offset)) ||
+          !answer_bytes.substr(0, answer_offset).ends_with(last_bytes))
+        continue;
+      while (num_bytes > 0) num_bytes -= is_visible(text_[offset++]) ? 1 : 0;
+      return offset;
     }
-    return place;
+    return offset;
   }
 
   const jinja::Rendering& rendering_;
   std::string_view text_;
-  std::string_view words_;
-  const TemplateHabits& habits_;
+  std::string_view answer_text_;
+  const TemplateTraits& traits_;
   const TemplateSettings& settings_;
 };
 
 }  // namespace
 
-AnswerPlace find_answer(const jinja::Rendering& rendering, int turn, std::string_view words,
-                        const TemplateHabits& habits, const TemplateSettings& settings) {
-  return AnswerFinder(rendering, words, habits, settings).find(turn);
+AnswerSpans find_answer_spans(const jinja::Rendering& rendering, int turn, std::string_view answer_text,
+                              const TemplateTraits& traits, const TemplateSettings& settings) {
+  return AnswerSpanFinder(rendering, answer_text, traits, settings).find(turn);
 }
 
 }  // namespace vlmtrain::text

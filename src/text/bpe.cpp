@@ -14,14 +14,14 @@ namespace {
 
 constexpr size_t kBasicPlane = 0x10000;
 
-void refuse_unsupported(const JsonNode& node) {
+void reject_unsupported(const JsonNode& node) {
   // Files from before models had a type hold BPE if they hold merges.
-  if (node.has("type") && node.string_at("type") != "BPE") {
-    throw node.error("has the type \"{}\", which is not supported; supported is BPE", node.string_at("type"));
+  if (node.has("type") && node.get_string("type") != "BPE") {
+    throw node.error("has the type \"{}\", which is not supported; supported is BPE", node.get_string("type"));
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (node.has(key) && !node.string_at(key).empty()) {
-      throw node.at(key).error("is \"{}\"; only models without one are supported", node.string_at(key));
+    if (node.has(key) && !node.get_string(key).empty()) {
+      throw node.at(key).error("is \"{}\"; only models without one are supported", node.get_string(key));
     }
   }
   if (node.has("dropout") && node.at("dropout").value() != 0) {
@@ -41,20 +41,20 @@ std::optional<std::pair<std::string, std::string>> parse_merge(const nlohmann::j
   return std::pair(value[0].get<std::string>(), value[1].get<std::string>());
 }
 
-bool later(const Merge& a, int32_t a_left, const Merge& b, int32_t b_left) {
-  return a.rank != b.rank ? a.rank > b.rank : a_left > b_left;
+bool is_later_merge(const Merge& first, int32_t first_left, const Merge& second, int32_t second_left) {
+  return first.rank != second.rank ? first.rank > second.rank : first_left > second_left;
 }
 
 }  // namespace
 
 Bpe::Bpe(const JsonNode& node)
-    : vocabulary_((refuse_unsupported(node), node.at("vocab"))), merges_(node.at("merges").value().size()) {
-  ignore_merges_ = node.boolean_at("ignore_merges", false);
-  byte_fallback_ = node.boolean_at("byte_fallback", false);
-  fuse_unknown_ = node.boolean_at("fuse_unk", false);
+    : vocabulary_((reject_unsupported(node), node.at("vocab"))), merges_(node.at("merges").value().size()) {
+  ignore_merges_ = node.get_bool("ignore_merges", false);
+  byte_fallback_ = node.get_bool("byte_fallback", false);
+  fuse_unk_ = node.get_bool("fuse_unk", false);
   if (node.has("unk_token")) {
-    unknown_id_ = vocabulary_.find(node.string_at("unk_token"));
-    if (!unknown_id_) throw node.at("unk_token").error("is \"{}\", which vocab lacks", node.string_at("unk_token"));
+    unk_token_id_ = vocabulary_.find(node.get_string("unk_token"));
+    if (!unk_token_id_) throw node.at("unk_token").error("is \"{}\", which vocab lacks", node.get_string("unk_token"));
   }
   read_merges(node);
   index_characters();
@@ -69,8 +69,9 @@ void Bpe::read_merges(const JsonNode& node) {
   uint32_t rank = 0;
   for (const nlohmann::json& item : merges.value()) {
     const auto pair = parse_merge(item);
-    if (!pair) throw merges.error("has {} at {}; a merge is \"a b\" or [\"a\", \"b\"]", io::json_excerpt(item), rank);
-    const auto id_of = [&](const std::string& token) {
+    if (!pair)
+      throw merges.error("has {} at {}; a merge is \"a b\" or [\"a\", \"b\"]", io::make_json_excerpt(item), rank);
+    const auto find_id = [&](const std::string& token) {
       const auto id = vocabulary_.find(token);
       if (!id) {
         throw merges.error("needs at {} the token \"{}\", which model.vocab lacks; fetch the file again", rank, token);
@@ -78,7 +79,7 @@ void Bpe::read_merges(const JsonNode& node) {
       return *id;
     };
     const auto& [left, right] = *pair;
-    merges_.insert(id_of(left), id_of(right), {rank, id_of(left + right)});
+    merges_.insert(find_id(left), find_id(right), {rank, find_id(left + right)});
     ++rank;
   }
 }
@@ -88,42 +89,42 @@ void Bpe::index_characters() {
   for (size_t id = 0; id < vocabulary_.tokens().size(); ++id) {
     const std::string& token = vocabulary_.tokens()[id];
     if (token.empty()) continue;
-    const Utf8Step step = read_utf8(token, 0);
-    if (step.bytes == token.size() && step.code_point < kBasicPlane) {
-      character_ids_[step.code_point] = static_cast<uint32_t>(id);
+    const Utf8Character utf8 = read_utf8(token, 0);
+    if (utf8.bytes == token.size() && utf8.code_point < kBasicPlane) {
+      character_ids_[utf8.code_point] = static_cast<uint32_t>(id);
     }
   }
 }
 
-uint32_t Bpe::character_id(char32_t code_point, std::string_view character) const {
+uint32_t Bpe::find_character_id(char32_t code_point, std::string_view character) const {
   return code_point < kBasicPlane ? character_ids_[code_point] : vocabulary_.find(character).value_or(kNone);
 }
 
-void Bpe::append_unknown(std::string_view character, uint32_t begin, Workspace& workspace) const {
+void Bpe::append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const {
   const auto byte_id = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
   const auto has_token = [&](char byte) { return byte_id(byte) != kNone; };
   if (byte_fallback_ && std::all_of(character.begin(), character.end(), has_token)) {
     for (const char byte : character) workspace.symbols_.push_back({byte_id(byte), begin++, 0, 0, false});
-    workspace.ends_unknown_ = false;
-  } else if (unknown_id_ && !(fuse_unknown_ && workspace.ends_unknown_)) {
-    workspace.symbols_.push_back({*unknown_id_, begin, 0, 0, false});
-    workspace.ends_unknown_ = true;
+    workspace.last_is_unknown_ = false;
+  } else if (unk_token_id_ && !(fuse_unk_ && workspace.last_is_unknown_)) {
+    workspace.symbols_.push_back({*unk_token_id_, begin, 0, 0, false});
+    workspace.last_is_unknown_ = true;
   }
 }
 
 void Bpe::split_characters(std::string_view piece, Workspace& workspace) const {
   workspace.symbols_.clear();
-  workspace.ends_unknown_ = false;
-  for (uint32_t at = 0; at < piece.size();) {
-    const Utf8Step step = read_utf8(piece, at);
-    const std::string_view character = piece.substr(at, step.bytes);
-    if (const uint32_t id = character_id(step.code_point, character); id != kNone) {
-      workspace.symbols_.push_back({id, at, 0, 0, false});
-      workspace.ends_unknown_ = false;
+  workspace.last_is_unknown_ = false;
+  for (uint32_t pos = 0; pos < piece.size();) {
+    const Utf8Character utf8 = read_utf8(piece, pos);
+    const std::string_view character = piece.substr(pos, utf8.bytes);
+    if (const uint32_t id = find_character_id(utf8.code_point, character); id != kNone) {
+      workspace.symbols_.push_back({id, pos, 0, 0, false});
+      workspace.last_is_unknown_ = false;
     } else {
-      append_unknown(character, at, workspace);
+      append_unk(character, pos, workspace);
     }
-    at += static_cast<uint32_t>(step.bytes);
+    pos += static_cast<uint32_t>(utf8.bytes);
   }
   const auto count = static_cast<int32_t>(workspace.symbols_.size());
   for (int32_t i = 0; i < count; ++i) {
@@ -139,8 +140,9 @@ void Bpe::push_candidate(int32_t left, Workspace& workspace) const {
   const Merge* merge = merges_.find(symbol.id, workspace.symbols_[static_cast<size_t>(symbol.next)].id);
   if (merge == nullptr) return;
   workspace.heap_.push_back({*merge, left});
-  std::push_heap(workspace.heap_.begin(), workspace.heap_.end(),
-                 [](const Candidate& a, const Candidate& b) { return later(a.merge, a.left, b.merge, b.left); });
+  std::push_heap(workspace.heap_.begin(), workspace.heap_.end(), [](const Candidate& first, const Candidate& second) {
+    return is_later_merge(first.merge, first.left, second.merge, second.left);
+  });
 }
 
 void Bpe::merge_symbols(Workspace& workspace) const {
@@ -149,22 +151,23 @@ void Bpe::merge_symbols(Workspace& workspace) const {
   heap.clear();
   for (size_t i = 0; i + 1 < symbols.size(); ++i) push_candidate(static_cast<int32_t>(i), workspace);
   while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(),
-                  [](const Candidate& a, const Candidate& b) { return later(a.merge, a.left, b.merge, b.left); });
-    const Candidate best = heap.back();
+    std::pop_heap(heap.begin(), heap.end(), [](const Candidate& first, const Candidate& second) {
+      return is_later_merge(first.merge, first.left, second.merge, second.left);
+    });
+    const Candidate candidate = heap.back();
     heap.pop_back();
-    Symbol& left = symbols[static_cast<size_t>(best.left)];
+    Symbol& left = symbols[static_cast<size_t>(candidate.left)];
     if (left.merged || left.next < 0) continue;
     Symbol& right = symbols[static_cast<size_t>(left.next)];
     // One of the two may have merged with another neighbour since the candidate was found.
     const Merge* merge = merges_.find(left.id, right.id);
-    if (merge == nullptr || merge->id != best.merge.id) continue;
-    left.id = best.merge.id;
+    if (merge == nullptr || merge->id != candidate.merge.id) continue;
+    left.id = candidate.merge.id;
     right.merged = true;
     left.next = right.next;
-    if (left.next >= 0) symbols[static_cast<size_t>(left.next)].previous = best.left;
+    if (left.next >= 0) symbols[static_cast<size_t>(left.next)].previous = candidate.left;
     push_candidate(left.previous, workspace);
-    push_candidate(best.left, workspace);
+    push_candidate(candidate.left, workspace);
   }
 }
 

@@ -50,8 +50,8 @@ class Bpe {
 
   void read_merges(const JsonNode& node);
   void index_characters();
-  uint32_t character_id(char32_t code_point, std::string_view character) const;
-  void append_unknown(std::string_view character, uint32_t begin, Workspace& workspace) const;
+  uint32_t find_character_id(char32_t code_point, std::string_view character) const;
+  void append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const;
   void split_characters(std::string_view piece, Workspace& workspace) const;
   void push_candidate(int32_t left, Workspace& workspace) const;
   void merge_symbols(Workspace& workspace) const;
@@ -60,8 +60,8 @@ class Bpe {
   MergeTable merges_;
   bool ignore_merges_ = false;
   bool byte_fallback_ = false;
-  bool fuse_unknown_ = false;
-  std::optional<uint32_t> unknown_id_;
+  bool fuse_unk_ = false;
+  std::optional<uint32_t> unk_token_id_;
   std::array<uint32_t, 256> byte_ids_{};  // of "<0x00>" … "<0xFF>"
   std::vector<uint32_t> character_ids_;   // of the characters of the basic multilingual plane
 };
@@ -70,7 +70,7 @@ class Bpe::Workspace {
   friend class Bpe;
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
-  bool ends_unknown_ = false;  // the last symbol stands for an unknown character
+  bool last_is_unknown_ = false;  // the last symbol stands for an unknown character
 };
 
 }  // namespace vlmtrain::text

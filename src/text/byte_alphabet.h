@@ -12,6 +12,6 @@ namespace vlmtrain::text {
 const std::array<std::string, 256>& byte_alphabet();
 
 /// The bytes that `token` stands for, none if one of its characters stands for no byte.
-std::optional<std::string> bytes_of(std::string_view token);
+std::optional<std::string> decode_byte_level(std::string_view token);
 
 }  // namespace vlmtrain::text

@@ -10,7 +10,7 @@
 namespace vlmtrain::text {
 namespace {
 
-const char* name_of(Role role) {
+const char* get_role_name(Role role) {
   switch (role) {
     case Role::kSystem:
       return "system";
@@ -22,68 +22,71 @@ const char* name_of(Role role) {
   throw InternalError("unknown role");
 }
 
-jinja::Value kind(const char* type) {
-  return jinja::Value::text(type, kKindOfBlock);
+jinja::Value make_block_type(const char* type) {
+  return jinja::Value::text(type, kBlockTypeOrigin);
 }
 
-jinja::Value block(const char* type) {
-  return jinja::Value::dict({{"type", kind(type)}});
+jinja::Value make_block(const char* type) {
+  return jinja::Value::dict({{"type", make_block_type(type)}});
 }
 
-jinja::Value text_block(std::string_view text, int origin) {
-  return jinja::Value::dict({{"type", kind("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
+jinja::Value make_text_block(std::string_view text, int origin) {
+  return jinja::Value::dict(
+      {{"type", make_block_type("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
 }
 
-jinja::Value blocks_of(const Turn& turn, int origin) {
+jinja::Value make_blocks(const Turn& turn, int origin) {
   std::vector<jinja::Value> blocks;
-  for (const MediaPiece& piece : cut_at_marks(turn)) {
+  for (const MediaPiece& piece : split_media_marks(turn)) {
     switch (piece.kind) {
       case MediaPiece::Kind::kImage:
-        blocks.push_back(block("image"));
+        blocks.push_back(make_block("image"));
         break;
       case MediaPiece::Kind::kVideo:
-        blocks.push_back(block("video"));
+        blocks.push_back(make_block("video"));
         break;
       case MediaPiece::Kind::kText:
-        blocks.push_back(text_block(piece.text, origin));
+        blocks.push_back(make_text_block(piece.text, origin));
         break;
     }
   }
-  if (blocks.empty()) blocks.push_back(text_block("", origin));
+  if (blocks.empty()) blocks.push_back(make_text_block("", origin));
   return jinja::Value::list(std::move(blocks));
 }
 
-jinja::Value string_of(const Turn& turn, int origin, const TemplateSettings& settings) {
-  std::string whole;
-  bool opening = true;
-  for (const MediaPiece& piece : cut_at_marks(turn)) {
+jinja::Value make_string(const Turn& turn, int origin, const TemplateSettings& settings) {
+  std::string text;
+  bool is_at_start = true;
+  for (const MediaPiece& piece : split_media_marks(turn)) {
     if (piece.kind == MediaPiece::Kind::kText) {
-      whole += piece.text;
-      opening = false;
+      text += piece.text;
+      is_at_start = false;
       continue;
     }
     const bool is_image = piece.kind == MediaPiece::Kind::kImage;
-    whole += is_image ? settings.image.block : settings.video.block;
-    if (opening) whole += settings.after_image;
+    text += is_image ? settings.image.block : settings.video.block;
+    if (is_at_start) text += settings.after_image;
   }
-  return jinja::Value::text(std::move(whole), origin);
+  return jinja::Value::text(std::move(text), origin);
 }
 
 }  // namespace
 
-bool ContentForm::blocks_of(Role role) const {
-  if (role == Role::kSystem) return blocks_of_system;
-  return role == Role::kUser ? blocks_of_user : blocks_of_assistant;
+bool ContentFormat::uses_blocks(Role role) const {
+  if (role == Role::kSystem) return system_as_blocks;
+  return role == Role::kUser ? user_as_blocks : assistant_as_blocks;
 }
 
-jinja::Value messages_of(std::span<const Turn> turns, const ContentForm& form, const TemplateSettings& settings) {
+jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
+                           const TemplateSettings& settings) {
   std::vector<jinja::Value> messages;
   for (size_t i = 0; i < turns.size(); ++i) {
     const int origin = static_cast<int>(i);
     const Turn& turn = turns[i];
-    messages.push_back(jinja::Value::dict(
-        {{"role", jinja::Value::text(name_of(turn.role))},
-         {"content", form.blocks_of(turn.role) ? blocks_of(turn, origin) : string_of(turn, origin, settings)}}));
+    messages.push_back(
+        jinja::Value::dict({{"role", jinja::Value::text(get_role_name(turn.role))},
+                            {"content", content_format.uses_blocks(turn.role) ? make_blocks(turn, origin)
+                                                                              : make_string(turn, origin, settings)}}));
   }
   return jinja::Value::list(std::move(messages));
 }

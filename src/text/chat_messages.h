@@ -9,18 +9,19 @@
 namespace vlmtrain::text {
 
 /// How a template takes the text of a turn, by the turn's role.
-struct ContentForm {
-  bool blocks_of_system = true;  ///< else a string
-  bool blocks_of_user = true;
-  bool blocks_of_assistant = true;
+struct ContentFormat {
+  bool system_as_blocks = true;  ///< else a string
+  bool user_as_blocks = true;
+  bool assistant_as_blocks = true;
 
-  bool blocks_of(Role role) const;
+  bool uses_blocks(Role role) const;
 };
 
 /// The origin of what says of what kind a block is: a template that writes it has taken the blocks for one text.
-inline constexpr int kKindOfBlock = 1 << 30;
+inline constexpr int kBlockTypeOrigin = 1 << 30;
 
 /// The `messages` of a template. The text of turn n has the origin n, images and videos none.
-jinja::Value messages_of(std::span<const Turn> turns, const ContentForm& form, const TemplateSettings& settings);
+jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
+                           const TemplateSettings& settings);
 
 }  // namespace vlmtrain::text

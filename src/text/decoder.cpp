@@ -24,25 +24,25 @@ std::string replace_all(const std::string& text, const Pattern& pattern, std::st
   std::vector<Range> matches;
   pattern.find_all(text, matches);
   std::string out;
-  size_t done = 0;
+  size_t copied_end = 0;
   for (const Range& match : matches) {
-    out.append(text, done, match.begin - done).append(content);
-    done = match.end;
+    out.append(text, copied_end, match.begin - copied_end).append(content);
+    copied_end = match.end;
   }
-  return out.append(text, done);
+  return out.append(text, copied_end);
 }
 
 class ByteLevelDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override {
     std::string bytes;
-    for (const std::string& token : tokens) bytes += bytes_of(token).value_or(token);
+    for (const std::string& token : tokens) bytes += decode_byte_level(token).value_or(token);
     tokens = {replace_invalid_utf8(bytes)};
   }
 };
 
 /// Joins neighbouring tokens "<0x..>" to text, or to one U+FFFD for each byte if they make no UTF-8.
-class ByteFallback : public Decoder {
+class ByteFallbackDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override {
     std::vector<std::string> out;
@@ -63,8 +63,8 @@ class ByteFallback : public Decoder {
   static std::optional<char> parse_byte(std::string_view token) {
     if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
     unsigned value = 0;
-    const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, value, 16);
-    if (error != std::errc() || end != token.data() + 5) return std::nullopt;
+    const auto [end, error_code] = std::from_chars(token.data() + 3, token.data() + 5, value, 16);
+    if (error_code != std::errc() || end != token.data() + 5) return std::nullopt;
     return static_cast<char>(value);
   }
 
@@ -79,7 +79,7 @@ class ByteFallback : public Decoder {
   }
 };
 
-class Fuse : public Decoder {
+class FuseDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override { tokens = {join(tokens)}; }
 };
@@ -99,16 +99,17 @@ class ReplaceDecoder : public Decoder {
 };
 
 /// Takes up to so many of one character from each token's ends.
-class Strip : public Decoder {
+class StripDecoder : public Decoder {
  public:
-  Strip(std::string content, int64_t start, int64_t stop) : content_(std::move(content)), start_(start), stop_(stop) {}
+  StripDecoder(std::string content, int64_t start, int64_t stop)
+      : content_(std::move(content)), start_(start), stop_(stop) {}
 
   void apply(std::vector<std::string>& tokens) const override {
     for (std::string& token : tokens) {
-      std::string_view rest = token;
-      for (int64_t i = 0; i < start_ && rest.starts_with(content_); ++i) rest.remove_prefix(content_.size());
-      for (int64_t i = 0; i < stop_ && rest.ends_with(content_); ++i) rest.remove_suffix(content_.size());
-      token = std::string(rest);
+      std::string_view stripped = token;
+      for (int64_t i = 0; i < start_ && stripped.starts_with(content_); ++i) stripped.remove_prefix(content_.size());
+      for (int64_t i = 0; i < stop_ && stripped.ends_with(content_); ++i) stripped.remove_suffix(content_.size());
+      token = std::string(stripped);
     }
   }
 
@@ -121,35 +122,35 @@ class Strip : public Decoder {
 class MetaspaceDecoder : public Decoder {
  public:
   explicit MetaspaceDecoder(const MetaspaceOptions& options)
-      : mark_(literal_pattern(options.replacement)),
-        drops_first_(options.prepend_scheme != MetaspaceOptions::PrependScheme::kNever) {}
+      : replacement_pattern_(make_literal_pattern(options.replacement)),
+        strips_first_(options.prepend_scheme != MetaspaceOptions::PrependScheme::kNever) {}
 
   void apply(std::vector<std::string>& tokens) const override {
     for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = replace_all(tokens[i], *mark_, i == 0 && drops_first_ ? "" : " ");
+      tokens[i] = replace_all(tokens[i], *replacement_pattern_, i == 0 && strips_first_ ? "" : " ");
     }
   }
 
  private:
-  std::unique_ptr<Pattern> mark_;
-  bool drops_first_;  // the first token's mark was put there when encoding
+  std::unique_ptr<Pattern> replacement_pattern_;
+  bool strips_first_;  // the first token's mark was put there when encoding
 };
 
 class DecoderSequence : public Decoder {
  public:
-  explicit DecoderSequence(std::vector<std::unique_ptr<Decoder>> parts) : parts_(std::move(parts)) {}
+  explicit DecoderSequence(std::vector<std::unique_ptr<Decoder>> decoders) : decoders_(std::move(decoders)) {}
 
   void apply(std::vector<std::string>& tokens) const override {
-    for (const auto& part : parts_) part->apply(tokens);
+    for (const auto& decoder : decoders_) decoder->apply(tokens);
   }
 
  private:
-  std::vector<std::unique_ptr<Decoder>> parts_;
+  std::vector<std::unique_ptr<Decoder>> decoders_;
 };
 
-template <class Made>
-std::unique_ptr<Decoder> make_plain(const JsonNode&) {
-  return std::make_unique<Made>();
+template <class DecoderType>
+std::unique_ptr<Decoder> make_default_decoder(const JsonNode&) {
+  return std::make_unique<DecoderType>();
 }
 
 std::unique_ptr<Decoder> make_metaspace(const JsonNode& node) {
@@ -157,25 +158,25 @@ std::unique_ptr<Decoder> make_metaspace(const JsonNode& node) {
 }
 
 std::unique_ptr<Decoder> make_replace(const JsonNode& node) {
-  return std::make_unique<ReplaceDecoder>(make_pattern(node), node.string_at("content"));
+  return std::make_unique<ReplaceDecoder>(make_pattern(node), node.get_string("content"));
 }
 
 std::unique_ptr<Decoder> make_strip(const JsonNode& node) {
-  std::string content = node.string_at("content");
+  std::string content = node.get_string("content");
   if (content.empty()) throw node.at("content").error("must not be empty");
-  return std::make_unique<Strip>(std::move(content), node.at("start").integer(), node.at("stop").integer());
+  return std::make_unique<StripDecoder>(std::move(content), node.at("start").integer(), node.at("stop").integer());
 }
 
 std::unique_ptr<Decoder> make_sequence(const JsonNode& node) {
-  std::vector<std::unique_ptr<Decoder>> parts;
-  for (const JsonNode& part : node.list_at("decoders")) parts.push_back(make_decoder(part));
-  return std::make_unique<DecoderSequence>(std::move(parts));
+  std::vector<std::unique_ptr<Decoder>> decoders;
+  for (const JsonNode& decoder : node.get_list("decoders")) decoders.push_back(make_decoder(decoder));
+  return std::make_unique<DecoderSequence>(std::move(decoders));
 }
 
-constexpr std::array<ComponentKind<Decoder>, 7> kKinds{{
-    {"ByteFallback", make_plain<ByteFallback>},
-    {"ByteLevel", make_plain<ByteLevelDecoder>},
-    {"Fuse", make_plain<Fuse>},
+constexpr std::array<ComponentFactory<Decoder>, 7> kFactories{{
+    {"ByteFallback", make_default_decoder<ByteFallbackDecoder>},
+    {"ByteLevel", make_default_decoder<ByteLevelDecoder>},
+    {"Fuse", make_default_decoder<FuseDecoder>},
     {"Metaspace", make_metaspace},
     {"Replace", make_replace},
     {"Strip", make_strip},
@@ -185,7 +186,7 @@ constexpr std::array<ComponentKind<Decoder>, 7> kKinds{{
 }  // namespace
 
 std::unique_ptr<Decoder> make_decoder(const JsonNode& node) {
-  return make_component<Decoder>(node, kKinds);
+  return make_component<Decoder>(node, kFactories);
 }
 
 }  // namespace vlmtrain::text

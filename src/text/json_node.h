@@ -30,7 +30,7 @@ class JsonNode {
     return {(*value_)[key], *source_, path_.empty() ? key : path_ + "." + key};
   }
   /// The elements of the list under `key`.
-  std::vector<JsonNode> list_at(const std::string& key) const {
+  std::vector<JsonNode> get_list(const std::string& key) const {
     const JsonNode list = at(key);
     if (!list.value_->is_array()) throw list.error("must be a list");
     std::vector<JsonNode> items;
@@ -53,8 +53,8 @@ class JsonNode {
     if (!value_->is_number_integer()) throw error("must be a whole number");
     return value_->get<int64_t>();
   }
-  std::string string_at(const std::string& key) const { return at(key).string(); }
-  bool boolean_at(const std::string& key, bool fallback) const { return has(key) ? at(key).boolean() : fallback; }
+  std::string get_string(const std::string& key) const { return at(key).string(); }
+  bool get_bool(const std::string& key, bool fallback) const { return has(key) ? at(key).boolean() : fallback; }
 
   /// An error about this value: "FILE: KEY …".
   template <class... Args>

@@ -8,7 +8,7 @@ namespace vlmtrain::text {
 namespace {
 
 /// Where the token behind the i-th one begins; tokens of one character begin at the same byte.
-size_t end_of_token(const Encoding& encoding, size_t i, size_t text_bytes) {
+size_t find_token_end(const Encoding& encoding, size_t i, size_t text_bytes) {
   for (size_t next = i + 1; next < encoding.starts.size(); ++next) {
     if (encoding.starts[next] > encoding.starts[i]) return encoding.starts[next];
   }
@@ -17,7 +17,7 @@ size_t end_of_token(const Encoding& encoding, size_t i, size_t text_bytes) {
 
 }  // namespace
 
-std::vector<char> answer_tokens(const Encoding& encoding, std::string_view text, std::span<const Span> answers) {
+std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text, std::span<const Span> answers) {
   for (size_t i = 1; i < answers.size(); ++i) {
     VLMTRAIN_CHECK(answers[i - 1].end <= answers[i].begin, "answers {} and {} overlap", i - 1, i);
   }
@@ -27,9 +27,9 @@ std::vector<char> answer_tokens(const Encoding& encoding, std::string_view text,
     while (next < answers.size() && answers[next].end <= encoding.starts[i]) ++next;
     if (next == answers.size()) break;
     const size_t start = encoding.starts[i], begin = answers[next].begin;
-    const bool crosses = start < begin && start + white_space_at(text.substr(start)) >= begin &&
-                         end_of_token(encoding, i, text.size()) > begin;
-    is_answer[i] = begin <= start || crosses ? 1 : 0;
+    const bool reaches_into_answer = start < begin && start + count_leading_white_space(text.substr(start)) >= begin &&
+                                     find_token_end(encoding, i, text.size()) > begin;
+    is_answer[i] = begin <= start || reaches_into_answer ? 1 : 0;
   }
   return is_answer;
 }

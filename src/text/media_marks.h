@@ -17,6 +17,6 @@ struct MediaPiece {
 
 /// The text of `turn` cut at its marks; its literal marks stay text. A line break directly after a mark that opens it
 /// is dropped; no piece of text is empty.
-std::vector<MediaPiece> cut_at_marks(const Turn& turn);
+std::vector<MediaPiece> split_media_marks(const Turn& turn);
 
 }  // namespace vlmtrain::text

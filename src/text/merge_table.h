@@ -20,12 +20,12 @@ class MergeTable {
 
   /// A pair that is there already gets the new merge.
   void insert(uint32_t left, uint32_t right, Merge merge) {
-    Slot& slot = slots_[place(key_of(left, right))];
-    slot = {key_of(left, right), merge};
+    Slot& slot = slots_[find_slot(make_key(left, right))];
+    slot = {make_key(left, right), merge};
   }
   /// Null if the pair does not merge.
   const Merge* find(uint32_t left, uint32_t right) const {
-    const Slot& slot = slots_[place(key_of(left, right))];
+    const Slot& slot = slots_[find_slot(make_key(left, right))];
     return slot.key == kFree ? nullptr : &slot.merge;
   }
 
@@ -36,12 +36,12 @@ class MergeTable {
     Merge merge{};
   };
 
-  static uint64_t key_of(uint32_t left, uint32_t right) { return uint64_t{left} << 32U | right; }
-  size_t place(uint64_t key) const {
+  static uint64_t make_key(uint32_t left, uint32_t right) { return uint64_t{left} << 32U | right; }
+  size_t find_slot(uint64_t key) const {
     const size_t mask = slots_.size() - 1;
-    size_t at = (key * 0x9E3779B97F4A7C15ULL) >> 20U & mask;
-    while (slots_[at].key != kFree && slots_[at].key != key) at = (at + 1) & mask;
-    return at;
+    size_t index = (key * 0x9E3779B97F4A7C15ULL) >> 20U & mask;
+    while (slots_[index].key != kFree && slots_[index].key != key) index = (index + 1) & mask;
+    return index;
   }
 
   std::vector<Slot> slots_;

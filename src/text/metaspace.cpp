@@ -17,12 +17,12 @@ Scheme parse_scheme(const JsonNode& node) {
 
 MetaspaceOptions MetaspaceOptions::parse(const JsonNode& node) {
   MetaspaceOptions options;
-  options.replacement = node.string_at("replacement");
+  options.replacement = node.get_string("replacement");
   if (options.replacement.empty()) throw node.error("must have a replacement that is not empty");
   if (node.has("prepend_scheme")) options.prepend_scheme = parse_scheme(node.at("prepend_scheme"));
   // Files from before prepend_scheme have add_prefix_space.
-  if (!node.boolean_at("add_prefix_space", true)) options.prepend_scheme = Scheme::kNever;
-  options.split = node.boolean_at("split", true);
+  if (!node.get_bool("add_prefix_space", true)) options.prepend_scheme = Scheme::kNever;
+  options.split = node.get_bool("split", true);
   return options;
 }
 

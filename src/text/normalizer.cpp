@@ -10,28 +10,28 @@
 namespace vlmtrain::text {
 namespace {
 
-class Nfc : public Normalizer {
+class NfcNormalizer : public Normalizer {
  public:
   void apply(AlignedText& text) const override { text = to_nfc(text); }
 };
 
-class Prepend : public Normalizer {
+class PrependNormalizer : public Normalizer {
  public:
-  explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
+  explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
 
   void apply(AlignedText& text) const override {
     if (text.bytes.empty()) return;
     text.bytes.insert(0, prefix_);
-    text.origin.insert(text.origin.begin(), prefix_.size(), text.origin.front());
+    text.original_offsets.insert(text.original_offsets.begin(), prefix_.size(), text.original_offsets.front());
   }
 
  private:
   std::string prefix_;
 };
 
-class Replace : public Normalizer {
+class ReplaceNormalizer : public Normalizer {
  public:
-  Replace(std::unique_ptr<Pattern> pattern, std::string content)
+  ReplaceNormalizer(std::unique_ptr<Pattern> pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
   void apply(AlignedText& text) const override {
@@ -39,13 +39,13 @@ class Replace : public Normalizer {
     pattern_->find_all(text.bytes, matches);
     AlignedText out;
     out.reserve(text.bytes.size() + matches.size() * content_.size());
-    size_t done = 0;
+    size_t copied_end = 0;
     for (const Range& match : matches) {
-      out.append(text, done, match.begin);
-      out.append(content_, text.origin[match.begin]);
-      done = match.end;
+      out.append(text, copied_end, match.begin);
+      out.append(content_, text.original_offsets[match.begin]);
+      copied_end = match.end;
     }
-    out.append(text, done, text.bytes.size());
+    out.append(text, copied_end, text.bytes.size());
     text = std::move(out);
   }
 
@@ -56,35 +56,36 @@ class Replace : public Normalizer {
 
 class NormalizerSequence : public Normalizer {
  public:
-  explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
+  explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> normalizers)
+      : normalizers_(std::move(normalizers)) {}
 
   void apply(AlignedText& text) const override {
-    for (const auto& part : parts_) part->apply(text);
+    for (const auto& normalizer : normalizers_) normalizer->apply(text);
   }
 
  private:
-  std::vector<std::unique_ptr<Normalizer>> parts_;
+  std::vector<std::unique_ptr<Normalizer>> normalizers_;
 };
 
 std::unique_ptr<Normalizer> make_nfc(const JsonNode&) {
-  return std::make_unique<Nfc>();
+  return std::make_unique<NfcNormalizer>();
 }
 
 std::unique_ptr<Normalizer> make_prepend(const JsonNode& node) {
-  return std::make_unique<Prepend>(node.string_at("prepend"));
+  return std::make_unique<PrependNormalizer>(node.get_string("prepend"));
 }
 
 std::unique_ptr<Normalizer> make_replace(const JsonNode& node) {
-  return std::make_unique<Replace>(make_pattern(node), node.string_at("content"));
+  return std::make_unique<ReplaceNormalizer>(make_pattern(node), node.get_string("content"));
 }
 
 std::unique_ptr<Normalizer> make_sequence(const JsonNode& node) {
-  std::vector<std::unique_ptr<Normalizer>> parts;
-  for (const JsonNode& part : node.list_at("normalizers")) parts.push_back(make_normalizer(part));
-  return std::make_unique<NormalizerSequence>(std::move(parts));
+  std::vector<std::unique_ptr<Normalizer>> normalizers;
+  for (const JsonNode& normalizer : node.get_list("normalizers")) normalizers.push_back(make_normalizer(normalizer));
+  return std::make_unique<NormalizerSequence>(std::move(normalizers));
 }
 
-constexpr std::array<ComponentKind<Normalizer>, 4> kKinds{{
+constexpr std::array<ComponentFactory<Normalizer>, 4> kFactories{{
     {"NFC", make_nfc},
     {"Prepend", make_prepend},
     {"Replace", make_replace},
@@ -94,7 +95,7 @@ constexpr std::array<ComponentKind<Normalizer>, 4> kKinds{{
 }  // namespace
 
 std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node) {
-  return make_component<Normalizer>(node, kKinds);
+  return make_component<Normalizer>(node, kFactories);
 }
 
 }  // namespace vlmtrain::text

@@ -10,7 +10,7 @@
 namespace vlmtrain::text {
 
 /// A token that a checkpoint names outside tokenizer.json, with the properties of an added token there.
-struct OutsideToken {
+struct ExternalToken {
   std::string content;
   std::optional<int64_t> id{};  ///< that the file gives it; nothing: the next one
   bool single_word = false;
@@ -24,12 +24,12 @@ struct OutsideToken {
 };
 
 /// What the files next to tokenizer.json say about tokens.
-struct OutsideTokens {
-  std::vector<OutsideToken> tokens;  ///< in the order in which they get their ids
+struct ExternalTokens {
+  std::vector<ExternalToken> tokens;  ///< in the order in which they get their ids
   /// Tokens by the names that templates have for them, such as bos_token and image_token.
-  std::vector<std::pair<std::string, std::string>> named;
+  std::vector<std::pair<std::string, std::string>> named_tokens;
   /// Named by files that are not read next to others that are.
-  std::vector<OutsideToken> unread;
+  std::vector<ExternalToken> ignored_tokens;
   bool has_decoder = false;  ///< tokenizer_config.json has added_tokens_decoder
 };
 
@@ -38,6 +38,6 @@ struct OutsideTokens {
 /// without it added_tokens.json, then named tokens, then extra_special_tokens (additional_special_tokens without it).
 /// special_tokens_map.json is read only without added_tokens_decoder, and wins then. Files may be missing. Throws
 /// UserError (kBadData) that names file and key for values of another type.
-OutsideTokens read_outside_tokens(const std::filesystem::path& folder);
+ExternalTokens read_external_tokens(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::text

@@ -29,12 +29,12 @@ class Pattern {
 };
 
 /// Finds a string as it is; REQUIRES that it is not empty.
-std::unique_ptr<Pattern> literal_pattern(std::string literal);
+std::unique_ptr<Pattern> make_literal_pattern(std::string literal);
 /// Finds single numeric characters (is_numeric).
-std::unique_ptr<Pattern> numeric_pattern();
+std::unique_ptr<Pattern> make_numeric_pattern();
 /// Finds a regular expression in PCRE2's syntax, with Unicode classes. Throws an error of `node`, which names it, if it
 /// does not compile.
-std::unique_ptr<Pattern> regex_pattern(const std::string& expression, const JsonNode& node);
+std::unique_ptr<Pattern> make_regex_pattern(const std::string& expression, const JsonNode& node);
 
 /// The pattern under the key `pattern` of `node`: {"String": …} or {"Regex": …}.
 std::unique_ptr<Pattern> make_pattern(const JsonNode& node);

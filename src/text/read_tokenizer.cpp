@@ -11,7 +11,7 @@
 namespace vlmtrain::text {
 
 std::string read_tokenizer_json(const std::filesystem::path& tokenizer_json) {
-  if (const auto kind = kind_if_no_file(tokenizer_json); !kind.empty()) {
+  if (const auto kind = describe_non_regular_file(tokenizer_json); !kind.empty()) {
     throw data_error("The tokenizer {} is {}; a file is wanted here", tokenizer_json.string(), kind);
   }
   std::ifstream file(tokenizer_json, std::ios::binary);
@@ -26,12 +26,12 @@ std::string read_tokenizer_json(const std::filesystem::path& tokenizer_json) {
 Tokenizer read_tokenizer(const std::filesystem::path& folder, std::span<const std::string> extra_special_tokens) {
   const auto file = folder / "tokenizer.json";
   const std::string content = read_tokenizer_json(file);
-  OutsideTokens outside = read_outside_tokens(folder);
+  ExternalTokens external_tokens = read_external_tokens(folder);
   for (const std::string& token : extra_special_tokens) {
-    outside.tokens.push_back({.content = token, .source = (folder / "config.json").string()});
+    external_tokens.tokens.push_back({.content = token, .source = (folder / "config.json").string()});
   }
-  Tokenizer tokenizer = Tokenizer::from_parts(content, file.string(), outside.tokens);
-  check_tokenizer_settings(folder, tokenizer, outside);
+  Tokenizer tokenizer = Tokenizer::from_json_with_tokens(content, file.string(), external_tokens.tokens);
+  check_tokenizer_settings(folder, tokenizer, external_tokens);
   return tokenizer;
 }
 

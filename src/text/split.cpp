@@ -7,69 +7,69 @@
 namespace vlmtrain::text {
 namespace {
 
-struct Stretch {
+struct TextSegment {
   Range range;
   bool is_match;
 };
 
 /// Covers [0, size) with matches and what lies between them.
-void cover(const std::vector<Range>& matches, size_t size, bool invert, std::vector<Stretch>& stretches) {
-  size_t done = 0;
+void split_at_matches(const std::vector<Range>& matches, size_t size, bool invert, std::vector<TextSegment>& segments) {
+  size_t covered_end = 0;
   for (const Range& match : matches) {
-    if (match.begin > done) stretches.push_back({{done, match.begin}, invert});
-    stretches.push_back({match, !invert});
-    done = match.end;
+    if (match.begin > covered_end) segments.push_back({{covered_end, match.begin}, invert});
+    segments.push_back({match, !invert});
+    covered_end = match.end;
   }
-  if (size > done) stretches.push_back({{done, size}, invert});
+  if (size > covered_end) segments.push_back({{covered_end, size}, invert});
 }
 
-void keep_only_gaps(std::vector<Stretch>& stretches) {
-  std::erase_if(stretches, [](const Stretch& stretch) { return stretch.is_match; });
+void remove_matches(std::vector<TextSegment>& segments) {
+  std::erase_if(segments, [](const TextSegment& segment) { return segment.is_match; });
 }
 
 /// Joins each stretch for which `joins(previous, it)` holds to the piece before it.
-template <class Joins>
-void join(std::vector<Stretch>& stretches, Joins joins) {
-  std::vector<Stretch> joined;
+template <class Predicate>
+void merge_segments(std::vector<TextSegment>& segments, Predicate should_join) {
+  std::vector<TextSegment> merged;
   bool previous_is_match = false;
-  for (const Stretch& stretch : stretches) {
-    if (!joined.empty() && joins(previous_is_match, stretch.is_match)) {
-      joined.back().range.end = stretch.range.end;
+  for (const TextSegment& segment : segments) {
+    if (!merged.empty() && should_join(previous_is_match, segment.is_match)) {
+      merged.back().range.end = segment.range.end;
     } else {
-      joined.push_back(stretch);
+      merged.push_back(segment);
     }
-    previous_is_match = stretch.is_match;
+    previous_is_match = segment.is_match;
   }
-  stretches = std::move(joined);
+  segments = std::move(merged);
 }
 
 /// Joins a match to the piece after it; of several matches that touch, only the last.
-void join_with_next(std::vector<Stretch>& stretches) {
-  std::vector<Stretch> joined;
-  for (size_t i = 0; i < stretches.size(); ++i) {
-    Stretch stretch = stretches[i];
-    const bool next_is_gap = i + 1 < stretches.size() && !stretches[i + 1].is_match;
-    if (stretch.is_match && next_is_gap) stretch.range.end = stretches[++i].range.end;
-    joined.push_back(stretch);
+void merge_matches_forward(std::vector<TextSegment>& segments) {
+  std::vector<TextSegment> merged;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    TextSegment segment = segments[i];
+    const bool next_is_gap = i + 1 < segments.size() && !segments[i + 1].is_match;
+    if (segment.is_match && next_is_gap) segment.range.end = segments[++i].range.end;
+    merged.push_back(segment);
   }
-  stretches = std::move(joined);
+  segments = std::move(merged);
 }
 
-void rearrange(std::vector<Stretch>& stretches, SplitBehavior behavior) {
+void apply_behavior(std::vector<TextSegment>& segments, SplitBehavior behavior) {
   switch (behavior) {
     case SplitBehavior::kRemoved:
-      keep_only_gaps(stretches);
+      remove_matches(segments);
       break;
     case SplitBehavior::kIsolated:
       break;
     case SplitBehavior::kMergedWithPrevious:
-      join(stretches, [](bool previous, bool it) { return it && !previous; });
+      merge_segments(segments, [](bool previous_is_match, bool is_match) { return is_match && !previous_is_match; });
       break;
     case SplitBehavior::kMergedWithNext:
-      join_with_next(stretches);
+      merge_matches_forward(segments);
       break;
     case SplitBehavior::kContiguous:
-      join(stretches, [](bool previous, bool it) { return it == previous; });
+      merge_segments(segments, [](bool previous_is_match, bool is_match) { return is_match == previous_is_match; });
       break;
   }
 }
@@ -85,8 +85,8 @@ SplitBehavior parse_split_behavior(const JsonNode& node) {
       {"Contiguous", SplitBehavior::kContiguous},
   }};
   const std::string name = node.string();
-  for (const auto& [known, behavior] : kNames) {
-    if (name == known) return behavior;
+  for (const auto& [behavior_name, behavior] : kNames) {
+    if (name == behavior_name) return behavior;
   }
   throw node.error(
       "is \"{}\", which is not supported; supported are Removed, Isolated, MergedWithPrevious, MergedWithNext, "
@@ -97,16 +97,16 @@ SplitBehavior parse_split_behavior(const JsonNode& node) {
 void split_pieces(PreTokenized& text, const Pattern& pattern, SplitBehavior behavior, bool invert) {
   std::vector<Range> pieces;
   std::vector<Range> matches;
-  std::vector<Stretch> stretches;
+  std::vector<TextSegment> segments;
   for (const Range& piece : text.pieces) {
     matches.clear();
-    stretches.clear();
+    segments.clear();
     const size_t size = piece.end - piece.begin;
     pattern.find_all(std::string_view(text.text.bytes).substr(piece.begin, size), matches);
-    cover(matches, size, invert, stretches);
-    rearrange(stretches, behavior);
-    for (const Stretch& stretch : stretches) {
-      pieces.push_back({piece.begin + stretch.range.begin, piece.begin + stretch.range.end});
+    split_at_matches(matches, size, invert, segments);
+    apply_behavior(segments, behavior);
+    for (const TextSegment& segment : segments) {
+      pieces.push_back({piece.begin + segment.range.begin, piece.begin + segment.range.end});
     }
   }
   text.pieces = std::move(pieces);

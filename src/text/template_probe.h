@@ -12,8 +12,8 @@
 namespace vlmtrain::text {
 
 /// What a template shows of itself when it renders small conversations.
-struct TemplateHabits {
-  ContentForm form;
+struct TemplateTraits {
+  ContentFormat content_format;
   /// White space between the generation prompt and an answer: the model has to produce it.
   std::string answer_begin{};
   /// What asking for an answer adds to the text; empty where it is not all at the end.
@@ -23,21 +23,22 @@ struct TemplateHabits {
   /// it is another, behind an earlier one.
   std::vector<std::string> endings{};
   bool lacks_end_of_turn = false;
-  bool writes_start = false;
+  bool writes_bos = false;
   std::vector<std::string> notes{};  ///< where asking differs from training
 };
 
 /// The variables that every rendering has.
-jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const Turn> turns, const ContentForm& form,
-                                 const TemplateSettings& settings, bool add_generation_prompt);
+jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const Turn> turns,
+                                 const ContentFormat& content_format, const TemplateSettings& settings,
+                                 bool add_generation_prompt);
 
 /// Throws UserError as ChatTemplate's constructor.
-TemplateHabits habits_of(const jinja::Template& jinja, const TemplateSource& source, const TemplateSettings& settings,
-                         const Tokenizer& tokenizer);
+TemplateTraits probe_template(const jinja::Template& jinja, const TemplateSource& source,
+                              const TemplateSettings& settings, const Tokenizer& tokenizer);
 
 /// Where the characters that come from `origin` stand, in order; of an empty text the place where it was written.
 /// Empty: the template leaves it out.
-std::vector<Span> spans_of(const jinja::Rendering& rendering, int origin);
+std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin);
 
 /// Whether the `text` of this origin is written more than once: nothing says which place is the turn's.
 bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text);

@@ -11,6 +11,6 @@ namespace vlmtrain::text {
 /// (kBadData) for split_special_tokens, with which no token of an image is one; logs a warning for settings that are
 /// not read and for tokens that transformers reads otherwise.
 void check_tokenizer_settings(const std::filesystem::path& folder, const Tokenizer& tokenizer,
-                              const OutsideTokens& outside);
+                              const ExternalTokens& external_tokens);
 
 }  // namespace vlmtrain::text

@@ -8,15 +8,15 @@
 namespace vlmtrain::text {
 
 /// One step of reading UTF-8: a code point, or the bytes that U+FFFD replaces.
-struct Utf8Step {
+struct Utf8Character {
   char32_t code_point;
   size_t
       bytes;  ///< of the character; if invalid, of the maximal part of a sequence (Unicode 15, table 3-8), at least 1
   bool valid;
 };
 
-/// Reads the character at `at`; REQUIRES at < text.size().
-Utf8Step read_utf8(std::string_view text, size_t at);
+/// Reads the character at `pos`; REQUIRES at < text.size().
+Utf8Character read_utf8(std::string_view text, size_t pos);
 
 void append_utf8(std::string& out, char32_t code_point);
 

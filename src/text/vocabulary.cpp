@@ -8,11 +8,12 @@
 namespace vlmtrain::text {
 namespace {
 
-constexpr int64_t kMostIds = int64_t{1} << 26U;  // a guard against ids that would take all memory
+constexpr int64_t kMaxVocabularyIds = int64_t{1} << 26U;  // a guard against ids that would take all memory
 
-int64_t checked_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
-  const bool good = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMostIds;
-  if (!good) throw node.error("gives the token \"{}\" the id {}, which is none", excerpt(token), io::json_excerpt(id));
+int64_t check_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
+  const bool is_valid = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxVocabularyIds;
+  if (!is_valid)
+    throw node.error("gives the token \"{}\" the id {}, which is none", make_excerpt(token), io::make_json_excerpt(id));
   return id.get<int64_t>();
 }
 
@@ -21,16 +22,17 @@ int64_t checked_id(const std::string& token, const nlohmann::json& id, const Jso
 Vocabulary::Vocabulary(const JsonNode& node) {
   const nlohmann::json& entries = node.value();
   if (!entries.is_object()) throw node.error("must be an object of tokens and their ids");
-  int64_t highest = -1;
-  for (const auto& [token, id] : entries.items()) highest = std::max(highest, checked_id(token, id, node));
-  tokens_.resize(static_cast<size_t>(highest + 1));
+  int64_t max_id = -1;
+  for (const auto& [token, id] : entries.items()) max_id = std::max(max_id, check_id(token, id, node));
+  tokens_.resize(static_cast<size_t>(max_id + 1));
   ids_.reserve(entries.size());
   for (const auto& [token, id] : entries.items()) {
     if (token.empty()) continue;
-    std::string& slot = tokens_[id.get<size_t>()];
-    if (!slot.empty()) throw node.error("gives the id {} to \"{}\" and to \"{}\"", id.get<size_t>(), slot, token);
-    slot = token;
-    ids_.emplace(slot, id.get<uint32_t>());
+    std::string& token_slot = tokens_[id.get<size_t>()];
+    if (!token_slot.empty())
+      throw node.error("gives the id {} to \"{}\" and to \"{}\"", id.get<size_t>(), token_slot, token);
+    token_slot = token;
+    ids_.emplace(token_slot, id.get<uint32_t>());
   }
 }
 

@@ -18,13 +18,13 @@ class Vocabulary {
   explicit Vocabulary(const JsonNode& node);
 
   std::optional<uint32_t> find(std::string_view token) const {
-    const auto found = ids_.find(token);
-    return found == ids_.end() ? std::nullopt : std::optional(found->second);
+    const auto entry = ids_.find(token);
+    return entry == ids_.end() ? std::nullopt : std::optional(entry->second);
   }
   /// Empty if no token has this id.
   std::string_view token(int64_t id) const {
-    const bool inside = id >= 0 && id < static_cast<int64_t>(tokens_.size());
-    return inside ? std::string_view(tokens_[static_cast<size_t>(id)]) : std::string_view();
+    const bool is_in_range = id >= 0 && id < static_cast<int64_t>(tokens_.size());
+    return is_in_range ? std::string_view(tokens_[static_cast<size_t>(id)]) : std::string_view();
   }
   /// Number of tokens, fewer than size() where ids are missing.
   int64_t count() const { return static_cast<int64_t>(ids_.size()); }

@@ -24,7 +24,7 @@ void check_batch_scaling(const engine::TrainingOptions& training) {
     throw usage_error(
         "training.batch_scaling: {} has nothing to scale by; set training.reference_batch_size or "
         "training.global_batch_tokens, or set it to none",
-        engine::name_of(balance.batch_scaling));
+        engine::to_string(balance.batch_scaling));
   }
   if (!scales && balance.reference_batch_size) {
     throw usage_error(
@@ -34,22 +34,23 @@ void check_batch_scaling(const engine::TrainingOptions& training) {
   }
 }
 
-double reference_factor(const engine::TrainingOptions& training) {
+double compute_reference_lr_factor(const engine::TrainingOptions& training) {
   if (!training.balance.reference_batch_size) return 1.0;
-  return engine::scaled_by(
+  return engine::compute_batch_scale(
       training.balance.batch_scaling,
       static_cast<double>(training.global_batch_size) / static_cast<double>(*training.balance.reference_batch_size));
 }
 
-double step_factor(const engine::TrainingOptions& training, int64_t tokens) {
+double compute_step_lr_factor(const engine::TrainingOptions& training, int64_t tokens) {
   if (!training.balance.global_batch_tokens) return 1.0;
-  return engine::scaled_by(training.balance.batch_scaling,
-                           static_cast<double>(tokens) / static_cast<double>(*training.balance.global_batch_tokens));
+  return engine::compute_batch_scale(
+      training.balance.batch_scaling,
+      static_cast<double>(tokens) / static_cast<double>(*training.balance.global_batch_tokens));
 }
 
 std::string describe_batch_scaling(const engine::TrainingOptions& training) {
   const engine::BalanceOptions& balance = training.balance;
-  const std::string rule = engine::name_of(balance.batch_scaling);
+  const std::string rule = engine::to_string(balance.batch_scaling);
   if (balance.global_batch_tokens) {
     const std::string text = fmt::format("steps of about {} tokens, at most {} samples", *balance.global_batch_tokens,
                                          training.global_batch_size);
@@ -61,12 +62,12 @@ std::string describe_batch_scaling(const engine::TrainingOptions& training) {
                               rule);
   }
   if (!balance.reference_batch_size) return {};
-  const engine::LearningRates peak = learning_rates(training, 1.0);
+  const engine::LearningRates peak = compute_learning_rates(training, 1.0);
   return fmt::format(
       "batch_scaling {}: learning rates were found with batches of {} samples and are multiplied by {:.4g} for {}: at "
       "their peak {:.4g} for the language model, {:.4g} for the projector, {:.4g} for the vision tower",
-      rule, *balance.reference_batch_size, reference_factor(training), training.global_batch_size, peak.language_model,
-      peak.projector, peak.vision_tower);
+      rule, *balance.reference_batch_size, compute_reference_lr_factor(training), training.global_batch_size,
+      peak.language_model, peak.projector, peak.vision_tower);
 }
 
 }  // namespace vlmtrain::train

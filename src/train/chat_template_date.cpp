@@ -9,20 +9,20 @@ namespace vlmtrain::train {
 
 namespace fs = std::filesystem;
 
-void settle_chat_template_date(data::DataOptions& data, const std::optional<fs::path>& checkpoint) {
+void resolve_chat_template_date(data::DataOptions& data, const std::optional<fs::path>& checkpoint) {
   if (data.chat_template_date != "auto") return;
   std::error_code error;
   if (!checkpoint || !fs::exists(*checkpoint / "trainer_state" / "state.json", error)) {
-    data.chat_template_date = today();
+    data.chat_template_date = current_date();
     return;
   }
-  const std::string date = text_in(load_run_state(*checkpoint).fingerprint, "data.chat_template_date");
+  const std::string date = get_setting_text(load_run_state(*checkpoint).fingerprint, "data.chat_template_date");
   if (!date.empty()) data.chat_template_date = date;
 }
 
-void settle_chat_template_date_of_run(data::DataOptions& data, const fs::path& run_dir) {
+void resolve_run_chat_template_date(data::DataOptions& data, const fs::path& run_dir) {
   try {
-    settle_chat_template_date(data, run_dir.empty() ? std::nullopt : newest_checkpoint(run_dir));
+    resolve_chat_template_date(data, run_dir.empty() ? std::nullopt : find_newest_checkpoint(run_dir));
   } catch (const UserError&) {
     return;  // the run's start says what is wrong with the checkpoint
   } catch (const fs::filesystem_error&) {

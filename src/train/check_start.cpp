@@ -9,12 +9,12 @@
 
 namespace vlmtrain::train {
 
-void check_start(const Config& config, const io::Records& records) {
-  check_keys(config);
-  task_settings(config.training.balance, data::Tasks(records));
-  const auto newest = newest_checkpoint(run_folder(config));
-  if (newest) resume_from(*newest, config, run_fingerprint(config, records.size()));
-  load_model(config, job_of(config), at::kMeta, newest, /*with_values=*/false);
+void preflight_check(const Config& config, const io::Records& records) {
+  check_config(config);
+  make_task_settings(config.training.balance, data::Tasks(records));
+  const auto checkpoint = find_newest_checkpoint(get_run_folder(config));
+  if (checkpoint) load_resume_point(*checkpoint, config, make_run_fingerprint(config, records.size()));
+  load_model(config, make_job(config), at::kMeta, checkpoint, /*with_values=*/false);
 }
 
 }  // namespace vlmtrain::train

@@ -30,35 +30,35 @@ bool is_weights(const std::string& name) {
   return name.ends_with(".safetensors");
 }
 
-bool is_chosen(const std::string& name, VerifiedFiles which) {
-  if (which == VerifiedFiles::kAll) return true;
-  return which == VerifiedFiles::kSmall ? !is_weights(name) : is_weights(name) && name.find('/') == std::string::npos;
+bool is_in_scope(const std::string& name, VerifiedFiles scope) {
+  if (scope == VerifiedFiles::kAll) return true;
+  return scope == VerifiedFiles::kSmall ? !is_weights(name) : is_weights(name) && name.find('/') == std::string::npos;
 }
 
-std::string hexadecimal(uint64_t number) {
+std::string to_hex(uint64_t number) {
   return fmt::format("{:016x}", number);
 }
 
-uint64_t number_of(const std::string& digits) {
+uint64_t parse_hex(const std::string& digits) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number, /*base=*/16);
   if (error != std::errc() || end != digits.data() + digits.size()) throw std::invalid_argument(digits);
   return number;
 }
 
-UserError damaged(const fs::path& file, const std::string& what) {
+UserError make_checksum_error(const fs::path& file, const std::string& problem) {
   return data_error(
       "{}: {}, so the checkpoint was changed or damaged after it was written; copy it again, or remove {} to use it as "
       "it is",
-      file.string(), what, kChecksumsFile);
+      file.string(), problem, kChecksumsFile);
 }
 
 void verify_size(const fs::path& file, const io::Checksum& saved) {
   std::error_code error;
   const auto bytes = fs::file_size(file, error);
-  if (error) throw damaged(file, "is missing");
+  if (error) throw make_checksum_error(file, "is missing");
   if (std::cmp_not_equal(bytes, saved.bytes)) {
-    throw damaged(file, fmt::format("has {} bytes and was saved with {}", bytes, saved.bytes));
+    throw make_checksum_error(file, fmt::format("has {} bytes and was saved with {}", bytes, saved.bytes));
   }
 }
 
@@ -75,15 +75,15 @@ bool was_rewritten(const fs::path& file, const io::Checksum& saved) {
 }
 
 void verify_content(const fs::path& file, const io::Checksum& saved) {
-  const io::Checksum found = io::checksum_of(file);
-  if (found == saved) return;
-  throw damaged(file, fmt::format("its checksum (XXH64) is {} and was {} when it was saved", hexadecimal(found.xxh64),
-                                  hexadecimal(saved.xxh64)));
+  const io::Checksum actual = io::compute_checksum(file);
+  if (actual == saved) return;
+  throw make_checksum_error(file, fmt::format("its checksum (XXH64) is {} and was {} when it was saved",
+                                              to_hex(actual.xxh64), to_hex(saved.xxh64)));
 }
 
 }  // namespace
 
-CheckpointChecksums checksums_within(const fs::path& folder, const io::ChecksumRecorder& recorder) {
+CheckpointChecksums collect_checksums(const fs::path& folder, const io::ChecksumRecorder& recorder) {
   CheckpointChecksums checksums;
   for (const auto& [path, checksum] : recorder.files()) {
     const std::string name = path.lexically_relative(folder).generic_string();
@@ -95,17 +95,17 @@ CheckpointChecksums checksums_within(const fs::path& folder, const io::ChecksumR
 std::string to_json_text(const CheckpointChecksums& checksums) {
   auto files = nlohmann::ordered_json::object();
   for (const auto& [name, checksum] : checksums) {
-    files[name] = {{"bytes", checksum.bytes}, {"xxh64", hexadecimal(checksum.xxh64)}};
+    files[name] = {{"bytes", checksum.bytes}, {"xxh64", to_hex(checksum.xxh64)}};
   }
-  return io::json_text(nlohmann::ordered_json{{"algorithm", kAlgorithm}, {"files", std::move(files)}}, 2) + "\n";
+  return io::to_json_string(nlohmann::ordered_json{{"algorithm", kAlgorithm}, {"files", std::move(files)}}, 2) + "\n";
 }
 
-CheckpointChecksums checksums_in(const std::string& text, const std::string& source) try {
+CheckpointChecksums parse_checksums(const std::string& text, const std::string& source) try {
   const auto json = nlohmann::ordered_json::parse(text);
   if (json.at("algorithm") != kAlgorithm) throw std::invalid_argument("algorithm");
   CheckpointChecksums checksums;
   for (const auto& [name, file] : json.at("files").items()) {
-    checksums[name] = {.bytes = file.at("bytes"), .xxh64 = number_of(file.at("xxh64"))};
+    checksums[name] = {.bytes = file.at("bytes"), .xxh64 = parse_hex(file.at("xxh64"))};
   }
   return checksums;
 } catch (const std::exception&) {
@@ -121,45 +121,45 @@ std::optional<CheckpointChecksums> read_checksums(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kChecksumsFile;
   std::error_code error;
   if (!fs::exists(file, error)) return std::nullopt;
-  return checksums_in(io::read_file(file), file.string());
+  return parse_checksums(io::read_file(file), file.string());
 }
 
-bool verify_checksums(const fs::path& checkpoint, VerifiedFiles which) {
+bool verify_checksums(const fs::path& checkpoint, VerifiedFiles scope) {
   const auto checksums = read_checksums(checkpoint);
   if (!checksums) return false;
-  std::vector<std::future<void>> reading;
+  std::vector<std::future<void>> pending_reads;
   // A disk or a network file system gives more to several readers, and one of them has a hash to compute.
   // Each takes address space for a stack and memory of its own.
   rlimit address_space{};
   getrlimit(RLIMIT_AS, &address_space);
-  const bool has_threads = address_space.rlim_cur == RLIM_INFINITY;
-  constexpr size_t kMostReaders = 4;
-  const auto finish_to = [&reading](size_t count) {
-    for (size_t i = 0; i + count < reading.size(); ++i) {
-      if (reading[i].valid()) reading[i].get();
+  const bool can_use_threads = address_space.rlim_cur == RLIM_INFINITY;
+  constexpr size_t kMaxReaders = 4;
+  const auto limit_pending_reads = [&pending_reads](size_t max_pending) {
+    for (size_t i = 0; i + max_pending < pending_reads.size(); ++i) {
+      if (pending_reads[i].valid()) pending_reads[i].get();
     }
   };
   for (const auto& [name, saved] : *checksums) {
-    if (which != VerifiedFiles::kModelWeights) verify_size(checkpoint / name, saved);
-    if (!is_chosen(name, which)) continue;
-    if (which == VerifiedFiles::kModelWeights && was_rewritten(checkpoint / name, saved)) continue;
+    if (scope != VerifiedFiles::kModelWeights) verify_size(checkpoint / name, saved);
+    if (!is_in_scope(name, scope)) continue;
+    if (scope == VerifiedFiles::kModelWeights && was_rewritten(checkpoint / name, saved)) continue;
     if (!is_weights(name)) {
       verify_content(checkpoint / name, saved);
       continue;
     }
-    finish_to(kMostReaders - 1);
+    limit_pending_reads(kMaxReaders - 1);
     const auto verify = [file = checkpoint / name, saved = saved] { verify_content(file, saved); };
-    if (!has_threads) {
+    if (!can_use_threads) {
       verify();
       continue;
     }
     try {
-      reading.push_back(std::async(std::launch::async, verify));
+      pending_reads.push_back(std::async(std::launch::async, verify));
     } catch (const std::system_error&) {  // no thread can be had
       verify();
     }
   }
-  finish_to(0);
+  limit_pending_reads(0);
   return true;
 }
 

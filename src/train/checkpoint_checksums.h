@@ -13,12 +13,12 @@ namespace vlmtrain::train {
 using CheckpointChecksums = std::map<std::string, io::Checksum>;
 
 /// Of the files that were recorded within `folder`.
-CheckpointChecksums checksums_within(const std::filesystem::path& folder, const io::ChecksumRecorder& recorder);
+CheckpointChecksums collect_checksums(const std::filesystem::path& folder, const io::ChecksumRecorder& recorder);
 
 /// As trainer_state/checksums.json has them: {"algorithm": "XXH64", "files": {name: {"bytes", "xxh64"}}}.
 std::string to_json_text(const CheckpointChecksums& checksums);
 /// Throws UserError (kBadData), which names `source`, where the text is not what to_json_text() makes.
-CheckpointChecksums checksums_in(const std::string& text, const std::string& source);
+CheckpointChecksums parse_checksums(const std::string& text, const std::string& source);
 
 /// Writes trainer_state/checksums.json of `checkpoint`.
 void write_checksums(const std::filesystem::path& checkpoint, const CheckpointChecksums& checksums);
@@ -36,6 +36,6 @@ enum class VerifiedFiles {
 
 /// Throws UserError (kBadData), which names the file and the remedy, where one is missing or is not as it was saved.
 /// Returns whether the checkpoint has checksums.
-bool verify_checksums(const std::filesystem::path& checkpoint, VerifiedFiles which);
+bool verify_checksums(const std::filesystem::path& checkpoint, VerifiedFiles scope);
 
 }  // namespace vlmtrain::train

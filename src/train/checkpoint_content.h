@@ -21,29 +21,30 @@ namespace vlmtrain::train {
 struct CheckpointContent {
   int64_t step = 0;
   std::optional<int64_t> best_step;  ///< as of this step
-  models::ModelToSave model;
+  models::CheckpointContents model;
   io::LazyTensors optimizer;
   std::string ledger, state;  ///< trainer_state/ledger.json, state.json
 };
 
 /// Where the values are that training changes.
-enum class ChangingValues {
+enum class ValueStorage {
   kInPlace,  ///< has to be written before the next step
   kCopied,   ///< in the host's memory, for another thread while training goes on
 };
 
-/// Weights are saved as the base has them (models/weights_to_save.h), `dtype` as SavedWeights::dtype. What is lost by
+/// Weights are saved as the base has them (models/weights_to_save.h), `dtype` as SaveOptions::dtype. What is lost by
 /// that of the fp32 values of trained weights is kept in trainer_state, so that the run goes on with the same bits.
-/// kCopied: takes bytes_of_copies() of the host's memory, and throws what LibTorch throws where it does not get them.
-CheckpointContent content_of(const RunState& state, const models::VisionLanguageModel& model,
-                             const engine::AdamW& optimizer, const data::Ledger& ledger,
-                             const models::BaseWeights& base, std::optional<at::ScalarType> dtype,
-                             ChangingValues values);
+/// kCopied: takes compute_copy_bytes() of the host's memory, and throws what LibTorch throws where it does not get
+/// them.
+CheckpointContent make_checkpoint_content(const RunState& state, const models::VisionLanguageModel& model,
+                                          const engine::AdamW& optimizer, const data::Ledger& ledger,
+                                          const models::BaseWeights& base, std::optional<at::ScalarType> dtype,
+                                          ValueStorage values);
 
 /// Of the values that training changes: each once, however often it is written.
-int64_t bytes_of_copies(const engine::AdamW& optimizer);
+int64_t compute_copy_bytes(const engine::AdamW& optimizer);
 
 /// That writing takes beside them, at most: one tensor in the type that it is saved in.
-int64_t bytes_of_writing(const models::VisionLanguageModel& model);
+int64_t compute_write_buffer_bytes(const models::VisionLanguageModel& model);
 
 }  // namespace vlmtrain::train

@@ -17,71 +17,74 @@ namespace {
 
 constexpr const char* kMedia = "an image, video or volume";
 
-void warn_if_blind(const char* key, const std::string& dataset, const data::MediaCensus& census,
-                   const data::Outlines& outlines) {
-  if (!census.is_blind()) return;
+void warn_if_no_media(const char* key, const std::string& dataset, const data::MediaCounts& census,
+                      const data::SampleIndex& sample_index) {
+  if (!census.has_no_media()) return;
   spdlog::warn(
       "{} {}: none of the {}{} has {}, so the model sees nothing and works on text alone; if there should be media, "
       "name the keys that hold them in data.columns (docs/data.md), and look at a sample with vlmtrain inspect",
-      key, printable(dataset), counted(census.samples, "usable sample"), outlines.are_all ? "" : " that were looked at",
-      kMedia);
+      key, to_printable(dataset), pluralize(census.samples, "usable sample"),
+      sample_index.is_complete ? "" : " that were looked at", kMedia);
 }
 
 /// Whether both name the same file or folder.
-bool is_same_file(const std::string& one, const std::string& other) {
+bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;
-  return one == other || std::filesystem::equivalent(one, other, error);
+  return a == b || std::filesystem::equivalent(a, b, error);
 }
 
 }  // namespace
 
-void log_remarks_on_training(const Config& config, const data::DataSet& records, const data::Outlines& outlines) {
+void log_training_data_remarks(const Config& config, const data::DataSet& records,
+                               const data::SampleIndex& sample_index) {
   const std::string name = config.data.train.name();
-  if (outlines.are_all) data::log_notices(outlines.notices, name, records.size());
-  const auto census = data::media_census(outlines.shapes);
-  warn_if_blind("data.train", name, census, outlines);
-  const size_t sources = census.is_blind() || records.parts().size() == 1 ? 0 : records.parts().size();
-  for (size_t part = 0; part < sources; ++part) {
-    const auto [begin, end] = records.range_of(part);
-    const auto own = data::media_census(outlines.shapes, begin, end);
-    if (!own.is_blind()) continue;
-    spdlog::info("data {}: none of the {} of this source has {}", printable(records.parts()[part].source.path),
-                 counted(own.samples, "sample"), kMedia);
+  if (sample_index.is_complete) data::log_notices(sample_index.notices, name, records.size());
+  const auto census = data::count_media(sample_index.shapes);
+  warn_if_no_media("data.train", name, census, sample_index);
+  const size_t num_sources = census.has_no_media() || records.sources().size() == 1 ? 0 : records.sources().size();
+  for (size_t source = 0; source < num_sources; ++source) {
+    const auto [begin, end] = records.record_range(source);
+    const auto source_census = data::count_media(sample_index.shapes, begin, end);
+    if (!source_census.has_no_media()) continue;
+    spdlog::info("data {}: none of the {} of this source has {}", to_printable(records.sources()[source].source.path),
+                 pluralize(source_census.samples, "sample"), kMedia);
   }
-  for (const auto& remark : settings_without_effect(config, census, models::draws_masks(config.model.path))) {
+  for (const auto& remark : find_unused_settings(config, census, models::predicts_masks(config.model.path))) {
     spdlog::warn("{}", remark);
   }
 }
 
-void log_remarks_on_evaluation(const Config& config, const data::Outlines& outlines) {
-  if (outlines.are_all) data::log_notices(outlines.notices, config.data.eval, outlines.shapes.size());
+void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& sample_index) {
+  if (sample_index.is_complete) data::log_notices(sample_index.notices, config.data.eval, sample_index.shapes.size());
   // A few samples that a run holds out may be without media by chance; what is said of data.train is said of them.
-  if (config.evaluation.are_wanted() && data::share_to_hold_out(config.data)) return;
-  warn_if_blind("data.eval", config.data.eval, data::media_census(outlines.shapes), outlines);
+  if (config.evaluation.is_enabled() && data::parse_hold_out_share(config.data)) return;
+  warn_if_no_media("data.eval", config.data.eval, data::count_media(sample_index.shapes), sample_index);
 }
 
-void log_trained_evaluation(const Config& config, const data::Outlines& evaluated, data::Outlines& trained) {
+void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_index, data::SampleIndex& train_index) {
   const std::string& name = config.data.eval;
-  if (evaluated.prints.contents.empty() || trained.prints.contents.empty()) {
-    const auto is_evaluated = [&](const data::Source& source) { return is_same_file(source.path, name); };
-    if (std::ranges::any_of(config.data.train.all(), is_evaluated)) {
+  if (eval_index.fingerprints.content_hashes.empty() || train_index.fingerprints.content_hashes.empty()) {
+    const auto is_eval_file = [&](const data::Source& source) { return is_same_file(source.path, name); };
+    if (std::ranges::any_of(config.data.train.all(), is_eval_file)) {
       spdlog::warn("data.eval: {} is trained on too (data.train), so evaluations show what was learned by heart",
-                   printable(name));
+                   to_printable(name));
     }
     return;
   }
-  const auto shared = data::shared_content(evaluated.prints, trained.prints);
-  const auto usable = evaluated.usable();
-  const auto id_of = [&](int64_t index) { return printable(evaluated.ids[index]); };
-  if (!shared.samples.empty()) {
+  const auto overlap = data::find_shared_content(eval_index.fingerprints, train_index.fingerprints);
+  const auto usable = eval_index.num_usable();
+  const auto get_printable_id = [&](int64_t index) { return to_printable(eval_index.ids[index]); };
+  if (!overlap.samples.empty()) {
     spdlog::warn(
         "data.eval: {} of {} are trained on too, word for word and with the same media, such as {}: evaluations show "
         "what was learned by heart; vlmtrain inspect names each",
-        grouped(std::ssize(shared.samples)), counted(usable, "sample"), id_of(shared.samples.front()));
+        with_commas(std::ssize(overlap.samples)), pluralize(usable, "sample"),
+        get_printable_id(overlap.samples.front()));
   }
-  if (!shared.with_files.empty()) {
+  if (!overlap.samples_with_shared_files.empty()) {
     spdlog::info("data.eval: {} of {} have an image, video or volume that is trained on with other words, such as {}",
-                 grouped(std::ssize(shared.with_files)), counted(usable, "sample"), id_of(shared.with_files.front()));
+                 with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(usable, "sample"),
+                 get_printable_id(overlap.samples_with_shared_files.front()));
   }
 }
 

@@ -12,17 +12,17 @@ namespace vlmtrain::train {
 namespace {
 
 /// What makes values comparable.
-nlohmann::ordered_json basis_of(const Config& config, const EvaluationSet& set) {
+nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& evaluation_set) {
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
   return {{"data.eval", error ? config.data.eval : file.string()},
-          {"samples", set.records()->size()},
+          {"samples", evaluation_set.records()->size()},
           {"training.eval_samples", config.evaluation.samples ? std::to_string(*config.evaluation.samples) : "auto"},
-          {"training.best_metric", name_of(config.evaluation.best_metric)}};
+          {"training.best_metric", to_string(config.evaluation.best_metric)}};
 }
 
 /// Of the metric; nothing where there is none, or it is not finite.
-std::optional<double> value_of(BestMetric metric, const report::EvaluationScore& score) {
+std::optional<double> get_metric_value(BestMetric metric, const report::EvaluationScore& score) {
   if (!std::isfinite(score.loss)) return std::nullopt;  // right answers or not, such a model has no weights
   const auto value = [&]() -> std::optional<double> {
     switch (metric) {
@@ -38,7 +38,7 @@ std::optional<double> value_of(BestMetric metric, const report::EvaluationScore&
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
-std::string words_of(BestMetric metric, double value) {
+std::string format_metric(BestMetric metric, double value) {
   switch (metric) {
     case BestMetric::kExactMatch:
       return fmt::format("exact match {:.1f} %", 100 * value);
@@ -52,17 +52,17 @@ std::string words_of(BestMetric metric, double value) {
 
 }  // namespace
 
-EvaluationInRun::EvaluationInRun(const Config& config, const EvaluationSet& set,
-                                 const models::VisionLanguageModel& model, const models::Processor& processor,
-                                 evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state)
+PeriodicEvaluation::PeriodicEvaluation(const Config& config, const EvaluationSet& evaluation_set,
+                                       const models::VisionLanguageModel& model, const models::Processor& processor,
+                                       evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state)
     : options_(config.evaluation),
-      set_(set),
+      evaluation_set_(evaluation_set),
       model_(model),
       processor_(processor),
       settings_(std::move(settings)),
       has_values_(has_values),
       state_(state) {
-  auto basis = basis_of(config, set);
+  auto basis = make_basis(config, evaluation_set);
   if (state_.basis == basis) return;
   if (state_.best_step) {
     spdlog::warn(
@@ -74,31 +74,31 @@ EvaluationInRun::EvaluationInRun(const Config& config, const EvaluationSet& set,
             .best_step = {},
             .best_value = {},
             .best_loss = {},
-            .without_improvement = 0,
+            .evaluations_without_improvement = 0,
             .is_due = state_.is_due};
 }
 
-bool EvaluationInRun::is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const {
+bool PeriodicEvaluation::is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const {
   constexpr double kRounding = 1e-9;
   if (is_last || std::floor(epochs_after + kRounding) > std::floor(epochs_before + kRounding)) return true;
   return options_.steps && step % *options_.steps == 0;
 }
 
-std::optional<report::EvaluationMetrics> EvaluationInRun::after(int64_t step) {
+std::optional<report::EvaluationMetrics> PeriodicEvaluation::evaluate(int64_t step) {
   state_.is_due = true;
   const evaluation::Evaluation evaluation =
-      evaluation::evaluate(model_, processor_, *set_.records(), settings_, /*on_answer=*/{});
+      evaluation::evaluate(model_, processor_, *evaluation_set_.records(), settings_, /*on_answer=*/{});
   settings_.batch_size = evaluation.batch_size;
-  if (!evaluation.is_whole) return std::nullopt;
+  if (!evaluation.is_complete) return std::nullopt;
   state_.is_due = false;
   notices_ = evaluation.notices;
-  newest_ = evaluation.metrics(has_values_);
-  newest_->is_best = has_values_ && note(step, newest_->total);
-  return newest_;
+  last_metrics_ = evaluation.metrics(has_values_);
+  last_metrics_->is_best = has_values_ && update_best(step, last_metrics_->total);
+  return last_metrics_;
 }
 
-bool EvaluationInRun::note(int64_t step, const report::EvaluationScore& score) {
-  const auto value = value_of(options_.best_metric, score);
+bool PeriodicEvaluation::update_best(int64_t step, const report::EvaluationScore& score) {
+  const auto value = get_metric_value(options_.best_metric, score);
   const bool by_loss = options_.best_metric == BestMetric::kLoss;
   const auto is_better = [&] {
     if (!value || !state_.best_value) return value.has_value();
@@ -106,28 +106,29 @@ bool EvaluationInRun::note(int64_t step, const report::EvaluationScore& score) {
     return !by_loss && state_.best_loss && score.loss < *state_.best_loss;
   };
   if (!is_better()) {
-    ++state_.without_improvement;
+    ++state_.evaluations_without_improvement;
     return false;
   }
   state_.best_step = step;
   state_.best_value = value;
   state_.best_loss = score.loss;
-  state_.without_improvement = 0;
+  state_.evaluations_without_improvement = 0;
   return true;
 }
 
-bool EvaluationInRun::is_enough() const {
-  return options_.patience > 0 && state_.without_improvement >= options_.patience;
+bool PeriodicEvaluation::should_stop_early() const {
+  return options_.patience > 0 && state_.evaluations_without_improvement >= options_.patience;
 }
 
-std::string EvaluationInRun::why_enough() const {
-  return fmt::format("{} in a row without improvement (training.early_stopping_patience){}",
-                     counted(state_.without_improvement, "evaluation"),
-                     state_.best_step ? fmt::format("; the best was {} at step {}", best(), *state_.best_step) : "");
+std::string PeriodicEvaluation::early_stop_reason() const {
+  return fmt::format(
+      "{} in a row without improvement (training.early_stopping_patience){}",
+      pluralize(state_.evaluations_without_improvement, "evaluation"),
+      state_.best_step ? fmt::format("; the best was {} at step {}", describe_best(), *state_.best_step) : "");
 }
 
-std::string EvaluationInRun::best() const {
-  return state_.best_value ? words_of(options_.best_metric, *state_.best_value) : "";
+std::string PeriodicEvaluation::describe_best() const {
+  return state_.best_value ? format_metric(options_.best_metric, *state_.best_value) : "";
 }
 
 }  // namespace vlmtrain::train

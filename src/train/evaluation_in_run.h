@@ -19,46 +19,46 @@ namespace vlmtrain::train {
 
 /// The evaluations of a run: after which steps, of what, which was the best, and when there have been enough without a
 /// better one.
-class EvaluationInRun {
+class PeriodicEvaluation {
  public:
   using OnEvent = std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)>;
 
-  /// `settings` is how a batch is computed; `set`, `model`, `processor` and `state` have to outlive it. A state of
-  /// another data set or metric begins anew. `has_values`: false on a virtual card, where nothing is better than
-  /// anything.
-  EvaluationInRun(const Config& config, const EvaluationSet& set, const models::VisionLanguageModel& model,
-                  const models::Processor& processor, evaluation::EvaluationSettings settings, bool has_values,
-                  EvaluationState& state);
+  /// `settings` is how a batch is computed; `evaluation_set`, `model`, `processor` and `state` have to outlive it. A
+  /// state of another data set or metric begins anew. `has_values`: false on a virtual card, where nothing is better
+  /// than anything.
+  PeriodicEvaluation(const Config& config, const EvaluationSet& evaluation_set,
+                     const models::VisionLanguageModel& model, const models::Processor& processor,
+                     evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state);
 
   /// Whether one follows the step that is done by now. `epochs_before` and `epochs_after` it; `is_last` of the run.
   bool is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const;
 
   /// Of the model as it is after `step`. Nothing where a stop was asked for meanwhile: it is still due then.
-  std::optional<report::EvaluationMetrics> after(int64_t step);
+  std::optional<report::EvaluationMetrics> evaluate(int64_t step);
 
   /// Whether training.early_stopping_patience is used up.
-  bool is_enough() const;
+  bool should_stop_early() const;
   /// Why the run ends then.
-  std::string why_enough() const;
+  std::string early_stop_reason() const;
 
   /// "loss 0.1234", of the best so far.
-  std::string best() const;
-  const std::optional<report::EvaluationMetrics>& newest() const { return newest_; }
+  std::string describe_best() const;
+  const std::optional<report::EvaluationMetrics>& last_metrics() const { return last_metrics_; }
   /// Of the samples of the newest evaluation that was not interrupted.
   const data::NoticeCounts& notices() const { return notices_; }
 
  private:
   /// Whether it is the best so far, which the state then has.
-  bool note(int64_t step, const report::EvaluationScore& score);
+  bool update_best(int64_t step, const report::EvaluationScore& score);
 
   const EvaluationOptions& options_;
-  const EvaluationSet& set_;
+  const EvaluationSet& evaluation_set_;
   const models::VisionLanguageModel& model_;
   const models::Processor& processor_;
   evaluation::EvaluationSettings settings_;
   bool has_values_;
   EvaluationState& state_;
-  std::optional<report::EvaluationMetrics> newest_;  // of this process
+  std::optional<report::EvaluationMetrics> last_metrics_;  // of this process
   data::NoticeCounts notices_;
 };
 

@@ -13,55 +13,58 @@ namespace vlmtrain::train {
 
 EvaluationSet::EvaluationSet(const Config& config, const models::Processor& processor,
                              const std::filesystem::path& cache)
-    : name_(config.data.eval), records_(evaluation_records(config)) {
+    : name_(config.data.eval), records_(open_evaluation_records(config)) {
   if (config.evaluation.samples) {
-    auto places = spread(*records_, *config.evaluation.samples);
-    records_ = std::make_shared<io::ChosenRecords>(std::move(records_), std::move(places));
+    auto indices = sample_evenly(*records_, *config.evaluation.samples);
+    records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(indices));
   }
-  look(config, processor, cache);
+  check_samples(config, processor, cache);
 }
 
-void EvaluationSet::look(const Config& config, const models::Processor& processor, const std::filesystem::path& cache) {
+void EvaluationSet::check_samples(const Config& config, const models::Processor& processor,
+                                  const std::filesystem::path& cache) {
   const auto& file = config.data.eval;
-  outlines_ = look_at_data(*records_, processor, config, file, cache);
-  log_remarks_on_evaluation(config, outlines_);
-  if (!outlines_.are_all) outlines_.notices = {};
+  sample_index_ = check_data(*records_, processor, config, file, cache);
+  log_evaluation_data_remarks(config, sample_index_);
+  if (!sample_index_.is_complete) sample_index_.notices = {};
   data::Ledger ledger(file, records_->size());
-  data::settle_problems(outlines_.problems, outlines_.ids, ledger, config.data.on_bad_sample, *records_);
-  std::vector<int64_t> usable;
-  for (int64_t place = 0; place < records_->size(); ++place) {
-    if (!outlines_.problems.contains(place)) usable.push_back(place);
+  data::report_problems(sample_index_.problems, sample_index_.ids, ledger, config.data.on_bad_sample, *records_);
+  std::vector<int64_t> usable_indices;
+  for (int64_t index = 0; index < records_->size(); ++index) {
+    if (!sample_index_.problems.contains(index)) usable_indices.push_back(index);
   }
-  if (usable.empty()) {
-    throw data_error("data.eval: {}: none of the {} samples can be used; the first: {}", file, records_->size(),
-                     outlines_.problems.empty() ? "it has no records" : outlines_.problems.begin()->second.message);
+  if (usable_indices.empty()) {
+    throw data_error(
+        "data.eval: {}: none of the {} samples can be used; the first: {}", file, records_->size(),
+        sample_index_.problems.empty() ? "it has no records" : sample_index_.problems.begin()->second.message);
   }
-  if (config.evaluation.are_wanted() && config.evaluation.best_metric == BestMetric::kDice) require_masks(usable);
-  if (dropped() > 0) records_ = std::make_shared<io::ChosenRecords>(std::move(records_), std::move(usable));
+  if (config.evaluation.is_enabled() && config.evaluation.best_metric == BestMetric::kDice)
+    require_masks(usable_indices);
+  if (num_dropped() > 0) records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(usable_indices));
 }
 
 /// As far as the samples were looked at (data.check_at_start).
-void EvaluationSet::require_masks(const std::vector<int64_t>& usable) const {
-  const auto may_have = [this](int64_t place) {
-    const auto shape = outlines_.shapes[place];
+void EvaluationSet::require_masks(const std::vector<int64_t>& usable_indices) const {
+  const auto may_have_masks = [this](int64_t index) {
+    const auto shape = sample_index_.shapes[index];
     return !shape || shape->masks > 0;
   };
-  if (std::ranges::any_of(usable, may_have)) return;
+  if (std::ranges::any_of(usable_indices, may_have_masks)) return;
   throw usage_error(
       "training.best_metric: is dice, which is that of masks, but none of the {} samples of data.eval has a mask; take "
       "training.best_metric=loss or exact_match, or evaluate on samples with masks",
-      usable.size());
+      usable_indices.size());
 }
 
-void EvaluationSet::take_notices(const data::NoticeCounts& notices) {
-  if (outlines_.are_all) outlines_.notices.add_missing(notices);
-  if (outlines_.are_all || outlines_.notices == notices) return;
+void EvaluationSet::merge_notices(const data::NoticeCounts& notices) {
+  if (sample_index_.is_complete) sample_index_.notices.add_missing(notices);
+  if (sample_index_.is_complete || sample_index_.notices == notices) return;
   data::log_notices(notices, name_, records_->size());
-  outlines_.notices = notices;
+  sample_index_.notices = notices;
 }
 
-std::vector<planner::SampleBatch> EvaluationSet::worst_batches(int64_t batch_size) const {
-  return planner::worst_batches(outlines_, batch_size);
+std::vector<planner::SampleBatch> EvaluationSet::find_worst_batches(int64_t batch_size) const {
+  return planner::find_worst_batches(sample_index_, batch_size);
 }
 
 }  // namespace vlmtrain::train

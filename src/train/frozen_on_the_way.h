@@ -13,14 +13,15 @@
 namespace vlmtrain::train {
 
 /// Gives the frozen weights of a run that goes on the values that they have in it: those of the run's start, but of
-/// parts that were trained before they were frozen (`settled`, keys of the section `model`) those of the run's newest
-/// checkpoint, which `base` takes over from `saved`, the checkpoint itself (null: there are none). `before` is the
-/// fingerprint of the checkpoint, by which parts were frozen until now. Returns the parts that are settled from now on.
-/// Throws UserError (kUsage) for a part that is to be trained again and has nothing that could be. REQUIRES: `model`
-/// has the checkpoint's weights, and is frozen as `config` says.
-std::vector<std::string> settle_frozen_parts(const Config& config, const nlohmann::ordered_json& before,
-                                             const std::vector<std::string>& settled,
-                                             const std::filesystem::path& newest, const models::BaseWeights* saved,
-                                             models::BaseWeights& base, models::VisionLanguageModel& model);
+/// parts that were trained before they were frozen (`frozen_after_training`, keys of the section `model`) those of the
+/// run's newest checkpoint, which `base` takes over from `checkpoint_weights`, the checkpoint itself (null: there are
+/// none). `old_fingerprint` is the fingerprint of the checkpoint, by which parts were frozen until now. Returns the
+/// parts that are settled from now on. Throws UserError (kUsage) for a part that is to be trained again and has nothing
+/// that could be. REQUIRES: `model` has the checkpoint's weights, and is frozen as `config` says.
+std::vector<std::string> resume_freezing(const Config& config, const nlohmann::ordered_json& old_fingerprint,
+                                         const std::vector<std::string>& frozen_after_training,
+                                         const std::filesystem::path& checkpoint,
+                                         const models::BaseWeights* checkpoint_weights, models::BaseWeights& base,
+                                         models::VisionLanguageModel& model);
 
 }  // namespace vlmtrain::train

@@ -23,47 +23,49 @@ namespace {
 
 constexpr const char* kHeldOutFile = "held_out.json";
 /// Contents that a run remembers which does not look at its data.
-constexpr int64_t kFewContents = 256;
+constexpr int64_t kMaxUncheckedContents = 256;
 
-int64_t workers_for(const Config& config) {
-  return std::max<int64_t>(config.data.num_workers, memory::default_threads());
+int64_t get_num_workers(const Config& config) {
+  return std::max<int64_t>(config.data.num_workers, source_record::default_threads());
 }
 
-nlohmann::ordered_json to_json(const data::HeldOutMemory& memory) {
+nlohmann::ordered_json to_json(const data::HoldOutState& source_record) {
   auto contents = nlohmann::ordered_json::array();
-  for (const auto& [place, content] : memory.contents) contents.push_back({place, content});
-  return {{"path", memory.path},   {"share", memory.share},   {"samples", memory.samples},
-          {"stamp", memory.stamp}, {"places", memory.places}, {"contents", std::move(contents)}};
+  for (const auto& [index, content] : source_record.content_hashes) contents.push_back({index, content});
+  return {{"path", source_record.path},   {"share", source_record.share},    {"samples", source_record.samples},
+          {"stamp", source_record.stamp}, {"places", source_record.indices}, {"contents", std::move(contents)}};
 }
 
 /// What cannot be one was changed: places would be those of other samples.
-bool is_possible(const data::HeldOutMemory& memory) {
-  const auto is_place = [&](int64_t place) { return place >= 0 && place < memory.samples; };
-  const auto is_entry = [&](const auto& entry) { return is_place(entry.first); };
-  const bool ascends = std::ranges::adjacent_find(memory.places, std::ranges::greater_equal()) == memory.places.end();
-  return memory.share > 0 && memory.share < 1 && ascends && std::ranges::all_of(memory.places, is_place) &&
-         std::ranges::all_of(memory.contents, is_entry);
+bool is_valid(const data::HoldOutState& source_record) {
+  const auto is_index = [&](int64_t index) { return index >= 0 && index < source_record.samples; };
+  const auto is_entry = [&](const auto& entry) { return is_index(entry.first); };
+  const bool is_ascending =
+      std::ranges::adjacent_find(source_record.indices, std::ranges::greater_equal()) == source_record.indices.end();
+  return source_record.share > 0 && source_record.share < 1 && is_ascending &&
+         std::ranges::all_of(source_record.indices, is_index) &&
+         std::ranges::all_of(source_record.content_hashes, is_entry);
 }
 
-data::HeldOutMemory memory_in(const nlohmann::json& json) {
-  data::HeldOutMemory memory{.path = json.at("path"),
-                             .share = json.at("share"),
-                             .samples = json.at("samples"),
-                             .stamp = json.at("stamp"),
-                             .places = json.at("places"),
-                             .contents = {}};
-  for (const auto& entry : json.at("contents")) memory.contents.emplace_back(entry.at(0), entry.at(1));
-  return memory;
+data::HoldOutState parse_held_out_source(const nlohmann::json& json) {
+  data::HoldOutState source_record{.path = json.at("path"),
+                                   .share = json.at("share"),
+                                   .samples = json.at("samples"),
+                                   .stamp = json.at("stamp"),
+                                   .indices = json.at("places"),
+                                   .content_hashes = {}};
+  for (const auto& entry : json.at("contents")) source_record.content_hashes.emplace_back(entry.at(0), entry.at(1));
+  return source_record;
 }
 
-std::vector<data::HeldOutMemory> memories_in(const std::filesystem::path& file) {
+std::vector<data::HoldOutState> load_held_out_sources(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return {};
-  std::vector<data::HeldOutMemory> memories;
+  std::vector<data::HoldOutState> source_records;
   try {
     const auto json = io::read_json(file);
-    for (const auto& source : json.at("sources")) memories.push_back(memory_in(source));
-    if (std::ranges::all_of(memories, is_possible)) return memories;
+    for (const auto& source : json.at("sources")) source_records.push_back(parse_held_out_source(source));
+    if (std::ranges::all_of(source_records, is_valid)) return source_records;
   } catch (const nlohmann::json::exception&) {
   }
   throw data_error(
@@ -72,59 +74,62 @@ std::vector<data::HeldOutMemory> memories_in(const std::filesystem::path& file) 
       file.string());
 }
 
-std::optional<data::HeldOutMemory> memory_of(const Config& config, const std::string& path) {
+std::optional<data::HoldOutState> find_held_out_source(const Config& config, const std::string& path) {
   if (config.output.dir.empty()) return std::nullopt;
-  auto memories = memories_in(std::filesystem::path(config.output.dir) / kHeldOutFile);
-  for (auto& memory : memories) {
-    if (memory.path == path) return std::move(memory);
+  auto source_records = load_held_out_sources(std::filesystem::path(config.output.dir) / kHeldOutFile);
+  for (auto& source_record : source_records) {
+    if (source_record.path == path) return std::move(source_record);
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-data::HeldOut divide_source(const Config& config, const data::Source& source, const io::Records& records, bool logs) {
-  const double share = data::share_to_hold_out(config.data).value_or(0);
+data::HoldOutSplit split_source(const Config& config, const data::Source& source, const io::Records& records,
+                                bool log_changes) {
+  const double share = data::parse_hold_out_share(config.data).value_or(0);
   const auto seed = static_cast<uint64_t>(config.training.seed);
-  const auto memory = memory_of(config, source.path);
-  if (memory && memory->share == share) {
-    auto again = data::hold_out_again(*memory, records, seed, workers_for(config));
-    if (logs && !again.change.empty()) spdlog::info("data {}: {}", source.path, again.change);
-    return std::move(again.split);
+  const auto source_record = find_held_out_source(config, source.path);
+  if (source_record && source_record->share == share) {
+    auto restored = data::restore_hold_out(*source_record, records, seed, get_num_workers(config));
+    if (log_changes && !restored.change.empty()) spdlog::info("data {}: {}", source.path, restored.change);
+    return std::move(restored.split);
   }
-  if (memory && logs && share > memory->share) {
+  if (source_record && log_changes && share > source_record->share) {
     spdlog::warn("data {}: data.eval was {} and is {}, so samples are held out that the run may have trained on",
-                 source.path, memory->share, share);
+                 source.path, source_record->share, share);
   }
   return data::hold_out(records.size(), share, seed);
 }
 
-void remember_held_out(const Config& config, const std::vector<DividedSource>& sources) {
-  const auto file = run_folder(config) / kHeldOutFile;
-  const double share = data::share_to_hold_out(config.data).value_or(0);
+void save_held_out(const Config& config, const std::vector<SourceSplit>& sources) {
+  const auto file = get_run_folder(config) / kHeldOutFile;
+  const double share = data::parse_hold_out_share(config.data).value_or(0);
   auto json = nlohmann::ordered_json::array();
-  bool is_news = false;
-  for (const auto& [path, records, places] : sources) {
-    const auto before = memory_of(config, path);
-    data::HeldOutMemory now{.path = path,
-                            .share = share,
-                            .samples = records->size(),
-                            .stamp = records->stamp(),
-                            .places = places,
-                            .contents = {}};
-    const bool is_same = before && before->share == share && before->samples == now.samples &&
-                         before->stamp == now.stamp && before->places == now.places &&
-                         (before->knows_all() || !config.data.check_at_start);
+  bool has_changed = false;
+  for (const auto& [path, records, indices] : sources) {
+    const auto previous = find_held_out_source(config, path);
+    data::HoldOutState current{.path = path,
+                               .share = share,
+                               .samples = records->size(),
+                               .stamp = records->stamp(),
+                               .indices = indices,
+                               .content_hashes = {}};
+    const bool is_same = previous && previous->share == share && previous->samples == current.samples &&
+                         previous->stamp == current.stamp && previous->indices == current.indices &&
+                         (previous->has_all_contents() || !config.data.check_at_start);
     if (is_same) {
-      now.contents = before->contents;
+      current.content_hashes = previous->content_hashes;
     } else {
-      const int64_t most = config.data.check_at_start ? std::numeric_limits<int64_t>::max() : kFewContents;
-      data::remember_contents(now, *records, most, workers_for(config));
-      is_news = true;
+      const int64_t max_contents =
+          config.data.check_at_start ? std::numeric_limits<int64_t>::max() : kMaxUncheckedContents;
+      data::store_content_hashes(current, *records, max_contents, get_num_workers(config));
+      has_changed = true;
     }
-    json.push_back(to_json(now));
+    json.push_back(to_json(current));
   }
-  if (is_news) io::write_file(file, io::json_text(nlohmann::ordered_json{{"sources", std::move(json)}}) + "\n");
+  if (has_changed)
+    io::write_file(file, io::to_json_string(nlohmann::ordered_json{{"sources", std::move(json)}}) + "\n");
 }
 
 }  // namespace vlmtrain::train

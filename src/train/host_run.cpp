@@ -27,240 +27,252 @@ namespace vlmtrain::train {
 
 namespace {
 
-using planner::HostLimit;
-using planner::HostPlan;
-using planner::HostPlanRequest;
+using planner::CpuMemoryLimit;
+using planner::CpuPlan;
+using planner::CpuPlanRequest;
 
-std::string gb(int64_t bytes) {
-  return fmt::format("{:.2f} GB", in_gigabytes(bytes));
+std::string format_gb(int64_t bytes) {
+  return fmt::format("{:.2f} GB", to_gigabytes(bytes));
 }
 
-std::string words_of(const planner::Choices& choices, const HostPlan& plan) {
-  std::string text =
-      choices.costs ? "micro-batches cut by memory" : fmt::format("micro-batches of {}", choices.micro_batch_size);
-  const auto& blocks = choices.recompute;
+std::string describe_step_config(const planner::StepConfig& step_config, const CpuPlan& plan) {
+  std::string text = step_config.memory_costs ? "micro-batches cut by memory"
+                                              : fmt::format("micro-batches of {}", step_config.micro_batch_size);
+  const auto& blocks = step_config.recompute;
   if (blocks.vision > 0)
     text += fmt::format(", {} of {} vision blocks recomputed", blocks.vision, plan.detail.vision_blocks);
   if (blocks.language > 0) {
     text += fmt::format(", {} of {} language blocks recomputed", blocks.language, plan.detail.language_blocks);
-    if (blocks.language_attention_kept > 0) {
-      text += fmt::format(" (attention kept in {})", blocks.language_attention_kept);
+    if (blocks.language_selective > 0) {
+      text += fmt::format(" (attention kept in {})", blocks.language_selective);
     }
   }
-  if (choices.vision_tiles_per_pass > 0) text += fmt::format(", {} tiles a vision pass", choices.vision_tiles_per_pass);
+  if (step_config.vision_tiles_per_pass > 0)
+    text += fmt::format(", {} tiles a vision pass", step_config.vision_tiles_per_pass);
   return text;
 }
 
 /// To be put behind a command.
-std::string settings_of(const planner::Choices& choices) {
+std::string format_settings(const planner::StepConfig& step_config) {
   return fmt::format(
       "training.micro_batch_size={} memory.recompute={} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
-      choices.micro_batch_size, planner::RecomputeOption::of(choices.recompute).text, choices.vision_tiles_per_pass,
-      choices.loss_chunk_rows);
+      step_config.micro_batch_size, planner::RecomputeOption::from_blocks(step_config.recompute).text,
+      step_config.vision_tiles_per_pass, step_config.loss_chunk_rows);
 }
 
-std::string where_from(const HostLimit& limit) {
-  return fmt::format("{} ({}), of which {:.0f} % are kept free", gb(limit.room.bytes), limit.room.bound,
-                     limit.margin_percent);
+std::string describe_limit(const CpuMemoryLimit& limit) {
+  return fmt::format("{} ({}), of which {:.0f} % are kept free", format_gb(limit.available.bytes),
+                     limit.available.limit_source, limit.margin_percent);
 }
 
 /// Of two runs of the same thing the resident sets differ by some pages; their limits should not.
-int64_t rounded_up(int64_t bytes) {
+int64_t round_up(int64_t bytes) {
   constexpr int64_t kStep = int64_t{32} << 20;
   return (bytes + kStep - 1) / kStep * kStep;
 }
 
 /// Packs of small samples have more than others.
-int64_t most_samples_of_step(const planner::Workload& workload) {
+int64_t compute_max_samples_per_step(const planner::Workload& workload) {
   return workload.packed ? 2 * workload.samples_per_rank() : workload.samples_per_rank();
 }
 
 /// "sample s0 of 20,011 tokens and 2 images".
-std::string words_of(const planner::SampleBatch& worst) {
-  const data::SampleShape& shape = worst.shapes.front();
-  std::string text = fmt::format("sample {} of {}", worst.first_id, counted(shape.tokens, "token"));
-  if (shape.images > 0) text += " and " + data::media_words(shape);
+std::string describe_sample(const planner::SampleBatch& sample) {
+  const data::SampleShape& shape = sample.shapes.front();
+  std::string text = fmt::format("sample {} of {}", sample.first_sample_id, pluralize(shape.tokens, "token"));
+  if (shape.num_media > 0) text += " and " + data::describe_media(shape);
   return text;
 }
 
-std::string refusal(const HostPlan& plan) {
-  const int64_t enough = std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
+std::string format_refusal(const CpuPlan& plan) {
+  const int64_t required_bytes =
+      std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
   std::string text = fmt::format(
       "model.path: {} does not fit in host memory: a step takes at least {} ({}, with {}; tensors of {}, {} beside "
       "them), and this process may have {}",
-      plan.model, gb(plan.total_bytes()), words_of(plan.choices, plan), words_of(plan.worst), gb(plan.peak_bytes),
-      gb(plan.total_bytes() - plan.peak_bytes), where_from(plan.limit));
-  if (const std::string remedy = row_group_remedy(); !remedy.empty()) text += "; " + remedy;
+      plan.model, format_gb(plan.total_bytes()), describe_step_config(plan.step_config, plan),
+      describe_step_config(plan.worst), format_gb(plan.peak_bytes), format_gb(plan.total_bytes() - plan.peak_bytes),
+      describe_limit(plan.limit));
+  if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
   if (plan.suggestions.empty())
-    return text + fmt::format("; ask for {} of memory, or take a smaller model", gb(enough));
+    return text + fmt::format("; ask for {} of memory, or take a smaller model", format_gb(required_bytes));
   text += "; it fits with";
   for (const auto& suggestion : plan.suggestions) text += "\n  " + suggestion.text();
-  return text + fmt::format("\nor where this process may have {}", gb(enough));
+  return text + fmt::format("\nor where this process may have {}", format_gb(required_bytes));
 }
 
-memory::HostRoom part_of(memory::HostRoom room, int64_t ranks) {
-  if (ranks == 1) return room;
-  const int64_t own = memory::host_bytes();
-  return {.bytes = own + (room.bytes - own) / ranks, .bound = fmt::format("{}, shared by {} ranks", room.bound, ranks)};
+memory::AvailableHostMemory divide_among_ranks(memory::AvailableHostMemory available, int64_t ranks) {
+  if (ranks == 1) return available;
+  const int64_t process_bytes = memory::host_bytes();
+  return {.bytes = process_bytes + (available.bytes - process_bytes) / ranks,
+          .limit_source = fmt::format("{}, shared by {} ranks", available.limit_source, ranks)};
 }
 
 }  // namespace
 
-HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
-                 int64_t making_bytes, const planner::Job& job, const RunRanks& ranks, std::filesystem::path run_folder,
-                 const std::optional<KeptChoices>& kept)
-    : run_folder_(std::move(run_folder)), writes_(ranks.writes()) {
-  memory::give_back_large_blocks();
-  memory::keep_large_blocks();
-  const planner::HostNeeds needs{
-      .process_bytes = rounded_up(memory::host_bytes() + io::row_group_memory().bytes_to_come()),
-      .sample_bytes = largest_sample(workload.candidates),
-      .making_bytes = making_bytes,
-      .samples_of_step = most_samples_of_step(workload),
+HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
+                         int64_t decode_bytes, const planner::Job& job, const RankGroup& ranks,
+                         std::filesystem::path run_folder, const std::optional<SavedPlan>& saved_plan)
+    : run_folder_(std::move(run_folder)), is_writer_(ranks.is_main_process()) {
+  memory::use_mmap_for_large_blocks();
+  memory::enable_large_block_cache();
+  const planner::CpuMemoryNeeds needs{
+      .process_bytes = round_up(memory::host_bytes() + io::get_row_group_memory().compute_additional_bytes()),
+      .sample_bytes = compute_largest_sample_bytes(workload.candidates),
+      .decode_bytes = decode_bytes,
+      .samples_per_step = compute_max_samples_per_step(workload),
       .world_size = ranks.world_size(),
       .threads = config.data.num_workers};
-  const memory::HostRoom room = part_of(memory::host_room(), ranks.on_this_machine());
-  const HostLimit limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, needs);
-  bytes_ahead_ = limit.ahead_bytes;
+  const memory::AvailableHostMemory available =
+      divide_among_ranks(memory::get_available_host_memory(), ranks.ranks_on_this_node());
+  const CpuMemoryLimit limit =
+      planner::compute_cpu_memory_limit(available, config.memory.limit_gb, config.memory.mode, needs);
+  prefetch_bytes_ = limit.prefetch_bytes;
 
-  const planner::PlanRequest asked = plan_request(config, job, /*card=*/{}, std::move(workload));
-  const HostPlanRequest request{.model = asked.model,
-                                .job = asked.job,
-                                .mode = asked.mode,
-                                .room = room,
-                                .limit_gigabytes = asked.limit_gigabytes,
-                                .needs = needs,
-                                .workload = asked.workload,
-                                .fixed = asked.fixed,
-                                .largest_micro_batch = largest_micro_batch(config, asked.workload.world_size),
-                                .sample_limits = std::move(limits)};
-  make_plan(config, request, limit, kept);
-  if (kept) go_on_with(request, config.memory.allow_splits, *kept);
+  const planner::PlanRequest base_request = build_plan_request(config, job, /*card=*/{}, std::move(workload));
+  const CpuPlanRequest request{
+      .model = base_request.model,
+      .job = base_request.job,
+      .mode = base_request.mode,
+      .available = available,
+      .limit_gigabytes = base_request.limit_gigabytes,
+      .needs = needs,
+      .workload = base_request.workload,
+      .constraints = base_request.constraints,
+      .max_micro_batch_size = compute_max_micro_batch_size(config, base_request.workload.world_size),
+      .sample_limits = std::move(limits)};
+  make_plan(config, request, limit, saved_plan);
+  if (saved_plan) apply_saved_plan(request, config.memory.allow_splits, *saved_plan);
   if (!plan_) return;
   write();
-  if (const auto past = past_runs(past_runs_file(), place_of_processor())) {
-    spdlog::info("host memory: {}", past->words());
+  if (const auto past_runs = load_past_runs(find_past_runs_file(), describe_cpu_environment())) {
+    spdlog::info("host memory: {}", past_runs->description());
   }
-  spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", gb(plan_->total_bytes()),
-               where_from(plan_->limit), words_of(fixed_.choices, *plan_), plan_->effort.seconds);
+  spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", format_gb(plan_->total_bytes()),
+               describe_limit(plan_->limit), describe_step_config(saved_plan_.step_config, *plan_),
+               plan_->effort.seconds);
 }
 
-void HostRun::make_plan(const Config& config, HostPlanRequest request, const HostLimit& limit,
-                        const std::optional<KeptChoices>& kept) {
-  fixed_.limit_bytes = guard_bytes_ = limit.tensor_bytes;
-  const bool is_cut_by_memory = !request.fixed.micro_batch_size;
-  if (kept) request.fixed = fixed_as_kept(request.fixed, kept->choices);
-  request.with_remedies = request.with_cut = !kept;
+void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const CpuMemoryLimit& limit,
+                            const std::optional<SavedPlan>& saved_plan) {
+  saved_plan_.limit_bytes = enforced_limit_bytes_ = limit.tensor_bytes;
+  const bool is_split_by_memory = !request.constraints.micro_batch_size;
+  if (saved_plan) request.constraints = constrain_to_saved_config(request.constraints, saved_plan->step_config);
+  request.with_suggestions = request.with_split = !saved_plan;
   try {
-    auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, planner::make_host_plan);
-    if (!plan.fits && !kept) throw UserError(ExitCode::kDoesNotFit, refusal(plan));
-    if (may_not_fit) plan.choices.micro_batch_size = *may_not_fit;
-    fixed_.choices = plan.choices;
-    if (plan.cut) fixed_.choices.costs = plan.cut->table;
-    cut_ = plan.cut;
-    if (kept && is_cut_by_memory) fixed_.choices.costs = kept->choices.costs;
+    auto [plan, oversized_micro_batch] =
+        make_plan_or_split(std::move(request), config.memory.allow_splits, planner::make_cpu_plan);
+    if (!plan.fits && !saved_plan) throw UserError(ExitCode::kDoesNotFit, format_refusal(plan));
+    if (oversized_micro_batch) plan.step_config.micro_batch_size = *oversized_micro_batch;
+    saved_plan_.step_config = plan.step_config;
+    if (plan.split) saved_plan_.step_config.memory_costs = plan.split->table;
+    split_plan_ = plan.split;
+    if (saved_plan && is_split_by_memory) saved_plan_.step_config.memory_costs = saved_plan->step_config.memory_costs;
     plan_ = std::move(plan);
     // What malloc keeps is beside the tensors, which alone are counted.
-    guard_bytes_ -= std::min(plan_->kept_bytes, guard_bytes_ / 2);
+    enforced_limit_bytes_ -= std::min(plan_->malloc_cached_bytes, enforced_limit_bytes_ / 2);
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
     spdlog::warn(
         "host memory: no plan could be made ({}); the run goes on with what takes least memory: single samples, "
         "everything recomputed, but for what the configuration fixes; and what goes over {} is cut",
-        first_line(error.what()), gb(limit.room.bytes));
+        get_first_line(error.what()), format_gb(limit.available.bytes));
     constexpr int64_t kAllBlocks = 1'000'000;
-    fixed_.choices = kept ? kept->choices : cautious_choices(config, kAllBlocks, kAllBlocks);
+    saved_plan_.step_config =
+        saved_plan ? saved_plan->step_config : make_min_memory_config(config, kAllBlocks, kAllBlocks);
   }
 }
 
 /// What there is now counts only where it is less than the run was planned for.
-void HostRun::go_on_with(const HostPlanRequest& asked, bool allow_splits, const KeptChoices& kept) {
-  const int64_t now = fixed_.limit_bytes;
-  fixed_.limit_bytes = kept.limit_bytes;
-  guard_bytes_ = std::min(guard_bytes_, kept.limit_bytes);
-  if (now >= kept.limit_bytes) return;
-  const std::string lack = plan_ ? fmt::format("this process may have {}", where_from(plan_->limit))
-                                 : fmt::format("its tensors may have {}", gb(now));
-  if (plan_ && plan_->needed_bytes() > now && !allow_splits) {
-    const HostPlan smaller = planner::make_host_plan(asked);
-    if (!smaller.fits) throw UserError(ExitCode::kDoesNotFit, refusal(smaller));
+void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_splits, const SavedPlan& saved_plan) {
+  const int64_t current_limit_bytes = saved_plan_.limit_bytes;
+  saved_plan_.limit_bytes = saved_plan.limit_bytes;
+  enforced_limit_bytes_ = std::min(enforced_limit_bytes_, saved_plan.limit_bytes);
+  if (current_limit_bytes >= saved_plan.limit_bytes) return;
+  const std::string limit_text = plan_ ? fmt::format("this process may have {}", describe_limit(plan_->limit))
+                                       : fmt::format("its tensors may have {}", format_gb(current_limit_bytes));
+  if (plan_ && plan_->needed_bytes() > current_limit_bytes && !allow_splits) {
+    const CpuPlan smaller_plan = planner::make_cpu_plan(request);
+    if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_refusal(smaller_plan));
     throw UserError(
         ExitCode::kDoesNotFit,
         fmt::format("host memory: the run goes in {}, which takes {} in all, and {}; give it as much again, "
                     "or let it go on in smaller pieces, as far as rounding not the same run: {}",
-                    words_of(fixed_.choices, *plan_), gb(plan_->total_bytes()), lack, settings_of(smaller.choices)));
+                    describe_step_config(saved_plan_.step_config, *plan_), format_gb(plan_->total_bytes()), limit_text,
+                    format_settings(smaller_plan.step_config)));
   }
   spdlog::warn(
       "host memory: the run was planned for tensors of {}, and {}, so {} of them; it goes on with the same "
       "micro-batches, and cuts a step that does not fit",
-      gb(kept.limit_bytes), lack, gb(now));
+      format_gb(saved_plan.limit_bytes), limit_text, format_gb(current_limit_bytes));
 }
 
-planner::EvaluationPlan HostRun::plan_evaluation(const Config& config, const EvaluationSet& set) {
+planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
   planner::EvaluationPlan plan{.batch_size = config.evaluation.batch_size.value_or(1)};
   if (plan_) {
-    auto request = evaluation_request(config, set, plan_->job);
-    request.largest_batch = kBatchOnHost;
-    request.training = fixed_.choices;
-    for (int64_t i = 0; i < fixed_.choices.micro_batch_size; ++i) {
+    auto request = make_evaluation_request(config, evaluation_set, plan_->job);
+    request.max_batch_size = kCpuEvalBatchSize;
+    request.training = saved_plan_.step_config;
+    for (int64_t i = 0; i < saved_plan_.step_config.micro_batch_size; ++i) {
       const auto& shapes = plan_->worst.shapes;
       planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
     }
-    const int64_t sample_bytes = largest_sample(request.candidates);
-    evaluation_samples_bytes_ = config.data.num_workers * (sample_bytes + set.making_bytes()) +
-                                2 * request.batch_size.value_or(kBatchOnHost) * sample_bytes;
-    request.wanted_bytes = request.limit_bytes = guard_bytes_ - evaluation_samples_bytes_;
-    plan = planner::plan_evaluation_on_host(request);
+    const int64_t sample_bytes = compute_largest_sample_bytes(request.candidates);
+    evaluation_samples_bytes_ = config.data.num_workers * (sample_bytes + evaluation_set.decode_bytes()) +
+                                2 * request.batch_size.value_or(kCpuEvalBatchSize) * sample_bytes;
+    request.target_bytes = request.limit_bytes = enforced_limit_bytes_ - evaluation_samples_bytes_;
+    plan = planner::plan_cpu_evaluation(request);
     evaluation_samples_bytes_ =
-        config.data.num_workers * (sample_bytes + set.making_bytes()) + 2 * plan.batch_size * sample_bytes;
-    evaluation_bytes_ahead_ = std::max<int64_t>(1, plan.batch_size * sample_bytes);
+        config.data.num_workers * (sample_bytes + evaluation_set.decode_bytes()) + 2 * plan.batch_size * sample_bytes;
+    evaluation_prefetch_bytes_ = std::max<int64_t>(1, plan.batch_size * sample_bytes);
     evaluation_ = plan;
     write();
   }
   return plan;
 }
 
-std::unique_ptr<memory::HostBudget::Limit> HostRun::guard_of_evaluation() {
-  return std::make_unique<memory::HostBudget::Limit>(budget_,
-                                                     std::max<int64_t>(0, guard_bytes_ - evaluation_samples_bytes_));
+std::unique_ptr<memory::HostBudget::Limit> HostRunPlan::make_evaluation_limit() {
+  return std::make_unique<memory::HostBudget::Limit>(
+      budget_, std::max<int64_t>(0, enforced_limit_bytes_ - evaluation_samples_bytes_));
 }
 
-std::unique_ptr<memory::HostBudget::Limit> HostRun::guard() {
-  return std::make_unique<memory::HostBudget::Limit>(budget_, guard_bytes_);
+std::unique_ptr<memory::HostBudget::Limit> HostRunPlan::make_allocation_limit() {
+  return std::make_unique<memory::HostBudget::Limit>(budget_, enforced_limit_bytes_);
 }
 
-int64_t HostRun::left_bytes() const {
+int64_t HostRunPlan::remaining_bytes() const {
   if (!plan_) return 0;
-  return std::max<int64_t>(0, plan_->limit.room.bytes - plan_->limit.margin_bytes - plan_->total_bytes());
+  return std::max<int64_t>(0, plan_->limit.available.bytes - plan_->limit.margin_bytes - plan_->total_bytes());
 }
 
-void HostRun::compare(int64_t steps) const {
-  const int64_t resident = memory::host_peak_bytes();
+void HostRunPlan::report_measured(int64_t steps) const {
+  const int64_t resident_bytes = memory::host_peak_bytes();
   std::string planned_tensors, planned_total;
   if (plan_) {
-    planned_tensors = fmt::format(" (planned for the worst batch: {})", gb(plan_->peak_bytes));
-    planned_total = fmt::format(" (planned: {}{})", gb(plan_->total_bytes()),
-                                copies_bytes_ > 0 ? ", and copies of checkpoints of " + gb(copies_bytes_) : "");
+    planned_tensors = fmt::format(" (planned for the worst batch: {})", format_gb(plan_->peak_bytes));
+    planned_total = fmt::format(" (planned: {}{})", format_gb(plan_->total_bytes()),
+                                copy_bytes_ > 0 ? ", and copies of checkpoints of " + format_gb(copy_bytes_) : "");
   }
   spdlog::info("host memory at most: tensors of {}{}, {} resident{}; {} allocations would have gone over the limit",
-               gb(budget_.peak_bytes()), planned_tensors, gb(resident), planned_total, budget_.refusals());
+               format_gb(budget_.peak_bytes()), planned_tensors, format_gb(resident_bytes), planned_total,
+               budget_.num_rejected());
   write({{"allocated_peak_bytes", budget_.peak_bytes()},
-         {"resident_peak_bytes", resident},
-         {"checkpoint_copies_bytes", copies_bytes_},
-         {"refused_allocations", budget_.refusals()},
+         {"resident_peak_bytes", resident_bytes},
+         {"checkpoint_copies_bytes", copy_bytes_},
+         {"refused_allocations", budget_.num_rejected()},
          {"steps", steps}});
-  if (!plan_ || !writes_ || steps == 0) return;
-  const double ratio = static_cast<double>(resident) / static_cast<double>(plan_->total_bytes() + copies_bytes_);
-  remember_run(past_runs_file(), place_of_processor(), {.runs = 1, .peak_ratio = ratio});
+  if (!plan_ || !is_writer_ || steps == 0) return;
+  const double ratio = static_cast<double>(resident_bytes) / static_cast<double>(plan_->total_bytes() + copy_bytes_);
+  record_run(find_past_runs_file(), describe_cpu_environment(), {.runs = 1, .peak_ratio = ratio});
 }
 
-void HostRun::write(const nlohmann::ordered_json& measured) const {
-  if (!plan_ || !writes_) return;
+void HostRunPlan::write(const nlohmann::ordered_json& measurements) const {
+  if (!plan_ || !is_writer_) return;
   nlohmann::ordered_json json = plan_->to_json();
   if (evaluation_) json["evaluation"] = evaluation_->to_json();
-  if (!measured.is_null()) json["measured"] = measured;
-  io::write_file(run_folder_ / "plan.json", io::json_text(json, 2) + "\n");
+  if (!measurements.is_null()) json["measured"] = measurements;
+  io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");
 }
 
 }  // namespace vlmtrain::train

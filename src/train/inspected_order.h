@@ -12,11 +12,11 @@
 namespace vlmtrain::train {
 
 /// The samples that a run takes first, in its order: as many, without those that are in `problems`.
-std::vector<int64_t> drawn_first(const data::DrawOrder& order, const std::map<int64_t, data::SampleProblem>& problems,
-                                 int64_t count);
+std::vector<int64_t> find_first_samples(const data::SampleOrder& order,
+                                        const std::map<int64_t, data::SampleProblem>& problems, int64_t count);
 
 /// Enters the run's steps and epochs, and of several lanes what comes of each. `ledger` knows the bad samples.
-void enter_order(const data::DrawOrder& order, const data::Ledger& ledger, const Config& config,
-                 report::Inspection& inspection);
+void add_order(const data::SampleOrder& order, const data::Ledger& ledger, const Config& config,
+               report::Inspection& inspection);
 
 }  // namespace vlmtrain::train

@@ -15,21 +15,22 @@ namespace vlmtrain::train {
 namespace {
 
 /// The first of them.
-std::string listed(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 6;
-  const auto first = std::span(names).first(std::min(names.size(), kMost));
-  return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMost ? ", …" : "");
+std::string format_list(const std::vector<std::string>& names) {
+  constexpr size_t kMaxListed = 6;
+  const auto first = std::span(names).first(std::min(names.size(), kMaxListed));
+  return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMaxListed ? ", …" : "");
 }
 
-std::string listed(const std::vector<nn::Parameter>& parameters) {
+std::string format_list(const std::vector<nn::Parameter>& parameters) {
   std::vector<std::string> names;
   for (const auto& parameter : parameters) names.push_back(parameter.name);
-  return listed(names);
+  return format_list(names);
 }
 
 }  // namespace
 
-models::LoadSettings load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora, bool is_strict) {
+models::LoadSettings make_load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora,
+                                        bool is_strict) {
   if (is_strict) return {.allow_non_finite = true};
   models::LoadSettings settings{.allow_missing = config.model.allow_missing,
                                 .allow_unexpected = config.model.allow_unexpected,
@@ -43,8 +44,9 @@ models::LoadSettings load_settings(const Config& config, const std::optional<nn:
   return settings;
 }
 
-void check_new_weights(const models::LoadedWeights& loaded, bool with_lora, const std::filesystem::path& checkpoint) {
-  for (const auto* parameters : {&loaded.drawn, &loaded.resized}) {
+void check_new_weights(const models::LoadResult& loaded_weights, bool with_lora,
+                       const std::filesystem::path& checkpoint) {
+  for (const auto* parameters : {&loaded_weights.initialized, &loaded_weights.resized}) {
     for (const auto& parameter : *parameters) {
       if (!with_lora || parameter.in_modules_to_save || !nn::is_trainable(parameter.component)) continue;
       throw usage_error(
@@ -53,17 +55,17 @@ void check_new_weights(const models::LoadedWeights& loaded, bool with_lora, cons
           checkpoint.string(), parameter.name);
     }
   }
-  if (!loaded.drawn.empty()) {
+  if (!loaded_weights.initialized.empty()) {
     spdlog::warn("{} lacks {} of the weights, which start at random (model.allow_missing): {}", checkpoint.string(),
-                 loaded.drawn.size(), listed(loaded.drawn));
+                 loaded_weights.initialized.size(), format_list(loaded_weights.initialized));
   }
-  if (!loaded.resized.empty()) {
+  if (!loaded_weights.resized.empty()) {
     spdlog::warn("{} has another number of rows in {} of the weights (model.resize_embeddings): {}",
-                 checkpoint.string(), loaded.resized.size(), listed(loaded.resized));
+                 checkpoint.string(), loaded_weights.resized.size(), format_list(loaded_weights.resized));
   }
-  if (!loaded.left_out.empty()) {
+  if (!loaded_weights.skipped.empty()) {
     spdlog::warn("{} has {} tensors more, which are left out (model.allow_unexpected): {}", checkpoint.string(),
-                 loaded.left_out.size(), listed(loaded.left_out));
+                 loaded_weights.skipped.size(), format_list(loaded_weights.skipped));
   }
 }
 

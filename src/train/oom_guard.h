@@ -13,7 +13,7 @@
 namespace vlmtrain::train {
 
 /// A step that is done, and how.
-struct DoneStep {
+struct CompletedStep {
   engine::StepResult result;
   engine::StepLayout layout;  ///< of the attempt that went through
   int64_t failed_attempts = 0;
@@ -21,21 +21,21 @@ struct DoneStep {
 };
 
 /// A sample that does not fit even alone, with everything recomputed.
-class SampleDoesNotFit : public std::runtime_error {
+class OversizedSampleError : public std::runtime_error {
  public:
-  SampleDoesNotFit(std::optional<int64_t> place, memory::Scarce scarce, const std::string& reason)
-      : std::runtime_error(reason), place_(place), scarce_(scarce) {}
+  OversizedSampleError(std::optional<int64_t> position, memory::MemoryKind memory_kind, const std::string& reason)
+      : std::runtime_error(reason), position_(position), memory_kind_(memory_kind) {}
   /// In the samples of the step; nothing where it is another process's.
-  std::optional<int64_t> place() const { return place_; }
-  memory::Scarce scarce() const { return scarce_; }
+  std::optional<int64_t> position() const { return position_; }
+  memory::MemoryKind memory_kind() const { return memory_kind_; }
 
  private:
-  std::optional<int64_t> place_;
-  memory::Scarce scarce_;
+  std::optional<int64_t> position_;
+  memory::MemoryKind memory_kind_;
 };
 
 /// Asked for a step's learning rates once its gradients are there.
-using RatesSource = std::function<engine::LearningRates()>;
+using LearningRatesFunction = std::function<engine::LearningRates()>;
 
 /// Does optimizer steps, and does a step over again, whole, where memory did not suffice, of the device or of the host:
 /// gradients are dropped, caches emptied, the random state is what it was, and micro-batches are smaller. No weight had
@@ -55,26 +55,26 @@ class OomGuard {
 
   OomGuard(engine::Training& training, at::Device device, const engine::Consensus& consensus, OnFailure on_failure);
 
-  /// `seed` is of the step's random stream. Throws SampleDoesNotFit, UserError (kDoesNotFit) where the optimizer's own
-  /// memory does not suffice, and UserError (kFailed) where the device has no memory for anything any more.
-  DoneStep step(const engine::Objective& objective, std::span<const data::Sample> samples,
-                const engine::StepLayout& layout, uint64_t seed, const RatesSource& rates);
+  /// `seed` is of the step's random stream. Throws OversizedSampleError, UserError (kDoesNotFit) where the optimizer's
+  /// own memory does not suffice, and UserError (kFailed) where the device has no memory for anything any more.
+  CompletedStep step(const engine::Objective& objective, std::span<const data::Sample> samples,
+                     const engine::StepLayout& layout, uint64_t seed, const LearningRatesFunction& compute_rates);
 
  private:
   /// Levels of this step that were taken.
-  struct Taken {
-    bool emptied = false;
-    bool halved = false;
+  struct RecoveryState {
+    bool cache_emptied = false;
+    bool micro_batch_halved = false;
   };
   /// How an attempt of this process ended, and of which failure.
   struct Attempt {
     bool is_done = false;  ///< in all processes
     std::optional<engine::StepOutOfMemory> failure = {};
   };
-  Attempt attempt(const engine::StepInput& input, const RatesSource& rates, DoneStep& done);
-  void recover(memory::Scarce scarce);
+  Attempt attempt(const engine::StepInput& input, const LearningRatesFunction& compute_rates, CompletedStep& completed);
+  void recover(memory::MemoryKind memory_kind);
   engine::StepLayout next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
-                                 Taken& taken) const;
+                                 RecoveryState& recovery) const;
 
   engine::Training& training_;
   at::Device device_;

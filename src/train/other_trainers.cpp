@@ -7,12 +7,12 @@ namespace vlmtrain::train {
 
 namespace {
 
-struct Counterpart {
-  std::initializer_list<std::string_view> words;
-  std::string_view here;
+struct EquivalentOption {
+  std::initializer_list<std::string_view> keys;
+  std::string_view equivalent;
 };
 
-const Counterpart kCounterparts[] = {
+const EquivalentOption kEquivalentOptions[] = {
     {{"per_device_train_batch_size", "per_gpu_train_batch_size", "train_micro_batch_size_per_gpu", "device_batch_size",
       "batch_size", "train_batch_size", "per_device_batch_size"},
      "training.global_batch_size is the batch of a step, kept exactly; what is computed at a time is "
@@ -113,10 +113,11 @@ const Counterpart kCounterparts[] = {
 
 }  // namespace
 
-std::optional<std::string> counterpart_of(std::string_view key) {
-  const std::string_view word = key.substr(key.rfind('.') + 1);  // npos + 1 is 0
-  for (const Counterpart& row : kCounterparts) {
-    if (std::find(row.words.begin(), row.words.end(), word) != row.words.end()) return std::string(row.here);
+std::optional<std::string> find_equivalent_option(std::string_view key) {
+  const std::string_view name = key.substr(key.rfind('.') + 1);  // npos + 1 is 0
+  for (const EquivalentOption& option : kEquivalentOptions) {
+    if (std::find(option.keys.begin(), option.keys.end(), name) != option.keys.end())
+      return std::string(option.equivalent);
   }
   return std::nullopt;
 }

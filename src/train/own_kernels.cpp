@@ -18,58 +18,58 @@ namespace vlmtrain::train {
 namespace {
 
 /// To see what a kernel gives, and to go on without one that misbehaves: names with commas between them.
-constexpr const char* kWithout = "VLMTRAIN_WITHOUT_KERNELS";
+constexpr const char* kDisableVariable = "VLMTRAIN_WITHOUT_KERNELS";
 
-kernels::Kernel kernel_of(std::string_view name) {
+kernels::Kernel find_kernel(std::string_view name) {
   const auto all = kernels::all_kernels();
-  const auto found = std::ranges::find(all, name, kernels::name_of);
-  if (found != all.end()) return *found;
-  throw usage_error("{} in the environment: no own kernel is called '{}'; there are {}", kWithout, name,
-                    names_of(kernels::KernelSet(all.begin(), all.end())));
+  const auto it = std::ranges::find(all, name, kernels::to_string);
+  if (it != all.end()) return *it;
+  throw usage_error("{} in the environment: no own kernel is called '{}'; there are {}", kDisableVariable, name,
+                    join_kernel_names(kernels::KernelSet(all.begin(), all.end())));
 }
 
 }  // namespace
 
-std::string names_of(const kernels::KernelSet& kernels) {
+std::string join_kernel_names(const kernels::KernelSet& kernels) {
   std::vector<std::string_view> names;
-  std::ranges::transform(kernels, std::back_inserter(names), kernels::name_of);
+  std::ranges::transform(kernels, std::back_inserter(names), kernels::to_string);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-kernels::KernelSet kernels_left_out_by_environment() {
-  const char* const names = std::getenv(kWithout);
-  kernels::KernelSet set;
-  if (names == nullptr) return set;
+kernels::KernelSet find_kernels_disabled_by_environment() {
+  const char* const names = std::getenv(kDisableVariable);
+  kernels::KernelSet disabled;
+  if (names == nullptr) return disabled;
   std::istringstream list(names);
   for (std::string name; std::getline(list, name, ',');) {
     std::erase(name, ' ');
-    if (!name.empty()) set.insert(kernel_of(name));
+    if (!name.empty()) disabled.insert(find_kernel(name));
   }
-  return set;
+  return disabled;
 }
 
-kernels::KernelSet left_out_kernels(const engine::TrainingOptions& options) {
-  kernels::KernelSet set = kernels_left_out_by_environment();
-  if (options.kernels == kernels::KernelChoice::kOwn) {
-    set.merge(kernels::left_out_kernels());
+kernels::KernelSet find_disabled_kernels(const engine::TrainingOptions& options) {
+  kernels::KernelSet disabled = find_kernels_disabled_by_environment();
+  if (options.kernels == kernels::KernelBackend::kCustom) {
+    disabled.merge(kernels::disabled_kernels());
   } else {
     const auto all = kernels::all_kernels();
-    set.insert(all.begin(), all.end());
+    disabled.insert(all.begin(), all.end());
   }
-  return set;
+  return disabled;
 }
 
-void open_kernels(const engine::TrainingOptions& options, at::Device device) {
-  const auto opened = kernels::open_kernels(device, left_out_kernels(options));
-  if (!opened.problem.empty() && !device.is_cpu())
-    spdlog::info("without own kernels, ATen's do all: {}", opened.problem);
-  if (const auto named = kernels_left_out_by_environment(); !named.empty() && !device.is_cpu())
-    spdlog::info("left to ATen's operations, as {} says: {}", kWithout, names_of(named));
-  for (const auto& how : opened.wrong) {
+void load_kernels(const engine::TrainingOptions& options, at::Device device) {
+  const auto load_result = kernels::open_kernels(device, find_disabled_kernels(options));
+  if (!load_result.problem.empty() && !device.is_cpu())
+    spdlog::info("without own kernels, ATen's do all: {}", load_result.problem);
+  if (const auto disabled = find_kernels_disabled_by_environment(); !disabled.empty() && !device.is_cpu())
+    spdlog::info("left to ATen's operations, as {} says: {}", kDisableVariable, join_kernel_names(disabled));
+  for (const auto& problem : load_result.failed) {
     spdlog::warn(
         "an own kernel is left out, since this card does not compute it as ATen does: {}; please report it "
         "(training.kernels=aten does without them all)",
-        how);
+        problem);
   }
 }
 

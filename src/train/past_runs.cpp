@@ -32,43 +32,45 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr int64_t kVersion = 1;
-constexpr size_t kMostPlaces = 64;
-constexpr uintmax_t kLargestFile = 1 << 20;
-constexpr size_t kLongestWord = 256;
-constexpr int64_t kMostRuns = 1'000'000'000;
-constexpr int64_t kLargestContext = int64_t{64} << 30;
-constexpr double kMostRatio = 1000;
-constexpr std::chrono::milliseconds kPatience{1000};
+constexpr size_t kMaxEnvironments = 64;
+constexpr uintmax_t kMaxFileBytes = 1 << 20;
+constexpr size_t kMaxNameLength = 256;
+constexpr int64_t kMaxRuns = 1'000'000'000;
+constexpr int64_t kMaxContextBytes = int64_t{64} << 30;
+constexpr double kMaxRatio = 1000;
+constexpr std::chrono::milliseconds kLockTimeout{1000};
 
 struct Entry {
-  RunPlace place;
-  PastRuns past;
+  RunEnvironment environment;
+  PastRuns past_runs;
 };
 
-UserError damaged(const std::filesystem::path& file, const std::string& what) {
-  return data_error("{}: {}", file.string(), what);
+UserError make_damage_error(const std::filesystem::path& file, const std::string& problem) {
+  return data_error("{}: {}", file.string(), problem);
 }
 
 /// Numbers that no run measures would make plans that nobody can follow.
-Entry read_entry(const nlohmann::json& json, const std::filesystem::path& file) {
+Entry parse_entry(const nlohmann::json& json, const std::filesystem::path& file) {
   const std::string source = file.string();
-  const auto word = [&](const char* key) {
+  const auto get_name = [&](const char* key) {
     auto text = io::get<std::string>(json, key, source);
-    if (text.size() > kLongestWord) throw damaged(file, fmt::format("{} is longer than any name", key));
+    if (text.size() > kMaxNameLength) throw make_damage_error(file, fmt::format("{} is longer than any name", key));
     return text;
   };
-  const auto number = [&]<class Number>(const char* key, Number least, Number most) -> std::optional<Number> {
+  const auto get_number = [&]<class Number>(const char* key, Number min_value,
+                                            Number max_value) -> std::optional<Number> {
     if (!json.contains(key) || json[key].is_null()) return std::nullopt;
     const auto value = io::get<Number>(json, key, source);
-    if (!(value >= least && value <= most)) throw damaged(file, fmt::format("{} is {}", key, value));
+    if (!(value >= min_value && value <= max_value)) throw make_damage_error(file, fmt::format("{} is {}", key, value));
     return value;
   };
-  Entry entry{.place = {word("device"), word("driver"), word("libtorch"), word("host")}, .past = {}};
-  entry.past.runs = number("runs", int64_t{1}, kMostRuns).value_or(1);
-  entry.past.last = word("last");
-  entry.past.context_bytes = number("context_bytes", int64_t{1}, kLargestContext);
-  entry.past.step_time_ratio = number("step_time_ratio", 1 / kMostRatio, kMostRatio);
-  entry.past.peak_ratio = number("peak_ratio", 1 / kMostRatio, kMostRatio);
+  Entry entry{.environment = {get_name("device"), get_name("driver"), get_name("libtorch"), get_name("host")},
+              .past_runs = {}};
+  entry.past_runs.runs = get_number("runs", int64_t{1}, kMaxRuns).value_or(1);
+  entry.past_runs.last_date = get_name("last");
+  entry.past_runs.context_bytes = get_number("context_bytes", int64_t{1}, kMaxContextBytes);
+  entry.past_runs.step_time_ratio = get_number("step_time_ratio", 1 / kMaxRatio, kMaxRatio);
+  entry.past_runs.peak_ratio = get_number("peak_ratio", 1 / kMaxRatio, kMaxRatio);
   return entry;
 }
 
@@ -76,107 +78,109 @@ std::vector<Entry> read_entries(const std::filesystem::path& file) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status)) return {};
-  if (!std::filesystem::is_regular_file(status)) throw damaged(file, "is no file");
-  if (std::filesystem::file_size(file) > kLargestFile) throw damaged(file, "is larger than what runs write");
+  if (!std::filesystem::is_regular_file(status)) throw make_damage_error(file, "is no file");
+  if (std::filesystem::file_size(file) > kMaxFileBytes) throw make_damage_error(file, "is larger than what runs write");
   const auto json = io::read_json(file);
   const std::string source = file.string();
   if (const auto version = io::get<int64_t>(json, "version", source); version != kVersion) {
-    throw damaged(file, fmt::format("is of version {}, and this program knows {}", version, kVersion));
+    throw make_damage_error(file, fmt::format("is of version {}, and this program knows {}", version, kVersion));
   }
-  if (!json.contains("places") || !json["places"].is_array() || json["places"].size() > kMostPlaces) {
-    throw damaged(file, "has no list of at most 64 places");
+  if (!json.contains("places") || !json["places"].is_array() || json["places"].size() > kMaxEnvironments) {
+    throw make_damage_error(file, "has no list of at most 64 places");
   }
   std::vector<Entry> entries;
   entries.reserve(json["places"].size() + 1);
-  for (const auto& place : json["places"]) entries.push_back(read_entry(place, file));
+  for (const auto& environment : json["places"]) entries.push_back(parse_entry(environment, file));
   return entries;
 }
 
 /// What is there, or nothing, with a line that says why.
-std::vector<Entry> entries_or_none(const std::filesystem::path& file) {
+std::vector<Entry> try_read_entries(const std::filesystem::path& file) {
   try {
     return read_entries(file);
   } catch (const std::exception& error) {
     spdlog::warn("what earlier runs measured is not used: {}; VLMTRAIN_PAST_RUNS=off leaves it alone",
-                 printable(error.what()));
+                 to_printable(error.what()));
     return {};
   }
 }
 
-std::string text_of(const std::vector<Entry>& entries) {
-  auto places = nlohmann::ordered_json::array();
-  for (const auto& [place, past] : entries) {
-    nlohmann::ordered_json json{
-        {"device", place.device}, {"driver", place.driver}, {"libtorch", place.libtorch}, {"host", place.host}};
-    json.update(past.to_json());
-    places.push_back(std::move(json));
+std::string format_entries(const std::vector<Entry>& entries) {
+  auto environments = nlohmann::ordered_json::array();
+  for (const auto& [environment, past_runs] : entries) {
+    nlohmann::ordered_json json{{"device", environment.device},
+                                {"driver", environment.driver},
+                                {"libtorch", environment.libtorch},
+                                {"host", environment.host}};
+    json.update(past_runs.to_json());
+    environments.push_back(std::move(json));
   }
-  return io::json_text(nlohmann::ordered_json{{"version", kVersion}, {"places", places}}, 2) + "\n";
+  return io::to_json_string(nlohmann::ordered_json{{"version", kVersion}, {"places", environments}}, 2) + "\n";
 }
 
 /// One process at a time changes the file; the lock goes with the object, or with the process.
-class Turn {
+class FileLock {
  public:
-  explicit Turn(const std::filesystem::path& file)
+  explicit FileLock(const std::filesystem::path& file)
       : descriptor_(
             open((file.string() + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)) {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto deadline = std::chrono::steady_clock::now() + kLockTimeout;
     constexpr std::chrono::milliseconds kPause{20};
     while (descriptor_ >= 0 && io::lock_file(descriptor_) != 0) {
-      if (std::chrono::steady_clock::now() > end) return;
+      if (std::chrono::steady_clock::now() > deadline) return;
       std::this_thread::sleep_for(kPause);
     }
-    is_mine_ = descriptor_ >= 0;
+    is_locked_ = descriptor_ >= 0;
   }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  ~Turn() {
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  ~FileLock() {
     if (descriptor_ >= 0) close(descriptor_);
   }
-  bool is_mine() const { return is_mine_; }
+  bool is_locked() const { return is_locked_; }
 
  private:
   int descriptor_;
-  bool is_mine_ = false;
+  bool is_locked_ = false;
 };
 
 /// The larger; nothing only where both are.
 template <class Number>
-std::optional<Number> larger(const std::optional<Number>& left, const std::optional<Number>& right) {
-  return left && right ? std::max(left, right) : left ? left : right;
+std::optional<Number> max_if_any(const std::optional<Number>& a, const std::optional<Number>& b) {
+  return a && b ? std::max(a, b) : a ? a : b;
 }
 
-void slow_down(planner::Option& option, double ratio) {
-  option.step_seconds *= ratio;
-  option.tokens_per_second /= ratio;
+void scale_step_time(planner::StepEstimate& estimate, double ratio) {
+  estimate.step_seconds *= ratio;
+  estimate.tokens_per_second /= ratio;
 }
 
 }  // namespace
 
-RunPlace place_of_card(const std::string& device_name) {
+RunEnvironment describe_gpu_environment(const std::string& device_name) {
   return {.device = device_name,
           .driver = memory::module_version(),
-          .libtorch = memory::libtorch().compiled_for,
-          .host = host_name()};
+          .libtorch = memory::describe_libtorch().compiled_version,
+          .host = get_host_name()};
 }
 
-RunPlace place_of_processor() {
-  return {.device = memory::processor().model,
+RunEnvironment describe_cpu_environment() {
+  return {.device = memory::read_cpu_info().model,
           .driver = "",
-          .libtorch = memory::libtorch().compiled_for,
-          .host = host_name()};
+          .libtorch = memory::describe_libtorch().compiled_version,
+          .host = get_host_name()};
 }
 
-PastRuns PastRuns::with(const PastRuns& newest) const {
-  PastRuns both{.runs = std::min(kMostRuns, runs + newest.runs),
-                .last = newest.last,
-                .context_bytes = larger(context_bytes, newest.context_bytes),
-                .step_time_ratio = newest.step_time_ratio ? newest.step_time_ratio : step_time_ratio,
-                .peak_ratio = larger(peak_ratio, newest.peak_ratio)};
-  if (step_time_ratio && newest.step_time_ratio) {
-    both.step_time_ratio = std::sqrt(*step_time_ratio * *newest.step_time_ratio);
+PastRuns PastRuns::combine(const PastRuns& newer) const {
+  PastRuns combined{.runs = std::min(kMaxRuns, runs + newer.runs),
+                    .last_date = newer.last_date,
+                    .context_bytes = max_if_any(context_bytes, newer.context_bytes),
+                    .step_time_ratio = newer.step_time_ratio ? newer.step_time_ratio : step_time_ratio,
+                    .peak_ratio = max_if_any(peak_ratio, newer.peak_ratio)};
+  if (step_time_ratio && newer.step_time_ratio) {
+    combined.step_time_ratio = std::sqrt(*step_time_ratio * *newer.step_time_ratio);
   }
-  return both;
+  return combined;
 }
 
 nlohmann::ordered_json PastRuns::to_json() const {
@@ -184,18 +188,18 @@ nlohmann::ordered_json PastRuns::to_json() const {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
   return {{"runs", runs},
-          {"last", last},
+          {"last", last_date},
           {"context_bytes", or_null(context_bytes)},
           {"step_time_ratio", or_null(step_time_ratio)},
           {"peak_ratio", or_null(peak_ratio)}};
 }
 
-std::string PastRuns::words() const {
-  std::string text = fmt::format("{} on this machine, the last on {}", runs == 1 ? "one run" : grouped(runs) + " runs",
-                                 printable(last));
+std::string PastRuns::description() const {
+  std::string text = fmt::format("{} on this machine, the last on {}",
+                                 runs == 1 ? "one run" : with_commas(runs) + " runs", to_printable(last_date));
   if (context_bytes) {
     text += fmt::format("; CUDA took {:.2f} GB beside PyTorch's memory, which is counted here",
-                        in_gigabytes(*context_bytes));
+                        to_gigabytes(*context_bytes));
   }
   if (step_time_ratio) {
     text += fmt::format("; steps took {:.3g} times what operations and data sheets say, and so do those predicted here",
@@ -205,73 +209,74 @@ std::string PastRuns::words() const {
   return text;
 }
 
-std::filesystem::path past_runs_file() {
-  const auto variable = [](const char* name) -> std::string_view {
+std::filesystem::path find_past_runs_file() {
+  const auto get_variable = [](const char* name) -> std::string_view {
     const char* const value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  const auto own = variable("VLMTRAIN_PAST_RUNS");
-  if (own == "off") return {};
-  if (!own.empty()) return own;
+  const auto override_path = get_variable("VLMTRAIN_PAST_RUNS");
+  if (override_path == "off") return {};
+  if (!override_path.empty()) return override_path;
   constexpr const char* kFile = "vlmtrain/past_runs.json";
   // The XDG Base Directory Specification: a path that is not absolute is passed over.
-  if (const std::filesystem::path state = variable("XDG_STATE_HOME"); state.is_absolute()) return state / kFile;
-  if (const std::filesystem::path home = variable("HOME"); home.is_absolute()) return home / ".local/state" / kFile;
+  if (const std::filesystem::path state = get_variable("XDG_STATE_HOME"); state.is_absolute()) return state / kFile;
+  if (const std::filesystem::path home = get_variable("HOME"); home.is_absolute()) return home / ".local/state" / kFile;
   return {};
 }
 
-std::optional<PastRuns> past_runs(const std::filesystem::path& file, const RunPlace& place) {
-  if (file.empty() || place.device.empty()) return std::nullopt;
-  for (const auto& entry : entries_or_none(file)) {
-    if (entry.place == place) return entry.past;
+std::optional<PastRuns> load_past_runs(const std::filesystem::path& file, const RunEnvironment& environment) {
+  if (file.empty() || environment.device.empty()) return std::nullopt;
+  for (const auto& entry : try_read_entries(file)) {
+    if (entry.environment == environment) return entry.past_runs;
   }
   return std::nullopt;
 }
 
-void remember_run(const std::filesystem::path& file, const RunPlace& place, const PastRuns& measured) {
-  if (file.empty() || place.device.empty()) return;
+void record_run(const std::filesystem::path& file, const RunEnvironment& environment, const PastRuns& measured_run) {
+  if (file.empty() || environment.device.empty()) return;
   try {
     if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path());
-    const Turn turn(file);
-    if (!turn.is_mine()) throw run_error("{} cannot be locked", file.string() + ".lock");
-    auto entries = entries_or_none(file);
-    Entry newest{place, measured};
-    newest.past.last = today();
-    const auto known = std::ranges::find(entries, place, &Entry::place);
-    if (known != entries.end()) {
-      newest.past = known->past.with(newest.past);
-      entries.erase(known);
+    const FileLock lock(file);
+    if (!lock.is_locked()) throw run_error("{} cannot be locked", file.string() + ".lock");
+    auto entries = try_read_entries(file);
+    Entry new_entry{environment, measured_run};
+    new_entry.past_runs.last_date = current_date();
+    const auto existing = std::ranges::find(entries, environment, &Entry::environment);
+    if (existing != entries.end()) {
+      new_entry.past_runs = existing->past_runs.combine(new_entry.past_runs);
+      entries.erase(existing);
     }
-    if (entries.size() >= kMostPlaces) entries.erase(entries.begin());
-    entries.push_back(std::move(newest));
-    io::write_file(file, text_of(entries));
+    if (entries.size() >= kMaxEnvironments) entries.erase(entries.begin());
+    entries.push_back(std::move(new_entry));
+    io::write_file(file, format_entries(entries));
   } catch (const std::exception& error) {
     spdlog::info("what this run measured is not kept for later plans: {}; VLMTRAIN_PAST_RUNS says where it goes",
-                 printable(error.what()));
+                 to_printable(error.what()));
   }
 }
 
-void learn(planner::TargetCard& card, const PastRuns& past) {
-  if (!past.context_bytes) return;
-  card.context_bytes = card.context_measured ? std::max(card.context_bytes, *past.context_bytes) : *past.context_bytes;
-  card.context_measured = true;
+void calibrate(planner::TargetGpu& target, const PastRuns& past_runs) {
+  if (!past_runs.context_bytes) return;
+  target.context_bytes =
+      target.context_measured ? std::max(target.context_bytes, *past_runs.context_bytes) : *past_runs.context_bytes;
+  target.context_measured = true;
 }
 
-void learn(planner::Plan& plan, const PastRuns& past) {
-  if (!past.step_time_ratio) return;
-  slow_down(plan.chosen, *past.step_time_ratio);
-  for (auto& option : plan.alternatives) slow_down(option, *past.step_time_ratio);
+void calibrate(planner::Plan& plan, const PastRuns& past_runs) {
+  if (!past_runs.step_time_ratio) return;
+  scale_step_time(plan.best, *past_runs.step_time_ratio);
+  for (auto& estimate : plan.alternatives) scale_step_time(estimate, *past_runs.step_time_ratio);
   if (!plan.average) return;
-  plan.average->step_seconds *= *past.step_time_ratio;
-  plan.average->tokens_per_second /= *past.step_time_ratio;
-  plan.average->samples_per_second /= *past.step_time_ratio;
+  plan.average->step_seconds *= *past_runs.step_time_ratio;
+  plan.average->tokens_per_second /= *past_runs.step_time_ratio;
+  plan.average->samples_per_second /= *past_runs.step_time_ratio;
 }
 
-void learn(std::vector<planner::Rung>& rungs, const PastRuns& past) {
-  if (!past.step_time_ratio) return;
-  for (auto& rung : rungs) {
-    slow_down(rung.single, *past.step_time_ratio);
-    if (rung.planned) slow_down(*rung.planned, *past.step_time_ratio);
+void calibrate(std::vector<planner::SavingsRow>& rows, const PastRuns& past_runs) {
+  if (!past_runs.step_time_ratio) return;
+  for (auto& row : rows) {
+    scale_step_time(row.single_sample, *past_runs.step_time_ratio);
+    if (row.planned) scale_step_time(*row.planned, *past_runs.step_time_ratio);
   }
 }
 

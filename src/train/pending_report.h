@@ -15,11 +15,11 @@ namespace vlmtrain::train {
 class PendingReport {
  public:
   /// The host's memory is asked for here. `objective`: that the step was done with.
-  PendingReport(const PlannedStep& step, const DoneStep& done, std::shared_ptr<const engine::Objective> objective,
-                at::Device device);
+  PendingReport(const PlannedStep& step, const CompletedStep& completed,
+                std::shared_ptr<const engine::Objective> objective, at::Device device);
 
   /// Waits for the device; the report is complete then.
-  void read();
+  void complete();
 
   StepReport report;
   /// By task, once read; empty where tasks are not told apart.

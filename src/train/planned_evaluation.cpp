@@ -17,46 +17,48 @@ namespace vlmtrain::train {
 
 namespace {
 
-planner::Job evaluated_job(const Config& config, const std::filesystem::path& checkpoint,
-                           const std::filesystem::path& base) {
+planner::Job make_evaluation_job(const Config& config, const std::filesystem::path& checkpoint,
+                                 const std::filesystem::path& base) {
   planner::Job job;
   job.model = checkpoint;
   job.precision = config.training.precision;
-  job.left_out_kernels = left_out_kernels(config.training);
+  job.disabled_kernels = find_disabled_kernels(config.training);
   if (models::is_adapter(checkpoint)) {
-    job.model = models::base_of_adapter(checkpoint, base);
+    job.model = models::find_adapter_base(checkpoint, base);
     job.lora = models::read_adapter_settings(checkpoint, job.model);
   }
   return job;
 }
 
-std::vector<int64_t> end_tokens_of(const std::filesystem::path& checkpoint, const models::Processor& processor,
-                                   const std::filesystem::path& base) {
-  const auto place = models::is_adapter(checkpoint) ? models::base_and_adapter(checkpoint, base)
-                                                    : models::BaseAndAdapter{.base = checkpoint, .adapter = {}};
-  return models::end_token_ids(place.base, processor, place.adapter);
+std::vector<int64_t> find_end_tokens(const std::filesystem::path& checkpoint, const models::Processor& processor,
+                                     const std::filesystem::path& base) {
+  const auto folders = models::is_adapter(checkpoint) ? models::resolve_base_and_adapter(checkpoint, base)
+                                                      : models::BaseAndAdapter{.base = checkpoint, .adapter = {}};
+  return models::load_eos_token_ids(folders.base, processor, folders.adapter);
 }
 
-planner::EvaluationPlan plan_on_card(const Config& config, planner::EvaluationRequest request, at::Device device) {
+planner::EvaluationPlan plan_on_gpu(const Config& config, planner::EvaluationRequest request, at::Device device) {
   memory::set_expandable_segments(config.memory.expandable_segments);
-  const auto card = planner::card_of_device(memory::describe(device));
+  const auto target = planner::make_target_gpu(memory::describe(device));
   request.limit_bytes =
-      planner::limit_of(card, config.memory.mode, config.memory.limit_gb, /*world_size=*/1).limit_bytes;
-  request.wanted_bytes = request.limit_bytes;
-  return planner::plan_evaluation(request, planner::rehearsal_card(card));
+      planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, /*world_size=*/1).limit_bytes;
+  request.target_bytes = request.limit_bytes;
+  return planner::plan_evaluation(request, planner::make_virtual_gpu(target));
 }
 
-planner::EvaluationPlan plan_on_host(const Config& config, planner::EvaluationRequest request, int64_t making_bytes) {
-  request.largest_batch = kBatchOnHost;
-  const planner::HostNeeds needs{.process_bytes = memory::host_bytes() + io::row_group_memory().bytes_to_come(),
-                                 .sample_bytes = largest_sample(request.candidates),
-                                 .making_bytes = making_bytes,
-                                 .samples_of_step = request.batch_size.value_or(kBatchOnHost),
-                                 .threads = config.data.num_workers};
-  request.limit_bytes =
-      planner::host_limit(memory::host_room(), config.memory.limit_gb, config.memory.mode, needs).tensor_bytes;
-  request.wanted_bytes = request.limit_bytes;
-  return planner::plan_evaluation_on_host(request);
+planner::EvaluationPlan plan_on_host(const Config& config, planner::EvaluationRequest request, int64_t decode_bytes) {
+  request.max_batch_size = kCpuEvalBatchSize;
+  const planner::CpuMemoryNeeds needs{
+      .process_bytes = memory::host_bytes() + io::get_row_group_memory().compute_additional_bytes(),
+      .sample_bytes = compute_largest_sample_bytes(request.candidates),
+      .decode_bytes = decode_bytes,
+      .samples_per_step = request.batch_size.value_or(kCpuEvalBatchSize),
+      .loader_threads = config.data.num_workers};
+  request.limit_bytes = planner::compute_cpu_memory_limit(memory::get_available_host_memory(), config.memory.limit_gb,
+                                                          config.memory.mode, needs)
+                            .tensor_bytes;
+  request.target_bytes = request.limit_bytes;
+  return planner::plan_cpu_evaluation(request);
 }
 
 }  // namespace
@@ -64,24 +66,24 @@ planner::EvaluationPlan plan_on_host(const Config& config, planner::EvaluationRe
 PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::path& checkpoint,
                                   const models::Processor& processor, at::Device device,
                                   const std::filesystem::path& base) {
-  open_kernels(config.training, device);
-  const EvaluationSet set(config, processor, /*cache=*/{});
-  PlannedEvaluation planned{.records = set.records(),
-                            .dropped = set.dropped(),
-                            .notices_are_logged = set.outlines().are_all,
-                            .settings = {.device = device,
-                                         .num_workers = config.data.num_workers,
-                                         .answers = config.evaluation.answers,
-                                         .max_new_tokens = config.evaluation.max_new_tokens,
-                                         .end_token_ids = end_tokens_of(checkpoint, processor, base),
-                                         .on_bad_sample = config.data.on_bad_sample}};
-  planned.settings.batch_size = config.evaluation.batch_size.value_or(planned.settings.batch_size);
+  load_kernels(config.training, device);
+  const EvaluationSet evaluation_set(config, processor, /*cache=*/{});
+  PlannedEvaluation result{.records = evaluation_set.records(),
+                           .num_dropped = evaluation_set.num_dropped(),
+                           .notices_are_logged = evaluation_set.sample_index().is_complete,
+                           .settings = {.device = device,
+                                        .num_workers = config.data.num_workers,
+                                        .answers = config.evaluation.answers,
+                                        .max_new_tokens = config.evaluation.max_new_tokens,
+                                        .eos_token_ids = find_end_tokens(checkpoint, processor, base),
+                                        .on_bad_sample = config.data.on_bad_sample}};
+  result.settings.batch_size = config.evaluation.batch_size.value_or(result.settings.batch_size);
   try {
-    auto request = evaluation_request(config, set, evaluated_job(config, checkpoint, base));
-    const auto plan = device.is_cpu() ? plan_on_host(config, std::move(request), set.making_bytes())
-                                      : plan_on_card(config, std::move(request), device);
-    planned.settings.batch_size = plan.batch_size;
-    planned.settings.layout = plan.layout;
+    auto request = make_evaluation_request(config, evaluation_set, make_evaluation_job(config, checkpoint, base));
+    const auto plan = device.is_cpu() ? plan_on_host(config, std::move(request), evaluation_set.decode_bytes())
+                                      : plan_on_gpu(config, std::move(request), device);
+    result.settings.batch_size = plan.batch_size;
+    result.settings.layout = plan.layout;
     spdlog::info("batches of {}, planned in {:.1f} s", plan.batch_size, plan.seconds);
     if (!plan.fits) {
       spdlog::warn(
@@ -89,10 +91,10 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
           plan.batch_size);
     }
   } catch (const std::exception& error) {
-    spdlog::warn("the evaluation is not planned ({}); it goes in batches of {}", first_line(error.what()),
-                 planned.settings.batch_size);
+    spdlog::warn("the evaluation is not planned ({}); it goes in batches of {}", get_first_line(error.what()),
+                 result.settings.batch_size);
   }
-  return planned;
+  return result;
 }
 
 }  // namespace vlmtrain::train

@@ -16,11 +16,11 @@ namespace vlmtrain::train {
 
 namespace {
 
-double samples_per_pack(const data::DrawOrder& order) {
+double compute_samples_per_pack(const data::SampleOrder& order) {
   double samples = 0;
   double packs = 0;
-  for (int64_t lane = 0; lane < order.lanes(); ++lane) {
-    const auto epoch = order.epoch(lane, 0);
+  for (int64_t source = 0; source < order.num_sources(); ++source) {
+    const auto epoch = order.epoch(source, 0);
     samples += static_cast<double>(epoch->samples.size());
     packs += static_cast<double>(epoch->units());
   }
@@ -29,88 +29,88 @@ double samples_per_pack(const data::DrawOrder& order) {
 
 }  // namespace
 
-std::optional<engine::MaskLossWeights> mask_losses(const Config& config) {
-  if (!models::draws_masks(config.model.path)) return std::nullopt;
+std::optional<engine::MaskLossWeights> get_mask_loss_weights(const Config& config) {
+  if (!models::predicts_masks(config.model.path)) return std::nullopt;
   return config.training.mask_losses;
 }
 
-planner::Job job_of(const Config& config, const engine::TaskSettings& tasks) {
+planner::Job make_job(const Config& config, const engine::TaskSettings& tasks) {
   return {.model = config.model.path,
           .precision = config.training.precision,
-          .frozen = frozen_parts(config.model),
-          .lora = lora_settings(config),
-          .quantization = quantization(config),
-          .left_out_kernels = left_out_kernels(config.training),
-          .optimizer = adamw_settings(config.training),
-          .objective = {.tasks = tasks, .masks = mask_losses(config)},
+          .frozen = make_frozen_parts(config.model),
+          .lora = make_lora_settings(config),
+          .quantization = resolve_quantization(config),
+          .disabled_kernels = find_disabled_kernels(config.training),
+          .optimizer = make_adamw_settings(config.training),
+          .objective = {.tasks = tasks, .masks = get_mask_loss_weights(config)},
           .sharding = config.distributed.sharding.value_or(engine::Sharding::kNone)};
 }
 
-planner::PlanRequest plan_request(const Config& config, planner::Job job, planner::TargetCard card,
-                                  planner::Workload workload) {
+planner::PlanRequest build_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
+                                        planner::Workload workload) {
   return {.model = config.model.path,
           .job = std::move(job),
           .chooses_sharding = !config.distributed.sharding &&
                               config.training.balance.gradient_conflicts != engine::GradientConflicts::kPcGrad,
-          .card = std::move(card),
+          .target = std::move(target),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,
           .workload = std::move(workload),
-          .fixed = {.micro_batch_size = config.training.micro_batch_size,
-                    .recompute = config.memory.recompute,
-                    .vision_tiles_per_pass = config.memory.vision_tiles_per_pass,
-                    .loss_chunk_rows = config.memory.loss_chunk_rows,
-                    .expandable_segments = config.memory.expandable_segments}};
+          .constraints = {.micro_batch_size = config.training.micro_batch_size,
+                          .recompute = config.memory.recompute,
+                          .vision_tiles_per_pass = config.memory.vision_tiles_per_pass,
+                          .loss_chunk_rows = config.memory.loss_chunk_rows,
+                          .expandable_segments = config.memory.expandable_segments}};
 }
 
-data::DrawOrder order_of(const data::DataSet& data_set, const Config& config, data::Outlines& outlines) {
-  auto settings = data::order_settings(config.data, static_cast<uint64_t>(config.training.seed));
-  settings.blocks = data_set.blocks();
-  if (settings.packs) data::refuse_larger_than_packs(*settings.packs, outlines);
-  return data::draw_order(data_set, config.data.task_shares, outlines, std::move(settings));
+data::SampleOrder make_draw_order(const data::DataSet& dataset, const Config& config, data::SampleIndex& sample_index) {
+  auto settings = data::make_order_settings(config.data, static_cast<uint64_t>(config.training.seed));
+  settings.block_starts = dataset.block_starts();
+  if (settings.packs) data::reject_oversized_samples(*settings.packs, sample_index);
+  return data::make_sample_order(dataset, config.data.task_shares, sample_index, std::move(settings));
 }
 
-planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOrder& order, const Config& config,
-                              int64_t world_size) {
-  if (outlines.shapes.known() == 0) {
+planner::Workload make_workload(const data::SampleIndex& sample_index, const data::SampleOrder& order,
+                                const Config& config, int64_t world_size) {
+  if (sample_index.shapes.num_known() == 0) {
     throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train.name(),
-                     outlines.shapes.size(), outlines.problems.begin()->second.message);
+                     sample_index.shapes.size(), sample_index.problems.begin()->second.message);
   }
   planner::Workload workload{
       .candidates = {}, .global_batch_size = config.training.global_batch_size, .world_size = world_size};
   if (order.settings().packs) {
-    workload.packed = planner::PackedSamples{.per_pack = samples_per_pack(order),
+    workload.packed = planner::PackedSamples{.samples_per_pack = compute_samples_per_pack(order),
                                              .micro_batch = config.training.micro_batch_size.value_or(0)};
   }
   const int64_t samples = workload.samples_per_rank();
-  workload.drawn = data::drawn_parts(order, outlines.shapes, workload.global_batch_size,
-                                     planner::steps_to_draw(samples), workload.world_size);
-  workload.candidates = planner::worst_batches(outlines, samples);
+  workload.sampled_steps = data::simulate_steps(order, sample_index.shapes, workload.global_batch_size,
+                                                planner::num_steps_to_sample(samples), workload.world_size);
+  workload.candidates = planner::find_worst_batches(sample_index, samples);
   return workload;
 }
 
-PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Processor& processor, const Config& config,
-                                 int64_t world_size) {
-  data::Outlines outlines = look_at_data(records, processor, config, config.data.train.name(), /*cache=*/{});
-  log_remarks_on_training(config, records, outlines);
-  const data::DrawOrder order = order_of(records, config, outlines);
-  if (!outlines.problems.empty()) {
+PlanningInputs prepare_planning_inputs(const data::DataSet& records, const models::Processor& processor,
+                                       const Config& config, int64_t world_size) {
+  data::SampleIndex sample_index = check_data(records, processor, config, config.data.train.name(), /*cache=*/{});
+  log_training_data_remarks(config, records, sample_index);
+  const data::SampleOrder order = make_draw_order(records, config, sample_index);
+  if (!sample_index.problems.empty()) {
     const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
     spdlog::warn("{}: {} of {} samples cannot be used and are not planned for{}; the first: {}",
-                 config.data.train.name(), outlines.problems.size(), records.size(),
+                 config.data.train.name(), sample_index.problems.size(), records.size(),
                  stops ? ", and training stops at them (data.on_bad_sample=fail)" : "",
-                 outlines.problems.begin()->second.message);
+                 sample_index.problems.begin()->second.message);
   }
-  return {.workload = workload_of(outlines, order, config, world_size),
-          .tasks = task_settings(config.training.balance, data::Tasks(outlines, records))};
+  return {.workload = make_workload(sample_index, order, config, world_size),
+          .tasks = make_task_settings(config.training.balance, data::Tasks(sample_index, records))};
 }
 
-planner::Choices cautious_choices(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
+planner::StepConfig make_min_memory_config(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
   constexpr int64_t kSmallLossChunk = 128;
   const models::RecomputeBlocks all{.vision = vision_blocks, .language = language_blocks};
   const planner::RecomputeOption& recompute = config.memory.recompute;
   return {.micro_batch_size = config.training.micro_batch_size.value_or(1),
-          .recompute = recompute.is_auto() ? all : recompute.blocks_of(all),
+          .recompute = recompute.is_auto() ? all : recompute.resolve_blocks(all),
           .vision_tiles_per_pass = config.memory.vision_tiles_per_pass.value_or(1),
           .loss_chunk_rows = config.memory.loss_chunk_rows.value_or(kSmallLossChunk),
           .expandable_segments = config.memory.expandable_segments,

@@ -4,16 +4,16 @@
 
 namespace vlmtrain::train {
 
-Resumption resume_from(const std::filesystem::path& newest, const Config& config,
-                       const nlohmann::ordered_json& fingerprint) {
-  if (config.resume == Resume::kNever) {
+ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
+                              const nlohmann::ordered_json& fingerprint) {
+  if (config.resume == ResumePolicy::kNever) {
     throw usage_error("output.dir: {} holds a run already ({}) and training.resume is never; choose another folder",
-                      newest.parent_path().parent_path().string(), newest.filename().string());
+                      checkpoint.parent_path().parent_path().string(), checkpoint.filename().string());
   }
-  Resumption resumption{.state = load_run_state(newest), .changes = {}};
-  resumption.changes = changes_since(resumption.state.fingerprint, fingerprint);
-  check_changes(resumption.changes, config.resume, newest);
-  return resumption;
+  ResumePoint resume_point{.state = load_run_state(checkpoint), .changes = {}};
+  resume_point.changes = find_changes(resume_point.state.fingerprint, fingerprint);
+  check_changes(resume_point.changes, config.resume, checkpoint);
+  return resume_point;
 }
 
 }  // namespace vlmtrain::train

@@ -12,13 +12,13 @@
 namespace vlmtrain::train {
 
 /// Where a run goes on.
-struct Resumption {
+struct ResumePoint {
   RunState state;                      ///< as the checkpoint has it
   std::vector<SettingChange> changes;  ///< since then
 };
 
 /// Throws UserError: where training.resume forbids it, or the settings are others than training.resume allows.
-Resumption resume_from(const std::filesystem::path& newest, const Config& config,
-                       const nlohmann::ordered_json& fingerprint);
+ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
+                              const nlohmann::ordered_json& fingerprint);
 
 }  // namespace vlmtrain::train

@@ -12,6 +12,6 @@ void check_row_groups(std::optional<double> limit_gb);
 
 /// Returns a clause that says how to write the Parquet file with the largest row group again, for messages about
 /// memory. Empty where its row groups are small.
-std::string row_group_remedy();
+std::string suggest_row_group_size();
 
 }  // namespace vlmtrain::train

@@ -29,39 +29,40 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr int64_t kShardBytes = 5'000'000'000;
-constexpr std::string_view kPrefix = "step-";
-constexpr const char* kBest = "best";
+constexpr std::string_view kStepPrefix = "step-";
+constexpr const char* kBestLink = "best";
 
-std::filesystem::path state_folder(const std::filesystem::path& checkpoint) {
+std::filesystem::path get_state_folder(const std::filesystem::path& checkpoint) {
   return checkpoint / "trainer_state";
 }
 
-std::string optimizer_source(const std::filesystem::path& checkpoint) {
-  return optimizer_files_name(state_folder(checkpoint));
+std::string get_optimizer_source(const std::filesystem::path& checkpoint) {
+  return format_optimizer_files_name(get_state_folder(checkpoint));
 }
 
-std::map<std::string, at::Tensor> saved_state(const std::filesystem::path& checkpoint) {
+std::map<std::string, at::Tensor> load_optimizer_state(const std::filesystem::path& checkpoint) {
   std::map<std::string, at::Tensor> state;
-  for (const auto& file : open_optimizer_files(state_folder(checkpoint))) {
+  for (const auto& file : open_optimizer_files(get_state_folder(checkpoint))) {
     for (const auto& name : file.names()) state.emplace(name, file.tensor(name));
   }
   return state;
 }
 
 /// The step of a checkpoint's folder name; nothing for other names.
-std::optional<int64_t> step_of(const std::filesystem::path& folder) {
-  return number_behind(kPrefix, folder.filename().string());
+std::optional<int64_t> parse_step(const std::filesystem::path& folder) {
+  return parse_suffix_int(kStepPrefix, folder.filename().string());
 }
 
 /// Ascending by step.
-std::vector<std::pair<int64_t, std::filesystem::path>> all_checkpoints(const std::filesystem::path& folder) {
-  std::vector<std::pair<int64_t, std::filesystem::path>> found;
-  if (!std::filesystem::exists(folder)) return found;
+std::vector<std::pair<int64_t, std::filesystem::path>> list_checkpoints(const std::filesystem::path& folder) {
+  std::vector<std::pair<int64_t, std::filesystem::path>> checkpoints;
+  if (!std::filesystem::exists(folder)) return checkpoints;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (const auto step = step_of(entry.path()); step && entry.is_directory()) found.emplace_back(*step, entry.path());
+    if (const auto step = parse_step(entry.path()); step && entry.is_directory())
+      checkpoints.emplace_back(*step, entry.path());
   }
-  std::sort(found.begin(), found.end());
-  return found;
+  std::sort(checkpoints.begin(), checkpoints.end());
+  return checkpoints;
 }
 
 /// Parses the JSON files of a checkpoint that has no checksums; not the tokenizer, whose vocabulary is long.
@@ -74,8 +75,8 @@ void check_json_files(const std::filesystem::path& checkpoint) {
 
 /// Opens every file that a run goes on from: sizes, headers and the contents of small files are checked, no tensor is
 /// read.
-void check_whole(const std::filesystem::path& checkpoint) {
-  const auto state = state_folder(checkpoint);
+void check_complete(const std::filesystem::path& checkpoint) {
+  const auto state = get_state_folder(checkpoint);
   const bool has_state = std::filesystem::exists(state / "state.json");
   // A part of another step is named as such, not by its size.
   if (has_state) open_optimizer_files(state);
@@ -92,158 +93,159 @@ void check_whole(const std::filesystem::path& checkpoint) {
   }
 }
 
-void check_range(std::string_view key, int64_t value, int64_t least, int64_t most, const std::filesystem::path& path) {
-  if (value >= least && value <= most) return;
+void check_range(std::string_view key, int64_t value, int64_t min_value, int64_t max_value,
+                 const std::filesystem::path& path) {
+  if (value >= min_value && value <= max_value) return;
   throw data_error(
       "{}: {} is {}, which is not from {} to {}: the file was changed or damaged; copy the checkpoint again, or move "
       "it "
       "away to go on from the one before it",
-      path.string(), key, value, least, most);
+      path.string(), key, value, min_value, max_value);
 }
 
 /// A count of the fingerprint; nothing where it has none.
-std::optional<int64_t> count_in(const nlohmann::ordered_json& fingerprint, const char* key) {
-  return number_behind("", text_in(fingerprint, key));
+std::optional<int64_t> parse_count(const nlohmann::ordered_json& fingerprint, const char* key) {
+  return parse_suffix_int("", get_setting_text(fingerprint, key));
 }
 
 /// The most steps that a run of the fingerprint takes from its last change on. The one it names goes through each
 /// sample once an epoch; how often sources repeat their samples is in their text, which checksums hold and no bound
 /// does.
-int64_t most_steps(const nlohmann::ordered_json& fingerprint) {
-  const bool may_repeat = text_in(fingerprint, "data.train").find("repeat") != std::string::npos;
-  return may_repeat ? engine::kMostSteps : count_in(fingerprint, kStepsKey).value_or(engine::kMostSteps);
+int64_t compute_max_steps(const nlohmann::ordered_json& fingerprint) {
+  const bool may_repeat = get_setting_text(fingerprint, "data.train").find("repeat") != std::string::npos;
+  return may_repeat ? engine::kMaxSteps : parse_count(fingerprint, kStepsKey).value_or(engine::kMaxSteps);
 }
 
 void check_ranges(const RunState& state, const std::filesystem::path& checkpoint, const std::filesystem::path& path) {
   // Far above what any run reaches, and far below where counting on overflows.
-  constexpr int64_t kMostEpochs = int64_t{1} << 53;
-  constexpr int64_t kMostSamples = int64_t{1} << 53;
-  check_range("changed_at", state.changed_at, 0, engine::kMostSteps, path);
+  constexpr int64_t kMaxEpochs = int64_t{1} << 53;
+  constexpr int64_t kMaxSamples = int64_t{1} << 53;
+  check_range("changed_at", state.last_change_step, 0, engine::kMaxSteps, path);
   // Epochs begin anew where the data set changes.
-  const int64_t steps = std::min(state.changed_at + most_steps(state.fingerprint), engine::kMostSteps);
+  const int64_t steps = std::min(state.last_change_step + compute_max_steps(state.fingerprint), engine::kMaxSteps);
   if (state.total_steps) check_range("total_steps", *state.total_steps, 1, steps, path);
-  const auto named = step_of(checkpoint);
-  if (named && *named != state.step) {
+  const auto folder_step = parse_step(checkpoint);
+  if (folder_step && *folder_step != state.step) {
     throw data_error(
         "{}: step is {}, but the folder's name says {}: the file was changed, or the folder renamed; copy the "
         "checkpoint again, or move it away to go on from the one before it",
-        path.string(), state.step, *named);
+        path.string(), state.step, *folder_step);
   }
-  check_range("step", state.step, state.changed_at, state.total_steps.value_or(steps), path);
+  check_range("step", state.step, state.last_change_step, state.total_steps.value_or(steps), path);
   check_range("skipped_steps", state.skipped_steps, 0, state.step, path);
   check_range("schedule_start", state.schedule_start.step, 0, state.step, path);
   check_range("schedule_start_skipped", state.schedule_start.skipped_steps, 0,
               std::min(state.schedule_start.step, state.skipped_steps), path);
-  for (const data::Place& place : state.cursor.lanes) {
-    check_range("epoch", place.epoch, 0, kMostEpochs, path);
-    check_range("position", place.position, 0, count_in(state.fingerprint, kSamplesKey).value_or(kMostSamples) - 1,
+  for (const data::EpochPosition& position : state.cursor.sources) {
+    check_range("epoch", position.epoch, 0, kMaxEpochs, path);
+    check_range("position", position.offset, 0, parse_count(state.fingerprint, kSamplesKey).value_or(kMaxSamples) - 1,
                 path);
   }
-  check_range("batches", state.cursor.batches, 0, engine::kMostSteps, path);
-  for (const double due : state.cursor.due) {
+  check_range("batches", state.cursor.num_batches, 0, engine::kMaxSteps, path);
+  for (const double due : state.cursor.deficits) {
     if (std::isfinite(due)) continue;
     throw data_error("{}: due is not finite: the file was changed; copy the checkpoint again", path.string());
   }
 }
 
 /// Of a checkpoint from before there were lanes too.
-data::Cursor cursor_of(const nlohmann::ordered_json& json, int64_t step, const std::string& path) {
-  const auto place_of = [&](const nlohmann::ordered_json& place) {
-    return data::Place{.epoch = io::get<int64_t>(place, "epoch", path),
-                       .position = io::get<int64_t>(place, "position", path)};
+data::Cursor parse_cursor(const nlohmann::ordered_json& json, int64_t step, const std::string& path) {
+  const auto parse_position = [&](const nlohmann::ordered_json& position) {
+    return data::EpochPosition{.epoch = io::get<int64_t>(position, "epoch", path),
+                               .offset = io::get<int64_t>(position, "position", path)};
   };
-  if (!json.contains("cursor")) return {.lanes = {place_of(json)}, .due = {0}, .batches = step};
+  if (!json.contains("cursor")) return {.sources = {parse_position(json)}, .deficits = {0}, .num_batches = step};
   const auto& cursor = json["cursor"];
-  data::Cursor read{.lanes = {},
-                    .due = io::get<std::vector<double>>(cursor, "due", path),
-                    .batches = io::get<int64_t>(cursor, "batches", path)};
+  data::Cursor result{.sources = {},
+                      .deficits = io::get<std::vector<double>>(cursor, "due", path),
+                      .num_batches = io::get<int64_t>(cursor, "batches", path)};
   const auto lanes = cursor.find("lanes");
-  if (lanes == cursor.end() || !lanes->is_array() || lanes->size() != read.due.size()) {
+  if (lanes == cursor.end() || !lanes->is_array() || lanes->size() != result.deficits.size()) {
     throw data_error("{}: cursor has no list of lanes with as many entries as due; copy the checkpoint again", path);
   }
-  read.lanes.reserve(lanes->size());
-  for (const auto& place : *lanes) read.lanes.push_back(place_of(place));
-  return read;
+  result.sources.reserve(lanes->size());
+  for (const auto& position : *lanes) result.sources.push_back(parse_position(position));
+  return result;
 }
 
-EvaluationState evaluation_of(const nlohmann::ordered_json& json, int64_t step, const std::filesystem::path& path) {
+EvaluationState parse_evaluation(const nlohmann::ordered_json& json, int64_t step, const std::filesystem::path& path) {
   EvaluationState evaluation;
   if (json.is_null()) return evaluation;
   const auto source = fmt::format("{}: evaluation", path.string());
-  const auto refuse = [&](const std::string& what) {
+  const auto fail = [&](const std::string& problem) {
     throw data_error(
         "{}: {}: the file was changed or damaged; copy the checkpoint again, or move it away to go on from "
         "the one before it",
-        source, what);
+        source, problem);
   };
-  if (!json.is_object()) refuse(fmt::format("is {}, no object", io::json_excerpt(json)));
+  if (!json.is_object()) fail(fmt::format("is {}, no object", io::make_json_excerpt(json)));
   evaluation.basis = json.value("basis", nlohmann::ordered_json());
-  evaluation.without_improvement = io::get<int64_t>(json, "without_improvement", source);
+  evaluation.evaluations_without_improvement = io::get<int64_t>(json, "without_improvement", source);
   evaluation.is_due = io::get<bool>(json, "is_due", source);
-  check_range("evaluation.without_improvement", evaluation.without_improvement, 0, step, path);
-  if (json.contains("best_step") != json.contains("best_value")) refuse("has one of best_step and best_value");
+  check_range("evaluation.without_improvement", evaluation.evaluations_without_improvement, 0, step, path);
+  if (json.contains("best_step") != json.contains("best_value")) fail("has one of best_step and best_value");
   if (!json.contains("best_step")) return evaluation;
   evaluation.best_step = io::get<int64_t>(json, "best_step", source);
   evaluation.best_value = io::get<double>(json, "best_value", source);
   check_range("evaluation.best_step", *evaluation.best_step, 1, step, path);
-  if (!std::isfinite(*evaluation.best_value)) refuse("best_value is not finite");
+  if (!std::isfinite(*evaluation.best_value)) fail("best_value is not finite");
   if (!json.contains("best_loss")) return evaluation;
   evaluation.best_loss = io::get<double>(json, "best_loss", source);
-  if (!std::isfinite(*evaluation.best_loss)) refuse("best_loss is not finite");
+  if (!std::isfinite(*evaluation.best_loss)) fail("best_loss is not finite");
   return evaluation;
 }
 
-std::filesystem::path checkpoint_of_step(const std::filesystem::path& folder, int64_t step) {
-  return folder / fmt::format("{}{}", kPrefix, step);
+std::filesystem::path make_checkpoint_path(const std::filesystem::path& folder, int64_t step) {
+  return folder / fmt::format("{}{}", kStepPrefix, step);
 }
 
 void write_all_but_optimizer(const CheckpointContent& content, const std::filesystem::path& folder) {
   content.model.write(folder, kShardBytes);
-  io::write_file(state_folder(folder) / "ledger.json", content.ledger);
-  io::write_file(state_folder(folder) / "state.json", content.state);
+  io::write_file(get_state_folder(folder) / "ledger.json", content.ledger);
+  io::write_file(get_state_folder(folder) / "state.json", content.state);
 }
 
 }  // namespace
 
-std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_dir) {
-  const auto checkpoints = all_checkpoints(run_dir / "checkpoints");
+std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_dir) {
+  const auto checkpoints = list_checkpoints(run_dir / "checkpoints");
   return checkpoints.empty() ? std::nullopt : std::optional{checkpoints.back().second};
 }
 
-std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path& run_dir) {
-  const auto newest = newest_checkpoint(run_dir);
+std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir) {
+  const auto newest = find_newest_checkpoint(run_dir);
   std::error_code error;
   // A checkpoint that was published without its state is one all the same.
-  if (!newest || !std::filesystem::exists(state_folder(*newest) / "state.json", error)) return std::nullopt;
+  if (!newest || !std::filesystem::exists(get_state_folder(*newest) / "state.json", error)) return std::nullopt;
   const auto best = load_run_state(*newest).evaluation.best_step;
   if (!best) return std::nullopt;
-  auto folder = checkpoint_of_step(run_dir / "checkpoints", *best);
+  auto folder = make_checkpoint_path(run_dir / "checkpoints", *best);
   return std::filesystem::is_directory(folder, error) ? std::optional{std::move(folder)} : std::nullopt;
 }
 
-RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep, bool keep_best)
-    : folder_(run_dir / "checkpoints"), keep_(keep), keep_best_(keep_best) {
-  io::clean_leftovers(run_dir);
-  io::clean_leftovers(folder_);
+RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best)
+    : folder_(run_dir / "checkpoints"), save_total_limit_(save_total_limit), keep_best_(keep_best) {
+  io::clean_up_temporaries(run_dir);
+  io::clean_up_temporaries(folder_);
 }
 
 std::optional<std::filesystem::path> RunCheckpoints::newest() const {
-  return newest_checkpoint(folder_.parent_path());
+  return find_newest_checkpoint(folder_.parent_path());
 }
 
-void RunCheckpoints::check(CheckedContents contents) const {
+void RunCheckpoints::check(CheckScope scope) const {
   if (!std::filesystem::exists(folder_)) return;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    if (step_of(entry.path()) && !entry.is_directory()) {
+    if (parse_step(entry.path()) && !entry.is_directory()) {
       throw data_error("{}: has the name of a checkpoint and is no folder; move it away", entry.path().string());
     }
   }
-  const auto checkpoints = all_checkpoints(folder_);
+  const auto checkpoints = list_checkpoints(folder_);
   if (checkpoints.empty()) return;
   const auto& newest = checkpoints.back().second;
   try {
-    check_whole(newest);
-    if (contents == CheckedContents::kAll) verify_checksums(newest, VerifiedFiles::kAll);
+    check_complete(newest);
+    if (scope == CheckScope::kAll) verify_checksums(newest, VerifiedFiles::kAll);
   } catch (const UserError& error) {
     const bool is_only = checkpoints.size() == 1;
     throw data_error("{}: is not a whole checkpoint: {}. Move it away to {}, or copy it again", newest.string(),
@@ -254,52 +256,54 @@ void RunCheckpoints::check(CheckedContents contents) const {
 }
 
 std::filesystem::path RunCheckpoints::write(const CheckpointContent& content) {
-  std::filesystem::path checkpoint = checkpoint_of_step(folder_, content.step);
+  std::filesystem::path checkpoint = make_checkpoint_path(folder_, content.step);
   check_folder();
   io::AtomicDirectory folder(checkpoint);
-  std::filesystem::create_directory(state_folder(folder.path()));
+  std::filesystem::create_directory(get_state_folder(folder.path()));
   {
     const io::ChecksumRecorder recorder;
     write_all_but_optimizer(content, folder.path());
-    io::write_safetensors(state_folder(folder.path()) / optimizer_file_name(0, 1), content.optimizer);
-    write_checksums(folder.path(), checksums_within(folder.path(), recorder));
+    io::write_safetensors(get_state_folder(folder.path()) / make_optimizer_file_name(0, 1), content.optimizer);
+    write_checksums(folder.path(), collect_checksums(folder.path(), recorder));
   }
   folder.commit();
-  committed(content.best_step);
+  finish_commit(content.best_step);
   return checkpoint;
 }
 
-std::filesystem::path RunCheckpoints::write_parts(const CheckpointContent& content, const OwnPart& part,
-                                                  const engine::Consensus& consensus) {
-  std::filesystem::path checkpoint = checkpoint_of_step(folder_, content.step);
+std::filesystem::path RunCheckpoints::write_sharded(const CheckpointContent& content, const RankShard& shard,
+                                                    const engine::Consensus& consensus) {
+  std::filesystem::path checkpoint = make_checkpoint_path(folder_, content.step);
   std::optional<io::AtomicDirectory> folder;
-  if (part.is_first) {
+  if (shard.writes_shared_files) {
     check_folder();
     folder.emplace(checkpoint);
-    std::filesystem::create_directory(state_folder(folder->path()));
+    std::filesystem::create_directory(get_state_folder(folder->path()));
   }
-  const std::filesystem::path shared = consensus.each(folder ? folder->path().string() : "").front();
+  const std::filesystem::path shared_folder =
+      consensus.all_gather_strings(folder ? folder->path().string() : "").front();
   const io::ChecksumRecorder recorder;
-  if (folder) write_all_but_optimizer(content, shared);
-  part.follow();
-  if (!part.is_copy) {
-    io::write_safetensors(state_folder(shared) / optimizer_file_name(part.shard.rank, part.shard.count),
-                          content.optimizer, metadata_of_part(part.shard.rank, content.step));
+  if (folder) write_all_but_optimizer(content, shared_folder);
+  shard.join_remaining_passes();
+  if (!shard.is_replica) {
+    io::write_safetensors(
+        get_state_folder(shared_folder) / make_optimizer_file_name(shard.shard.rank, shard.shard.count),
+        content.optimizer, make_shard_metadata(shard.shard.rank, content.step));
   }
   // All parts are whole, and rank 0 knows their checksums.
-  const auto parts = consensus.each(to_json_text(checksums_within(shared, recorder)));
+  const auto shard_checksums = consensus.all_gather_strings(to_json_text(collect_checksums(shared_folder, recorder)));
   if (folder) {
-    CheckpointChecksums all;
-    for (const auto& text : parts) all.merge(checksums_in(text, "checksums of a rank"));
-    write_checksums(shared, all);
+    CheckpointChecksums checksums;
+    for (const auto& text : shard_checksums) checksums.merge(parse_checksums(text, "checksums of a rank"));
+    write_checksums(shared_folder, checksums);
     folder->commit();
-    committed(content.best_step);
+    finish_commit(content.best_step);
   }
-  consensus.each("");
+  consensus.all_gather_strings("");
   return checkpoint;
 }
 
-void RunCheckpoints::committed(std::optional<int64_t> best_step) {
+void RunCheckpoints::finish_commit(std::optional<int64_t> best_step) {
   link_best(best_step);
   remove_old(best_step);
 }
@@ -314,28 +318,28 @@ void RunCheckpoints::check_folder() const {
 }
 
 void RunCheckpoints::link_best(std::optional<int64_t> best_step) {
-  const auto link = folder_ / kBest;
+  const auto link = folder_ / kBestLink;
   std::error_code error;
   if (!std::filesystem::is_directory(folder_, error)) return;
-  const auto target = best_step ? checkpoint_of_step(folder_, *best_step) : link;
+  const auto target = best_step ? make_checkpoint_path(folder_, *best_step) : link;
   if (!keep_best_ || target == link || !std::filesystem::is_directory(target, error)) {
     if (std::filesystem::is_symlink(link, error)) std::filesystem::remove(link, error);
     return;
   }
-  if (std::filesystem::read_symlink(link, error) == target.filename() || !has_links_) return;
+  if (std::filesystem::read_symlink(link, error) == target.filename() || !supports_links_) return;
   try {
-    io::write_link(link, target.filename());
+    io::write_symlink(link, target.filename());
   } catch (const UserError& problem) {
-    has_links_ = false;
+    supports_links_ = false;
     spdlog::warn("{}: no link to the best checkpoint: {}; the run goes on, and state.json names its step",
                  link.string(), problem.what());
   }
 }
 
 void RunCheckpoints::remove_old(std::optional<int64_t> best_step) {
-  std::erase_if(remains_, [](const auto& path) { return !io::remove_directory(path); });
-  const auto checkpoints = all_checkpoints(folder_);
-  const auto surplus = static_cast<int64_t>(checkpoints.size()) - keep_;
+  std::erase_if(undeleted_, [](const auto& path) { return !io::remove_directory(path); });
+  const auto checkpoints = list_checkpoints(folder_);
+  const auto surplus = static_cast<int64_t>(checkpoints.size()) - save_total_limit_;
   for (int64_t i = 0; i < surplus; ++i) {
     const auto& [step, path] = checkpoints[static_cast<size_t>(i)];
     if (!keep_best_ || step != best_step) remove(path);
@@ -343,66 +347,66 @@ void RunCheckpoints::remove_old(std::optional<int64_t> best_step) {
 }
 
 void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
-  const auto remains = io::remove_directory(checkpoint);
-  if (!remains) return;
+  const auto leftover = io::remove_directory(checkpoint);
+  if (!leftover) return;
   spdlog::warn("{}: an old checkpoint cannot be removed: {}; the run goes on, and tries again with the next checkpoint",
-               remains->path.string(), remains->reason);
-  if (remains->path != checkpoint) remains_.push_back(remains->path);
+               leftover->path.string(), leftover->reason);
+  if (leftover->path != checkpoint) undeleted_.push_back(leftover->path);
 }
 
 namespace {
 
-std::filesystem::path verified(const std::filesystem::path& checkpoint) {
+std::filesystem::path verify_weights(const std::filesystem::path& checkpoint) {
   verify_checksums(checkpoint, VerifiedFiles::kModelWeights);
   return checkpoint;
 }
 
 }  // namespace
 
-std::filesystem::path checkpoint_in(const std::filesystem::path& folder) try {
-  const auto holds = [&folder](const char* name) {
+std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder) try {
+  const auto has_entry = [&folder](const char* name) {
     std::error_code error;
     return std::filesystem::exists(folder / name, error);
   };
-  if (holds("config.json") || models::is_adapter(folder) || !(holds("checkpoints") || holds("run.lock"))) {
-    return verified(folder);
+  if (has_entry("config.json") || models::is_adapter(folder) || !(has_entry("checkpoints") || has_entry("run.lock"))) {
+    return verify_weights(folder);
   }
-  const auto newest = newest_checkpoint(folder);
+  const auto newest = find_newest_checkpoint(folder);
   if (!newest) {
     throw data_error(
         "{}: is the folder of a run that has no checkpoint yet; one is written every output.save_steps steps, and at "
         "the end",
         folder.string());
   }
-  const auto best = best_checkpoint(folder);
+  const auto best = find_best_checkpoint(folder);
   spdlog::info("{}: is the folder of a run; its {} checkpoint is taken, {}", folder.string(), best ? "best" : "newest",
                best.value_or(*newest).string());
-  return verified(best.value_or(*newest));
+  return verify_weights(best.value_or(*newest));
 } catch (const std::filesystem::filesystem_error& error) {
   throw data_error("{}: cannot be looked at: {}; give the folder of a checkpoint or of a run", folder.string(),
                    error.code().message());
 }
 
 RunState load_run_state(const std::filesystem::path& checkpoint) {
-  const auto path = state_folder(checkpoint) / "state.json";
+  const auto path = get_state_folder(checkpoint) / "state.json";
   const auto json = io::read_ordered_json(path);
   const auto number = [&](const char* key) { return io::get_or<int64_t>(json, key, 0, path.string()); };
   RunState state;
   state.step = io::get<int64_t>(json, "step", path.string());
   state.skipped_steps = number("skipped_steps");
   if (json.contains("total_steps")) state.total_steps = io::get<int64_t>(json, "total_steps", path.string());
-  state.cursor = cursor_of(json, state.step, path.string());
-  state.changed_at = number("changed_at");
+  state.cursor = parse_cursor(json, state.step, path.string());
+  state.last_change_step = number("changed_at");
   state.schedule_start = {.step = number("schedule_start"), .skipped_steps = number("schedule_start_skipped")};
-  state.settled_parts = io::get_or<std::vector<std::string>>(json, "settled_parts", {}, path.string());
+  state.frozen_after_training = io::get_or<std::vector<std::string>>(json, "settled_parts", {}, path.string());
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());
-  state.evaluation = evaluation_of(json.value("evaluation", nlohmann::ordered_json()), state.step, path);
+  state.evaluation = parse_evaluation(json.value("evaluation", nlohmann::ordered_json()), state.step, path);
   state.host_memory = json.value("host_memory", nlohmann::ordered_json());
   state.device_memory = json.value("device_memory", nlohmann::ordered_json());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
   if (!state.fingerprint.is_object()) {
     throw data_error("{}: fingerprint is {}, not a list of settings; copy the checkpoint again", path.string(),
-                     io::json_excerpt(state.fingerprint));
+                     io::make_json_excerpt(state.fingerprint));
   }
   check_ranges(state, checkpoint, path);
   return state;
@@ -410,34 +414,35 @@ RunState load_run_state(const std::filesystem::path& checkpoint) {
 
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer) {
   // Each tensor is mapped when its turn comes: all at once are as much address space again as the optimizer takes.
-  std::map<std::string, engine::UnreadTensor> state;
-  for (const auto& path : optimizer_files(state_folder(checkpoint))) {
-    const auto file = std::make_shared<const io::SingleTensors>(path);
+  std::map<std::string, engine::LazyTensor> state;
+  for (const auto& path : find_optimizer_files(get_state_folder(checkpoint))) {
+    const auto file = std::make_shared<const io::OnDemandSafetensors>(path);
     for (const auto& name : file->names()) {
       const io::TensorInfo& info = file->info(name);
-      state.emplace(name, engine::UnreadTensor{.dtype = info.dtype, .shape = info.shape, .read = [file, name] {
-                                                 return file->tensor(name);
-                                               }});
+      state.emplace(name, engine::LazyTensor{.dtype = info.dtype, .shape = info.shape, .read = [file, name] {
+                                               return file->tensor(name);
+                                             }});
     }
   }
-  optimizer.load_state(engine::SavedPieces(state), optimizer_source(checkpoint));
+  optimizer.load_state(engine::SavedOptimizerState(state), get_optimizer_source(checkpoint));
 }
 
-engine::CarriedStates carry_optimizer(const std::filesystem::path& checkpoint, const models::BaseWeights& saved,
-                                      const nn::ParameterStore& store, engine::AdamW& optimizer) {
-  auto tensors = saved_state(checkpoint);
-  const engine::SavedPieces state(tensors);
+engine::MigratedState migrate_optimizer(const std::filesystem::path& checkpoint,
+                                        const models::BaseWeights& checkpoint_weights, const nn::ParameterStore& store,
+                                        engine::AdamW& optimizer) {
+  auto tensors = load_optimizer_state(checkpoint);
+  const engine::SavedOptimizerState state(tensors);
   for (const auto& parameter : store.all()) {
-    const auto* const entry = saved.find(parameter);
+    const auto* const entry = checkpoint_weights.find(parameter);
     const std::string master = "master." + parameter.name;
     if (entry == nullptr || state.contains(master) || !state.contains("first_moment." + parameter.name)) continue;
     tensors.emplace(master, entry->read().to(at::kFloat));
   }
-  return optimizer.carry_state(store, tensors, optimizer_source(checkpoint));
+  return optimizer.migrate_state(store, tensors, get_optimizer_source(checkpoint));
 }
 
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint) {
-  return io::read_ordered_json(state_folder(checkpoint) / "ledger.json");
+  return io::read_ordered_json(get_state_folder(checkpoint) / "ledger.json");
 }
 
 }  // namespace vlmtrain::train

@@ -20,16 +20,16 @@ namespace vlmtrain::train {
 
 namespace {
 
-constexpr size_t kMostHolderBytes = 512;
+constexpr size_t kMaxHolderBytes = 512;
 
-std::string this_holder() {
-  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), host_name(),
+std::string describe_this_process() {
+  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), get_host_name(),
                      fmt::gmtime(std::time(nullptr)));
 }
 
 /// One line of it, as its holder wrote it.
-std::string holder_in(int descriptor) {
-  std::string text(kMostHolderBytes, '\0');
+std::string read_holder(int descriptor) {
+  std::string text(kMaxHolderBytes, '\0');
   const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
   text.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
   text.resize(std::min(text.size(), text.find('\n')));
@@ -37,7 +37,7 @@ std::string holder_in(int descriptor) {
 }
 
 void write_holder(int descriptor, const std::filesystem::path& path) {
-  const std::string line = this_holder() + "\n";
+  const std::string line = describe_this_process() + "\n";
   const bool written = ftruncate(descriptor, 0) == 0 &&
                        pwrite(descriptor, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size());
   if (!written) {
@@ -50,7 +50,7 @@ void write_holder(int descriptor, const std::filesystem::path& path) {
 
 RunLock::RunLock(const std::filesystem::path& run_dir) {
   const auto path = run_dir / "run.lock";
-  if (const auto kind = kind_if_no_file(path); !kind.empty()) {
+  if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
     throw run_error("{} is {}, where the file that keeps a second run out belongs; remove it", path.string(), kind);
   }
   // Not to wait where somebody has put a pipe there.
@@ -61,7 +61,7 @@ RunLock::RunLock(const std::filesystem::path& run_dir) {
   }
   const int error = io::lock_file(descriptor_);
   if (error == EAGAIN || error == EACCES) {
-    const std::string holder = holder_in(descriptor_);
+    const std::string holder = read_holder(descriptor_);
     close(descriptor_);
     throw usage_error(
         "output.dir: {} belongs to another run, which is going on: {}; wait for it or stop it, or choose another "

@@ -15,175 +15,183 @@ namespace vlmtrain::train {
 namespace {
 
 /// What the run itself is to blame for is thrown as it is.
-planner::Plan plan_or_say_why(const planner::PlanRequest& request) {
+planner::Plan make_plan_or_throw(const planner::PlanRequest& request) {
   try {
     return planner::make_plan(request);
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kFailed) throw;
-    throw PlanningFailed(error.what());
+    throw PlanningError(error.what());
   } catch (const std::exception& error) {
-    throw PlanningFailed(error.what());
+    throw PlanningError(error.what());
   }
 }
 
 /// Nothing on a virtual card, of which there is nothing to learn.
-std::optional<PastRuns> past_runs_on(const planner::TargetCard& card) {
-  if (planner::on_virtual_card()) return std::nullopt;
-  return past_runs(past_runs_file(), place_of_card(card.device_name));
+std::optional<PastRuns> load_gpu_past_runs(const planner::TargetGpu& target) {
+  if (planner::is_on_virtual_gpu()) return std::nullopt;
+  return load_past_runs(find_past_runs_file(), describe_gpu_environment(target.device_name));
 }
 
 /// With what was kept for all that changes no cut, if that fits: a card that has some MB less than when the run began
 /// is no reason to recompute other blocks.
-planner::Plan plan_as_kept(const planner::PlanRequest& request, const KeptChoices& kept) {
+planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const SavedPlan& saved_plan) {
   const auto limit =
-      planner::limit_of(request.card, request.mode, request.limit_gigabytes, request.workload.world_size);
-  if (limit.limit_bytes < kept.limit_bytes && !request.fixed.micro_batch_size) {
+      planner::compute_memory_limit(request.target, request.mode, request.limit_gigabytes, request.workload.world_size);
+  if (limit.limit_bytes < saved_plan.limit_bytes && !request.constraints.micro_batch_size) {
     spdlog::warn(
         "device memory: the run was planned for {:.2f} GB, and the card has {:.2f} GB for it now; it goes on with the "
         "same micro-batches, and cuts those that do not fit",
-        in_gigabytes(kept.limit_bytes), in_gigabytes(limit.limit_bytes));
+        to_gigabytes(saved_plan.limit_bytes), to_gigabytes(limit.limit_bytes));
   }
-  planner::PlanRequest as_kept = request;
-  as_kept.fixed = fixed_as_kept(request.fixed, kept.choices);
-  as_kept.fixed.micro_batch_size = request.fixed.micro_batch_size;
-  as_kept.with_remedies = false;
-  planner::Plan plan = plan_or_say_why(as_kept);
-  plan.fixed = request.fixed;
-  return plan.fits ? plan : plan_or_say_why(request);
+  planner::PlanRequest saved_request = request;
+  saved_request.constraints = constrain_to_saved_config(request.constraints, saved_plan.step_config);
+  saved_request.constraints.micro_batch_size = request.constraints.micro_batch_size;
+  saved_request.with_suggestions = false;
+  planner::Plan plan = make_plan_or_throw(saved_request);
+  plan.constraints = request.constraints;
+  return plan.fits ? plan : make_plan_or_throw(request);
 }
 
 }  // namespace
 
-RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload workload,
-                 std::vector<planner::SampleLimit> limits, const planner::Job& job, const RunRanks& ranks,
-                 std::filesystem::path run_folder, CutOfRun cut, const std::optional<KeptChoices>& kept)
-    : device_(device), run_folder_(std::move(run_folder)), writes_(ranks.writes()) {
-  auto request = plan_request(config, job, planner::card_of_device(memory::describe(device)), std::move(workload));
+GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workload workload,
+                       std::vector<planner::SampleLimit> limits, const planner::Job& job, const RankGroup& ranks,
+                       std::filesystem::path run_folder, SplitSource split_source,
+                       const std::optional<SavedPlan>& saved_plan)
+    : device_(device), run_folder_(std::move(run_folder)), is_writer_(ranks.is_main_process()) {
+  auto request =
+      build_plan_request(config, job, planner::make_target_gpu(memory::describe(device)), std::move(workload));
   request.sample_limits = std::move(limits);
-  past_ = past_runs_on(request.card);
-  if (past_) learn(request.card, *past_);
-  request.with_cut = cut == CutOfRun::kFound;
-  const auto make = [&kept](const planner::PlanRequest& asked) {
-    return kept ? plan_as_kept(asked, *kept) : plan_or_say_why(asked);
+  past_runs_ = load_gpu_past_runs(request.target);
+  if (past_runs_) calibrate(request.target, *past_runs_);
+  request.with_split = split_source == SplitSource::kPlanner;
+  const auto make = [&saved_plan](const planner::PlanRequest& requested) {
+    return saved_plan ? plan_with_saved_config(requested, *saved_plan) : make_plan_or_throw(requested);
   };
-  auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, make);
+  auto [plan, oversized_micro_batch] = make_plan_or_split(std::move(request), config.memory.allow_splits, make);
   plan_ = std::move(plan);
-  if (past_) learn(plan_, *past_);
-  if (!plan_.fits) throw UserError(ExitCode::kDoesNotFit, report::plan_refusal(plan_));
-  if (may_not_fit) {
-    spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut", *may_not_fit);
-    plan_.chosen.choices.micro_batch_size = *may_not_fit;
-    may_not_fit_ = true;
+  if (past_runs_) calibrate(plan_, *past_runs_);
+  if (!plan_.fits) throw UserError(ExitCode::kDoesNotFit, report::format_plan_error(plan_));
+  if (oversized_micro_batch) {
+    spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut",
+                 *oversized_micro_batch);
+    plan_.best.step_config.micro_batch_size = *oversized_micro_batch;
+    has_oversized_micro_batch_ = true;
   }
-  choices_ = plan_.chosen.choices;
-  if (plan_.cut) fixed_ = {.choices = choices_, .limit_bytes = plan_.limit.limit_bytes};
-  if (plan_.cut) fixed_->choices.costs = plan_.cut->table;
-  if (kept && kept->choices.costs && !config.training.micro_batch_size) fixed_ = kept;
-  if (fixed_) choices_.costs = fixed_->choices.costs;
+  step_config_ = plan_.best.step_config;
+  if (plan_.split) saved_plan_ = {.step_config = step_config_, .limit_bytes = plan_.limit.limit_bytes};
+  if (plan_.split) saved_plan_->step_config.memory_costs = plan_.split->table;
+  if (saved_plan && saved_plan->step_config.memory_costs && !config.training.micro_batch_size) saved_plan_ = saved_plan;
+  if (saved_plan_) step_config_.memory_costs = saved_plan_->step_config.memory_costs;
   write();
-  spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(plan_), plan_.effort.seconds);
-  memory::set_expandable_segments(choices().expandable_segments);
-  if (may_not_fit_ && !config.memory.twin) {
+  spdlog::info("plan: {}; made in {:.1f} s", report::format_plan_headline(plan_), plan_.effort.seconds);
+  memory::set_expandable_segments(step_config().expandable_segments);
+  if (has_oversized_micro_batch_ && !config.memory.look_ahead) {
     // Nothing else keeps its steps out of the margin, which is for what no plan can know.
     memory::limit_reserved_bytes(device, plan_.limit.limit_bytes);
   } else if (config.memory.limit_gb) {
-    memory::limit_reserved_bytes(device, plan_.limit.card_bytes - plan_.limit.context_bytes);
+    memory::limit_reserved_bytes(device, plan_.limit.gpu_bytes - plan_.limit.context_bytes);
   }
 }
 
-planner::EvaluationPlan RunPlan::plan_evaluation(const Config& config, const EvaluationSet& set) {
-  auto request = evaluation_request(config, set, plan_.job);
-  request.training = choices();
-  for (int64_t i = 0; i < 2 * choices().micro_batch_size; ++i) {
+planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
+  auto request = make_evaluation_request(config, evaluation_set, plan_.job);
+  request.training = step_config();
+  for (int64_t i = 0; i < 2 * step_config().micro_batch_size; ++i) {
     const auto& shapes = plan_.worst.shapes;
     planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
   }
   request.limit_bytes = plan_.limit.limit_bytes;
-  request.wanted_bytes = std::min(peaks().reserved_bytes, plan_.limit.limit_bytes);
-  evaluation_ = planner::plan_evaluation(request, planner::rehearsal_card(plan_.card));
+  request.target_bytes = std::min(peaks().reserved_bytes, plan_.limit.limit_bytes);
+  evaluation_ = planner::plan_evaluation(request, planner::make_virtual_gpu(plan_.target));
   write();
   return *evaluation_;
 }
 
-TwinSettings RunPlan::twin_settings() const {
+LookAheadSettings GpuRunPlan::look_ahead_settings() const {
   return {.job = plan_.job,
-          .choices = choices(),
-          .card = planner::rehearsal_card(plan_.card),
+          .step_config = step_config(),
+          .target = planner::make_virtual_gpu(plan_.target),
           .limit_bytes = plan_.limit.limit_bytes,
-          .waits = planner::on_virtual_card() && !vgpu::attached()->takes_time()};
+          .is_lockstep = planner::is_on_virtual_gpu() && !vgpu::find_interface()->has_launch_latency()};
 }
 
-void RunPlan::compare(const memory::DeviceMemory& measured, int64_t device_used_bytes, int64_t steps,
-                      const TwinSummary* twin) const {
-  const auto planned = plan_.peaks();
+void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, int64_t device_used_bytes, int64_t steps,
+                                 const LookAheadSummary* look_ahead) const {
+  const auto planned_peaks = plan_.peaks();
   const int64_t retries = memory::allocation_retries(device_);
   spdlog::info(
       "device memory at most: {:.2f} GB allocated (planned: {:.2f}), {:.2f} GB reserved (planned: "
       "{:.2f}); {} allocations had to be tried again",
-      in_gigabytes(measured.allocated_peak_bytes), in_gigabytes(planned.allocated_bytes),
-      in_gigabytes(measured.reserved_peak_bytes), in_gigabytes(planned.reserved_bytes), retries);
-  nlohmann::ordered_json json{{"allocated_peak_bytes", measured.allocated_peak_bytes},
-                              {"reserved_peak_bytes", measured.reserved_peak_bytes},
+      to_gigabytes(measured_memory.allocated_peak_bytes), to_gigabytes(planned_peaks.allocated_bytes),
+      to_gigabytes(measured_memory.reserved_peak_bytes), to_gigabytes(planned_peaks.reserved_bytes), retries);
+  nlohmann::ordered_json json{{"allocated_peak_bytes", measured_memory.allocated_peak_bytes},
+                              {"reserved_peak_bytes", measured_memory.reserved_peak_bytes},
                               {"allocation_retries", retries},
                               {"device_used_bytes", device_used_bytes},
                               {"steps", steps}};
-  if (twin != nullptr) {
+  if (look_ahead != nullptr) {
     spdlog::info(
         "twin: {} of {} steps foreseen, {} cut before they failed; reserved memory within {:.2f} % of what it foresaw; "
         "{:.3f} CPU seconds a step",
-        twin->steps, twin->steps + twin->late_steps, twin->cut_steps, 100 * twin->worst_error,
-        twin->cpu_seconds / static_cast<double>(std::max<int64_t>(1, twin->steps)));
-    json["twin"] = {{"foreseen_steps", twin->steps},         {"late_steps", twin->late_steps},
-                    {"cut_steps", twin->cut_steps},          {"hopeless_steps", twin->hopeless_steps},
-                    {"worst_error", twin->worst_error},      {"cpu_seconds", twin->cpu_seconds},
-                    {"waited_seconds", twin->waited_seconds}};
+        look_ahead->steps, look_ahead->steps + look_ahead->late_steps, look_ahead->split_steps,
+        100 * look_ahead->worst_error,
+        look_ahead->cpu_seconds / static_cast<double>(std::max<int64_t>(1, look_ahead->steps)));
+    json["twin"] = {{"foreseen_steps", look_ahead->steps},       {"late_steps", look_ahead->late_steps},
+                    {"cut_steps", look_ahead->split_steps},      {"hopeless_steps", look_ahead->unfit_steps},
+                    {"worst_error", look_ahead->worst_error},    {"cpu_seconds", look_ahead->cpu_seconds},
+                    {"waited_seconds", look_ahead->wait_seconds}};
   }
   write(json);
 }
 
-void RunPlan::remember(int64_t beside_bytes, const memory::DeviceMemory& measured, const StepTimes& times) const {
-  if (planner::on_virtual_card()) return;
-  const auto file = past_runs_file();
+void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::DeviceMemory& measured_memory,
+                                     const StepTimes& times) const {
+  if (planner::is_on_virtual_gpu()) return;
+  const auto file = find_past_runs_file();
   if (file.empty()) return;
-  constexpr int64_t kMostContexts = 2;  // more than that is other processes' too
-  PastRuns newest{.runs = 1};
-  if (plan_.card.others_bytes == 0 && beside_bytes > 0 &&
-      beside_bytes <= kMostContexts * plan_.card.gpu->context_bytes) {
-    newest.context_bytes = beside_bytes;
+  constexpr int64_t kMaxContexts = 2;  // more than that is other processes' too
+  PastRuns measured_runs{.runs = 1};
+  if (plan_.target.other_process_bytes == 0 && context_bytes > 0 &&
+      context_bytes <= kMaxContexts * plan_.target.gpu->context_bytes) {
+    measured_runs.context_bytes = context_bytes;
   }
-  if (measured.reserved_peak_bytes > 0) {
-    newest.peak_ratio = static_cast<double>(measured.reserved_peak_bytes) / static_cast<double>(peaks().reserved_bytes);
+  if (measured_memory.reserved_peak_bytes > 0) {
+    measured_runs.peak_ratio =
+        static_cast<double>(measured_memory.reserved_peak_bytes) / static_cast<double>(peaks().reserved_bytes);
   }
   try {
-    newest.step_time_ratio = times.ratio(plan_.job, choices(), planner::rehearsal_card(plan_.card));
+    measured_runs.step_time_ratio =
+        times.compute_ratio(plan_.job, step_config(), planner::make_virtual_gpu(plan_.target));
   } catch (const std::exception& error) {
     spdlog::info("what steps took is not kept for later plans: {}", error.what());
   }
-  remember_run(file, place_of_card(plan_.card.device_name), newest);
+  record_run(file, describe_gpu_environment(plan_.target.device_name), measured_runs);
 }
 
-void RunPlan::write(const nlohmann::ordered_json& measured) const {
-  if (!writes_) return;
+void GpuRunPlan::write(const nlohmann::ordered_json& measurements) const {
+  if (!is_writer_) return;
   nlohmann::ordered_json json = plan_.to_json();
   if (evaluation_) json["evaluation"] = evaluation_->to_json();
-  if (past_) json["past_runs"] = past_->to_json();
-  if (!measured.is_null()) json["measured"] = measured;
-  io::write_file(run_folder_ / "plan.json", io::json_text(json, 2) + "\n");
+  if (past_runs_) json["past_runs"] = past_runs_->to_json();
+  if (!measurements.is_null()) json["measured"] = measurements;
+  io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");
 }
 
-void go_on_without_plan(const Config& config, at::Device device, const PlanningFailed& failure, const RunRanks& ranks,
-                        const std::filesystem::path& run_folder) {
+void continue_without_plan(const Config& config, at::Device device, const PlanningError& failure,
+                           const RankGroup& ranks, const std::filesystem::path& run_folder) {
   spdlog::warn(
       "the run has no plan, since planning failed: {}; it goes on with what takes least memory: single samples, "
       "everything recomputed, but for what the configuration fixes (memory.recompute, training.micro_batch_size)",
       failure.what());
   std::error_code ignored;
-  if (ranks.writes()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of the run before
+  if (ranks.is_main_process()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of the run before
   memory::set_expandable_segments(config.memory.expandable_segments);
   if (!config.memory.limit_gb) return;
-  const auto card = planner::card_of_device(memory::describe(device));
-  const auto limit = planner::limit_of(card, config.memory.mode, config.memory.limit_gb, ranks.world_size());
-  memory::limit_reserved_bytes(device, limit.card_bytes - limit.context_bytes);
+  const auto target = planner::make_target_gpu(memory::describe(device));
+  const auto limit =
+      planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, ranks.world_size());
+  memory::limit_reserved_bytes(device, limit.gpu_bytes - limit.context_bytes);
 }
 
 }  // namespace vlmtrain::train

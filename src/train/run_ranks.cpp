@@ -27,169 +27,173 @@ namespace {
 
 /// That a checkpoint which is being written is waited for where a rank is lost: it is worth more than the minutes that
 /// all ranks' machines do nothing, but a file system may be lost, too. What is cut off has its temporary name only.
-constexpr auto kLongestWrite = std::chrono::minutes(5);
+constexpr auto kMaxWriteTime = std::chrono::minutes(5);
 
 /// While it waits in a call of a library, for a rank that will not come.
-[[noreturn]] void leave(const distributed::Failure& failure) {
-  [[maybe_unused]] const auto nobody_writes = io::remove_unfinished();
+[[noreturn]] void exit_with_failure(const distributed::Failure& failure) {
+  [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
   spdlog::error("{}; this rank ends with it", failure.text());
   spdlog::shutdown();
   _exit(static_cast<int>(failure.code));
 }
 
-constexpr char kStops = 's', kGoesOn = 'g';
-constexpr const char* kRanksOfANode = "VLMTRAIN_RANKS_OF_A_NODE";
+constexpr char kStopFlag = 's', kContinueFlag = 'g';
+constexpr const char* kRanksPerNodeVariable = "VLMTRAIN_RANKS_OF_A_NODE";
 
 }  // namespace
 
-RunRanks::RunRanks(const std::optional<distributed::Launch>& launch, std::chrono::milliseconds to_meet) {
+RankGroup::RankGroup(const std::optional<distributed::Launch>& launch, std::chrono::milliseconds rendezvous_timeout) {
   if (!launch) {
     consensus_ = std::make_unique<engine::Consensus>();
     return;
   }
   ranks_ = std::make_unique<distributed::Ranks>(
-      *launch, distributed::RanksSettings{.to_meet = to_meet, .on_stuck = [this](const distributed::Failure& failure) {
-                                            writing_.close(kLongestWrite);
-                                            leave(failure);
-                                          }});
+      *launch, distributed::RanksOptions{.rendezvous_timeout = rendezvous_timeout,
+                                         .on_hang = [this](const distributed::Failure& failure) {
+                                           checkpoint_lock_.close(kMaxWriteTime);
+                                           exit_with_failure(failure);
+                                         }});
   consensus_ = std::make_unique<distributed::RankConsensus>(ranks_->collectives());
-  if (writes()) {
+  if (is_main_process()) {
     spdlog::info("{} ranks, started by {}, meet at {}:{}", launch->world_size, launch->launcher, launch->host,
                  launch->port);
   }
-  const std::string own = host_name();
-  hosts_ = consensus_->each(own);
-  on_this_machine_ = std::ranges::count(hosts_, own);
-  machines_ = std::ssize(std::set<std::string>(hosts_.begin(), hosts_.end()));
+  const std::string hostname = get_host_name();
+  hostnames_ = consensus_->all_gather_strings(hostname);
+  ranks_on_this_node_ = std::ranges::count(hostnames_, hostname);
+  num_nodes_ = std::ssize(std::set<std::string>(hostnames_.begin(), hostnames_.end()));
 }
 
-int64_t RunRanks::ranks_of_a_node() const {
-  if (is_alone()) return 1;
-  if (const char* const given = std::getenv(kRanksOfANode)) {
-    const int64_t count = number_behind("", given).value_or(0);
+int64_t RankGroup::ranks_per_node() const {
+  if (is_single_process()) return 1;
+  if (const char* const value = std::getenv(kRanksPerNodeVariable)) {
+    const int64_t count = parse_suffix_int("", value).value_or(0);
     if (count > 0 && world_size() % count == 0) return count;
-    throw usage_error("{}={} does not divide {} ranks", kRanksOfANode, given, world_size());
+    throw usage_error("{}={} does not divide {} ranks", kRanksPerNodeVariable, value, world_size());
   }
   const int64_t count =
-      std::ranges::find_if(hosts_, [this](const auto& host) { return host != hosts_.front(); }) - hosts_.begin();
+      std::ranges::find_if(hostnames_, [this](const auto& host) { return host != hostnames_.front(); }) -
+      hostnames_.begin();
   for (int64_t rank = 0; rank < world_size(); ++rank) {
-    const auto& first = hosts_[static_cast<size_t>(rank / count * count)];
-    const bool is_there = hosts_[static_cast<size_t>(rank)] == first;
-    const bool is_apart = rank == 0 || rank % count != 0 || hosts_[static_cast<size_t>(rank - 1)] != first;
-    if (is_there && is_apart && world_size() % count == 0) continue;
+    const auto& node_host = hostnames_[static_cast<size_t>(rank / count * count)];
+    const bool is_on_node = hostnames_[static_cast<size_t>(rank)] == node_host;
+    const bool starts_node = rank == 0 || rank % count != 0 || hostnames_[static_cast<size_t>(rank - 1)] != node_host;
+    if (is_on_node && starts_node && world_size() % count == 0) continue;
     throw usage_error(
         "distributed.sharding=hybrid shares the weights among the ranks of a machine, so each needs as many, numbered "
         "consecutively; {} has {} of {} ranks, and rank {} is on {}; start as many on each, or choose full",
-        hosts_.front(), std::ranges::count(hosts_, hosts_.front()), world_size(), rank,
-        hosts_[static_cast<size_t>(rank)]);
+        hostnames_.front(), std::ranges::count(hostnames_, hostnames_.front()), world_size(), rank,
+        hostnames_[static_cast<size_t>(rank)]);
   }
   return count;
 }
 
-void RunRanks::share_in_groups_of(int64_t count) const {
-  if (!is_alone()) ranks_->share_in_groups_of(count);
+void RankGroup::set_group_size(int64_t count) const {
+  if (!is_single_process()) ranks_->set_group_size(count);
 }
 
-data::LoaderShare RunRanks::loader_share() const {
-  if (is_alone()) return {};
-  return {.rank = ranks_->rank(), .world_size = ranks_->world_size(), .each = [this](const std::string& own) {
-            return consensus_->each(own);
-          }};
+data::LoaderShard RankGroup::make_loader_shard() const {
+  if (is_single_process()) return {};
+  return {.rank = ranks_->rank(),
+          .world_size = ranks_->world_size(),
+          .all_gather_strings = [this](const std::string& content) { return consensus_->all_gather_strings(content); }};
 }
 
-void RunRanks::in_turn(const std::function<void()>& act) const {
-  if (writes()) act();
-  if (is_alone()) return;
-  consensus_->each("");
-  if (!writes()) act();
+void RankGroup::main_process_first(const std::function<void()>& action) const {
+  if (is_main_process()) action();
+  if (is_single_process()) return;
+  consensus_->all_gather_strings("");
+  if (!is_main_process()) action();
 }
 
-void RunRanks::connect(at::Device device) const {
-  if (is_alone()) return;
-  check_same("kind of device", std::string(c10::DeviceTypeName(device.type(), /*lower_case=*/true)));
+void RankGroup::connect(at::Device device) const {
+  if (is_single_process()) return;
+  check_equal_on_all_ranks("kind of device", std::string(c10::DeviceTypeName(device.type(), /*lower_case=*/true)));
   if (device.is_cpu()) return;
-  if (!planner::on_virtual_card()) refuse_shared_card(fmt::format("{} of {}", memory::bus_id(device), host_name()));
+  if (!planner::is_on_virtual_gpu())
+    check_gpu_not_shared(fmt::format("{} of {}", memory::get_pci_bus_id(device), get_host_name()));
   ranks_->connect(device);
 }
 
-void RunRanks::refuse_shared_card(const std::string& own) const {
-  std::map<std::string, std::vector<size_t>> ranks_of_card;
-  const auto cards = consensus_->each(own);
-  for (size_t rank = 0; rank < cards.size(); ++rank) ranks_of_card[cards[rank]].push_back(rank);
-  for (const auto& [card, ranks] : ranks_of_card) {
+void RankGroup::check_gpu_not_shared(const std::string& gpu_name) const {
+  std::map<std::string, std::vector<size_t>> ranks_by_gpu;
+  const auto gpu_names = consensus_->all_gather_strings(gpu_name);
+  for (size_t rank = 0; rank < gpu_names.size(); ++rank) ranks_by_gpu[gpu_names[rank]].push_back(rank);
+  for (const auto& [gpu, ranks] : ranks_by_gpu) {
     if (ranks.size() == 1) continue;
     throw usage_error(
         "ranks {} have the same card, {}; start one rank for each GPU of a machine, and let each see its own",
-        fmt::join(ranks, ", "), card);
+        fmt::join(ranks, ", "), gpu);
   }
 }
 
-void RunRanks::check_same(const std::string& what, const std::string& own) const {
-  if (is_alone()) return;
-  const auto all = consensus_->each(own);
-  std::vector<size_t> others;
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] != all.front()) others.push_back(rank);
+void RankGroup::check_equal_on_all_ranks(const std::string& name, const std::string& value) const {
+  if (is_single_process()) return;
+  const auto values = consensus_->all_gather_strings(value);
+  std::vector<size_t> differing_ranks;
+  for (size_t rank = 1; rank < values.size(); ++rank) {
+    if (values[rank] != values.front()) differing_ranks.push_back(rank);
   }
-  if (others.empty()) return;
+  if (differing_ranks.empty()) return;
   throw usage_error("{} another {} than rank 0 ({}, not {}); give all ranks the same",
-                    others.size() == 1 ? fmt::format("rank {} has", others.front())
-                                       : fmt::format("ranks {} have", fmt::join(others, ", ")),
-                    what, all[others.front()], all.front());
+                    differing_ranks.size() == 1 ? fmt::format("rank {} has", differing_ranks.front())
+                                                : fmt::format("ranks {} have", fmt::join(differing_ranks, ", ")),
+                    name, values[differing_ranks.front()], values.front());
 }
 
-bool RunRanks::any_stops(bool own) const {
-  if (is_alone()) return own;
-  const auto all =
-      consensus_->each(fmt::format("{}{}", own ? kStops : kGoesOn, ranks_->collectives().waited_seconds()));
-  waited_seconds_.clear();
-  for (const auto& text : all) waited_seconds_.push_back(std::stod(text.substr(1)));
-  return std::ranges::any_of(all, [](const std::string& text) { return text.front() == kStops; });
+bool RankGroup::any_rank_stops(bool stops) const {
+  if (is_single_process()) return stops;
+  const auto values = consensus_->all_gather_strings(
+      fmt::format("{}{}", stops ? kStopFlag : kContinueFlag, ranks_->collectives().wait_seconds()));
+  wait_seconds_.clear();
+  for (const auto& text : values) wait_seconds_.push_back(std::stod(text.substr(1)));
+  return std::ranges::any_of(values, [](const std::string& text) { return text.front() == kStopFlag; });
 }
 
-std::string RunRanks::waiting_words() const {
-  if (waited_seconds_.empty()) return {};
-  const auto [least, most] = std::ranges::minmax_element(waited_seconds_);
-  if (*most == 0) return {};  // on virtual cards
+std::string RankGroup::describe_waits() const {
+  if (wait_seconds_.empty()) return {};
+  const auto [min_wait, max_wait] = std::ranges::minmax_element(wait_seconds_);
+  if (*max_wait == 0) return {};  // on virtual cards
   return fmt::format("; rank {} was waited for most: it waited {:.1f} s for the others, rank {} {:.1f} s",
-                     least - waited_seconds_.begin(), *least, most - waited_seconds_.begin(), *most);
+                     min_wait - wait_seconds_.begin(), *min_wait, max_wait - wait_seconds_.begin(), *max_wait);
 }
 
-std::string RunRanks::traffic_words(int64_t steps) const {
-  if (is_alone() || steps == 0) return {};
-  const auto a_step = [steps](const distributed::Traffic& traffic, const char* calls) {
+std::string RankGroup::describe_traffic(int64_t steps) const {
+  if (is_single_process() || steps == 0) return {};
+  const auto format_per_step = [steps](const distributed::Traffic& traffic, const char* calls) {
     return fmt::format("{} in {:.1f} {} a step", format_bytes(traffic.bytes / steps),
                        static_cast<double>(traffic.calls) / static_cast<double>(steps), calls);
   };
   const auto& ranks = ranks_->collectives();
-  std::string words = "ranks added up " + a_step(ranks.summed(), "sums");
-  if (ranks.gathered().calls > 0) {
-    words += fmt::format(", {}, and gathered weights of {}", a_step(ranks.summed_in_parts(), "reduce-scatters"),
-                         a_step(ranks.gathered(), "all-gathers"));
+  std::string text = "ranks added up " + format_per_step(ranks.all_reduce_traffic(), "sums");
+  if (ranks.all_gather_traffic().calls > 0) {
+    text += fmt::format(", {}, and gathered weights of {}",
+                        format_per_step(ranks.reduce_scatter_traffic(), "reduce-scatters"),
+                        format_per_step(ranks.all_gather_traffic(), "all-gathers"));
   }
-  return words;
+  return text;
 }
 
-bool RunRanks::are_sums_done() const {
-  constexpr auto kPatience = std::chrono::seconds(2);
-  return is_alone() || ranks_->collectives().are_sums_done(kPatience);
+bool RankGroup::are_reductions_complete() const {
+  constexpr auto kTimeout = std::chrono::seconds(2);
+  return is_single_process() || ranks_->collectives().are_reductions_complete(kTimeout);
 }
 
-void RunRanks::telling_failures(const std::function<void()>& act) const {
-  if (is_alone()) return act();
+void RankGroup::report_failures(const std::function<void()>& action) const {
+  if (is_single_process()) return action();
   try {
-    act();
-    consensus_->each("");  // rank 0 may save for longer than the others
+    action();
+    consensus_->all_gather_strings("");  // rank 0 may save for longer than the others
   } catch (const UserError& error) {
     ranks_->fail(error.code(), error.what());
     // The device would be waited for on the way out.
-    if (!are_sums_done()) leave({.rank = rank(), .code = error.code(), .reason = error.what()});
-    if (writes()) throw;
+    if (!are_reductions_complete()) exit_with_failure({.rank = rank(), .code = error.code(), .reason = error.what()});
+    if (is_main_process()) throw;
     spdlog::error("{}", error.what());
-    if (ranks_->has_lost_first()) throw;
-    throw SaidElsewhere(error.code(), error.what());  // rank 0 ends with the same words
+    if (ranks_->has_lost_rank0()) throw;
+    throw AlreadyReported(error.code(), error.what());  // rank 0 ends with the same words
   } catch (const std::exception& error) {
-    ranks_->fail(ExitCode::kFailed, first_line(error.what()));
+    ranks_->fail(ExitCode::kFailed, get_first_line(error.what()));
     throw;
   }
 }

@@ -21,12 +21,12 @@ namespace vlmtrain::train {
 namespace {
 
 /// Adds the time that it lives to `seconds`.
-class WaitingTime {
+class ScopedTimer {
  public:
-  explicit WaitingTime(double& seconds) : seconds_(seconds) {}
-  ~WaitingTime() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  WaitingTime(const WaitingTime&) = delete;
-  WaitingTime& operator=(const WaitingTime&) = delete;
+  explicit ScopedTimer(double& seconds) : seconds_(seconds) {}
+  ~ScopedTimer() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  ScopedTimer(const ScopedTimer&) = delete;
+  ScopedTimer& operator=(const ScopedTimer&) = delete;
 
  private:
   double& seconds_;
@@ -35,139 +35,141 @@ class WaitingTime {
 
 }  // namespace
 
-RunSaver::RunSaver(const Config& config, RunSetup& run, const RunRanks& ranks, OnCheckpoint on_checkpoint)
+RunSaver::RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint)
     : RunSaver(config, run, ranks, std::move(on_checkpoint), [&config, &run, &ranks] {
-        return room_for_copies(run.host.get(), config.memory.mode, ranks.on_this_machine());
+        return compute_async_save_budget(run.host_plan.get(), config.memory.mode, ranks.ranks_on_this_node());
       }) {}
 
-RunSaver::RunSaver(const Config& config, RunSetup& run, const RunRanks& ranks, OnCheckpoint on_checkpoint, Room room)
+RunSaver::RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint,
+                   MemoryBudget budget)
     : config_(config),
       run_(run),
       ranks_(ranks),
       on_checkpoint_(std::move(on_checkpoint)),
-      room_(std::move(room)),
+      get_budget_(std::move(budget)),
       saved_step_(run_.resumed ? run_.state.step : -1) {}
 
 RunSaver::~RunSaver() = default;
 
-void RunSaver::save(bool goes_on) {
-  if (!is_rehearsal() && shares_state()) {
-    save_together();
-  } else if (!is_rehearsal() && ranks_.writes()) {
+void RunSaver::save(bool continues) {
+  if (!is_dry_run() && is_state_sharded()) {
+    save_sharded();
+  } else if (!is_dry_run() && ranks_.is_main_process()) {
     finish();
-    if (!goes_on || !save_meanwhile()) save_now();
+    if (!continues || !save_async()) save_now();
   }
   saved_step_ = run_.state.step;
 }
 
 void RunSaver::save_now() {
-  const auto gate = ranks_.while_writing();
+  const auto lock = ranks_.lock_checkpoint();
   is_saving_ = true;
-  const Written written = [this] {
-    const WaitingTime waiting(seconds_);
-    return write(content(ChangingValues::kInPlace), ledger_text());
+  const SavedCheckpoint saved = [this] {
+    const ScopedTimer timer(seconds_);
+    return write(make_content(ValueStorage::kInPlace), format_ledger());
   }();
   is_saving_ = false;
   saved_step_ = run_.state.step;
-  on_checkpoint_(written.step, written.folder);
+  on_checkpoint_(saved.step, saved.folder);
 }
 
-bool RunSaver::shares_state() const {
-  return !run_.training->optimizer.shard().is_all();
+bool RunSaver::is_state_sharded() const {
+  return !run_.training->optimizer.shard().covers_all();
 }
 
-void RunSaver::save_together() {
-  run_.training->weights->finish();
+void RunSaver::save_sharded() {
+  run_.training->optimizer_sync->wait_for_weights();
   is_saving_ = true;
   const auto folder = [this] {
-    const WaitingTime waiting(seconds_);
+    const ScopedTimer timer(seconds_);
     if (config_.output.async_save == AsyncSave::kTrue) {
-      say_why_not("ranks that share the optimizer's state write it together");
+      log_sync_reason("ranks that share the optimizer's state write it together");
     }
-    const auto all = content(ChangingValues::kInPlace);
+    const auto content = make_content(ValueStorage::kInPlace);
     const engine::Shard& shard = run_.training->optimizer.shard();
-    return run_.checkpoints.write_parts(all,
-                                        {.shard = shard,
-                                         .is_copy = ranks_.rank() >= shard.count,
-                                         .is_first = ranks_.writes(),
-                                         .follow = [this] { run_.model->parameters().follow(); }},
-                                        ranks_.consensus());
+    return run_.checkpoints.write_sharded(
+        content,
+        {.shard = shard,
+         .is_replica = ranks_.rank() >= shard.count,
+         .writes_shared_files = ranks_.is_main_process(),
+         .join_remaining_passes = [this] { run_.model->parameters().join_remaining_passes(); }},
+        ranks_.consensus());
   }();
   is_saving_ = false;
-  if (!ranks_.writes()) return;
+  if (!ranks_.is_main_process()) return;
   write_ledger();
   on_checkpoint_(run_.state.step, folder);
 }
 
-bool RunSaver::save_meanwhile() {
-  const WaitingTime waiting(seconds_);
-  if (!has_room_for_copies()) return false;
+bool RunSaver::save_async() {
+  const ScopedTimer timer(seconds_);
+  if (!can_save_async()) return false;
   is_saving_ = true;
   try {
-    writing_ = std::async(std::launch::async, [this, copies = copied_content(), gate = ranks_.while_writing(),
-                                               ledger = ledger_text()]() mutable {
+    writing_ = std::async(std::launch::async, [this, copies = make_copied_content(), lock = ranks_.lock_checkpoint(),
+                                               ledger = format_ledger()]() mutable {
       // To be gone, whatever happens, before anybody asks what came of it.
-      const WritingGate::Pass held = std::move(gate);
+      const CheckpointLock::Guard held_lock = std::move(lock);
       const CheckpointContent content = std::move(copies);
-      memory::keep_aten_on_this_thread();
+      memory::use_single_aten_thread();
       const at::NoGradGuard no_gradients;
       return write(content, ledger);
     });
   } catch (const std::system_error& error) {
-    say_why_not(fmt::format("no thread can be started for it ({})", error.code().message()));
+    log_sync_reason(fmt::format("no thread can be started for it ({})", error.code().message()));
     return false;
   } catch (const std::exception& error) {
-    const auto shortage = memory::shortage_in(error);
-    if (!shortage) throw;
-    say_why_not(fmt::format("there is no memory for copies ({})", shortage->reason));
+    const auto out_of_memory = memory::detect_out_of_memory(error);
+    if (!out_of_memory) throw;
+    log_sync_reason(fmt::format("there is no memory for copies ({})", out_of_memory->reason));
     return false;
   }
-  if (run_.host) run_.host->note_copies(bytes_in_background());
+  if (run_.host_plan) run_.host_plan->record_copies(compute_async_save_bytes());
   return true;
 }
 
-int64_t RunSaver::bytes_in_background() const {
-  return bytes_of_copies(run_.training->optimizer) + bytes_of_writing(*run_.model);
+int64_t RunSaver::compute_async_save_bytes() const {
+  return compute_copy_bytes(run_.training->optimizer) + compute_write_buffer_bytes(*run_.model);
 }
 
-bool RunSaver::has_room_for_copies() {
+bool RunSaver::can_save_async() {
   if (config_.output.async_save != AsyncSave::kAuto) return config_.output.async_save == AsyncSave::kTrue;
-  const int64_t bytes = bytes_in_background();
-  const memory::HostRoom room = room_();
-  if (bytes <= room.bytes) return true;
-  say_why_not(fmt::format("copies take {} of the host's memory, and {} are left for them by {}", format_bytes(bytes),
-                          format_bytes(room.bytes), room.bound));
+  const int64_t required_bytes = compute_async_save_bytes();
+  const memory::AvailableHostMemory budget = get_budget_();
+  if (required_bytes <= budget.bytes) return true;
+  log_sync_reason(fmt::format("copies take {} of the host's memory, and {} are left for them by {}",
+                              format_bytes(required_bytes), format_bytes(budget.bytes), budget.limit_source));
   return false;
 }
 
-void RunSaver::say_why_not(const std::string& reason) {
-  if (std::exchange(has_said_why_not_, true)) return;
+void RunSaver::log_sync_reason(const std::string& reason) {
+  if (std::exchange(has_logged_sync_reason_, true)) return;
   spdlog::info("checkpoint of step {}: steps wait until it is written, for {}", run_.state.step, reason);
 }
 
-CheckpointContent RunSaver::content(ChangingValues values) const {
+CheckpointContent RunSaver::make_content(ValueStorage values) const {
   run_.state.task_balance = run_.tasks->state();
-  return content_of(run_.state, *run_.model, run_.training->optimizer, run_.ledger, *run_.base,
-                    saved_dtype(config_.output), values);
+  return make_checkpoint_content(run_.state, *run_.model, run_.training->optimizer, run_.ledger, *run_.base,
+                                 get_save_dtype(config_.output), values);
 }
 
-CheckpointContent RunSaver::copied_content() const {
-  if (!run_.host) return content(ChangingValues::kCopied);
-  const auto uncounted = run_.host->beside_steps();
-  return content(ChangingValues::kCopied);
+CheckpointContent RunSaver::make_copied_content() const {
+  if (!run_.host_plan) return make_content(ValueStorage::kCopied);
+  const auto pause = run_.host_plan->pause_accounting();
+  return make_content(ValueStorage::kCopied);
 }
 
-std::string RunSaver::ledger_text() const {
-  return io::json_text(run_.ledger_json(), 2) + "\n";
+std::string RunSaver::format_ledger() const {
+  return io::to_json_string(run_.make_ledger_json(), 2) + "\n";
 }
 
-RunSaver::Written RunSaver::write(const CheckpointContent& content, const std::string& ledger) const {
-  Written written{.step = content.step, .folder = run_.checkpoints.write(content)};
+RunSaver::SavedCheckpoint RunSaver::write(const CheckpointContent& content, const std::string& ledger) const {
+  SavedCheckpoint saved{.step = content.step, .folder = run_.checkpoints.write(content)};
   io::write_file(run_.folder / "ledger.json", ledger);
-  return written;
+  return saved;
 }
 
-void RunSaver::look() {
+void RunSaver::poll() {
   // By this clock, and not wait_for(), whose symbol older hosts lack (cmake/portable).
   constexpr std::chrono::system_clock::time_point kLongAgo;
   if (writing_.valid() && writing_.wait_until(kLongAgo) == std::future_status::ready) finish();
@@ -175,50 +177,51 @@ void RunSaver::look() {
 
 void RunSaver::finish() {
   if (!writing_.valid()) return;
-  const Written written = [this] {
-    const WaitingTime waiting(seconds_);
+  const SavedCheckpoint saved = [this] {
+    const ScopedTimer timer(seconds_);
     return writing_.get();
   }();
   is_saving_ = false;
-  on_checkpoint_(written.step, written.folder);
+  on_checkpoint_(saved.step, saved.folder);
 }
 
 void RunSaver::write_ledger() const {
-  if (!ranks_.writes()) return;
-  io::write_file(run_.folder / "ledger.json", ledger_text());
+  if (!ranks_.is_main_process()) return;
+  io::write_file(run_.folder / "ledger.json", format_ledger());
 }
 
-void RunSaver::finish_before_the_end() {
+void RunSaver::finish_after_error() {
   if (!writing_.valid()) return;
   try {
     finish();
-  } catch (const std::exception& another) {
-    spdlog::warn("while step {} was saved: {}", saved_step_, another.what());
+  } catch (const std::exception& second_error) {
+    spdlog::warn("while step {} was saved: {}", saved_step_, second_error.what());
   }
 }
 
-void RunSaver::save_before_the_end(const std::exception& error, const std::function<bool()>& numbers_are_lost) {
-  finish_before_the_end();
-  if (is_rehearsal() || !ranks_.writes() || run_.state.step == 0 || (is_saved() && !is_saving_)) return;
-  if (shares_state()) {
+void RunSaver::emergency_save(const std::exception& error, const std::function<bool()>& metrics_are_lost) {
+  finish_after_error();
+  if (is_dry_run() || !ranks_.is_main_process() || run_.state.step == 0 || (is_saved() && !is_saving_)) return;
+  if (is_state_sharded()) {
     spdlog::warn("the steps since the last checkpoint are not saved: each rank has a part of what would be");
     return;
   }
-  if (!ranks_.are_sums_done()) {
+  if (!ranks_.are_reductions_complete()) {
     spdlog::warn("the steps since the last checkpoint are not saved: what the ranks added up last is not whole");
     return;
   }
-  const std::string reason = unsafe_to_save(error, {.is_saving = is_saving_,
-                                                    .weights_are_whole = run_.training->optimizer.is_whole(),
-                                                    .numbers_are_lost = !is_saving_ && numbers_are_lost()});
+  const std::string reason =
+      find_unsafe_save_reason(error, {.is_saving = is_saving_,
+                                      .are_weights_consistent = run_.training->optimizer.is_consistent(),
+                                      .metrics_are_lost = !is_saving_ && metrics_are_lost()});
   if (!reason.empty()) {
     spdlog::warn("the steps since the last checkpoint are not saved: {}", reason);
     return;
   }
   try {
     save_now();
-  } catch (const std::exception& another) {
-    spdlog::warn("while step {} was saved: {}", run_.state.step, another.what());
+  } catch (const std::exception& second_error) {
+    spdlog::warn("while step {} was saved: {}", run_.state.step, second_error.what());
   }
   if (is_saved()) {
     spdlog::warn("what was done up to step {} is saved ({}); the same command goes on from there", run_.state.step,

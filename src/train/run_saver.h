@@ -24,26 +24,27 @@ class RunSaver {
   /// Told on the run's thread, once a checkpoint is whole.
   using OnCheckpoint = std::function<void(int64_t step, const std::filesystem::path& folder)>;
   /// What copies may take of the host's memory.
-  using Room = std::function<memory::HostRoom()>;
+  using MemoryBudget = std::function<memory::AvailableHostMemory()>;
 
   /// All must outlive it.
-  RunSaver(const Config& config, RunSetup& run, const RunRanks& ranks, OnCheckpoint on_checkpoint);
-  RunSaver(const Config& config, RunSetup& run, const RunRanks& ranks, OnCheckpoint on_checkpoint, Room room);
+  RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint);
+  RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint,
+           MemoryBudget budget);
   /// Waits for what is being written.
   ~RunSaver();
   RunSaver(const RunSaver&) = delete;
   RunSaver& operator=(const RunSaver&) = delete;
 
-  /// The run as it is now; `goes_on`: further steps follow. Waits for the checkpoint before, if that is being written.
-  /// REQUIRES: all steps so far have been reported.
-  void save(bool goes_on);
+  /// The run as it is now; `continues`: further steps follow. Waits for the checkpoint before, if that is being
+  /// written. REQUIRES: all steps so far have been reported.
+  void save(bool continues);
   /// Whether all ranks write a checkpoint together, so that all have to call save() for it.
-  bool shares_state() const;
+  bool is_state_sharded() const;
   /// Whether nothing has happened since save(), or since the checkpoint that the run went on from.
   bool is_saved() const { return saved_step_ == run_.state.step; }
 
   /// Between two steps: tells of a checkpoint that has become whole meanwhile.
-  void look();
+  void poll();
   /// Waits until it is whole, if one is being written.
   void finish();
 
@@ -52,41 +53,41 @@ class RunSaver {
 
   void write_ledger() const;
 
-  /// A run that fails keeps the steps that are done, where it is safe to. `numbers_are_lost`: tries to read those of
+  /// A run that fails keeps the steps that are done, where it is safe to. `metrics_are_lost`: tries to read those of
   /// the last step. Throws nothing; the log says what became of it.
-  void save_before_the_end(const std::exception& error, const std::function<bool()>& numbers_are_lost);
+  void emergency_save(const std::exception& error, const std::function<bool()>& metrics_are_lost);
 
  private:
-  struct Written {
+  struct SavedCheckpoint {
     int64_t step;
     std::filesystem::path folder;
   };
 
   void save_now();
   /// By all ranks, which share the optimizer's state; steps wait.
-  void save_together();
+  void save_sharded();
   /// False where it has to be written before the next step.
-  bool save_meanwhile();
-  bool has_room_for_copies();
-  int64_t bytes_in_background() const;
-  void say_why_not(const std::string& reason);
-  CheckpointContent content(ChangingValues values) const;
-  CheckpointContent copied_content() const;
-  std::string ledger_text() const;
+  bool save_async();
+  bool can_save_async();
+  int64_t compute_async_save_bytes() const;
+  void log_sync_reason(const std::string& reason);
+  CheckpointContent make_content(ValueStorage values) const;
+  CheckpointContent make_copied_content() const;
+  std::string format_ledger() const;
   /// On any thread.
-  Written write(const CheckpointContent& content, const std::string& ledger) const;
-  void finish_before_the_end();
+  SavedCheckpoint write(const CheckpointContent& content, const std::string& ledger) const;
+  void finish_after_error();
 
   const Config& config_;
   RunSetup& run_;
-  const RunRanks& ranks_;
+  const RankGroup& ranks_;
   OnCheckpoint on_checkpoint_;
-  Room room_;
+  MemoryBudget get_budget_;
   int64_t saved_step_;
   bool is_saving_ = false;  // stays so where that failed
-  bool has_said_why_not_ = false;
+  bool has_logged_sync_reason_ = false;
   double seconds_ = 0;
-  std::future<Written> writing_;  // the last member: it is waited for before the others go
+  std::future<SavedCheckpoint> writing_;  // the last member: it is waited for before the others go
 };
 
 }  // namespace vlmtrain::train

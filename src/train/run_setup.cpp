@@ -41,11 +41,11 @@ constexpr const char* kHostLimitKey = "tensor_limit_bytes";
 constexpr const char* kDeviceLimitKey = "limit_bytes";
 
 /// Of the machines that hold a whole training each, where ranks may share one within them.
-int64_t nodes_of_shards(const Config& config, const RunRanks& ranks) {
+int64_t count_shard_nodes(const Config& config, const RankGroup& ranks) {
   const auto& sharding = config.distributed.sharding;
-  if (ranks.is_alone() || (sharding && sharding != engine::Sharding::kHybrid)) return 1;
+  if (ranks.is_single_process() || (sharding && sharding != engine::Sharding::kHybrid)) return 1;
   try {
-    return ranks.world_size() / ranks.ranks_of_a_node();
+    return ranks.world_size() / ranks.ranks_per_node();
   } catch (const UserError&) {
     if (sharding) throw;
     return 1;  // it is not chosen then
@@ -54,84 +54,85 @@ int64_t nodes_of_shards(const Config& config, const RunRanks& ranks) {
 
 }  // namespace
 
-bool is_rehearsal() {
-  return planner::on_virtual_card();
+bool is_dry_run() {
+  return planner::is_on_virtual_gpu();
 }
 
-std::filesystem::path run_folder(const Config& config) {
+std::filesystem::path get_run_folder(const Config& config) {
   const std::filesystem::path folder = config.output.dir;
-  return is_rehearsal() ? folder / fmt::format("virtual-{}", vgpu::attached()->card()) : folder;
+  return is_dry_run() ? folder / fmt::format("virtual-{}", vgpu::find_interface()->gpu_name()) : folder;
 }
 
-RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& ranks)
-    : folder(run_folder(config)),
-      records(training_records(config, &divided)),
-      processor(models::load_processor(config.model.path, processor_settings(config.data, config.model.adapter))),
-      checkpoints(folder, config.output.keep, config.output.keep_best),
+RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ranks)
+    : folder(get_run_folder(config)),
+      records(open_training_records(config, &source_splits)),
+      processor(models::load_processor(config.model.path, make_processor_settings(config.data, config.model.adapter))),
+      checkpoints(folder, config.output.save_total_limit, config.output.keep_best),
       ledger(config.data.train.name(), records->size()),
       ranks_(ranks) {
-  checkpoints.check(ranks.writes() && !is_rehearsal() ? CheckedContents::kAll : CheckedContents::kSmallFiles);
-  find_newest(config);
-  data::Outlines outlines = look_at_trained(config);
-  warn_of_changed(config, outlines);
-  make_order(config, outlines);
+  checkpoints.check(ranks.is_main_process() && !is_dry_run() ? CheckScope::kAll : CheckScope::kSmallFiles);
+  find_checkpoint(config);
+  data::SampleIndex sample_index = check_training_data(config);
+  warn_about_changed_samples(config, sample_index);
+  make_order(config, sample_index);
   if (resumed) restore_ledger(config);
-  if (ranks.writes()) log_remarks_on_training(config, *records, outlines);
-  settle_bad_samples(outlines, config, *records, ledger, folder / "ledger.json", read_otherwise);
-  if (outlines.are_all) ledger.enter_notices(std::move(outlines.notices));
-  tasks.emplace(config.training.balance, data::Tasks(outlines, *records), mask_losses(config));
-  settle_steps(config);
-  if (config.evaluation.are_wanted()) look_at_evaluated(config, outlines);
-  has_media = !outlines.are_all || !data::media_census(outlines.shapes).is_blind();
-  open_kernels(config.training, device);
-  planner::Job job = job_of(config, tasks->initial_settings());
+  if (ranks.is_main_process()) log_training_data_remarks(config, *records, sample_index);
+  handle_bad_samples(sample_index, config, *records, ledger, folder / "ledger.json", began_ignoring_keys);
+  if (sample_index.is_complete) ledger.set_all_notices(std::move(sample_index.notices));
+  tasks.emplace(config.training.balance, data::Tasks(sample_index, *records), get_mask_loss_weights(config));
+  set_total_steps(config);
+  if (config.evaluation.is_enabled()) check_evaluation_data(config, sample_index);
+  has_media = !sample_index.is_complete || !data::count_media(sample_index.shapes).has_no_media();
+  load_kernels(config.training, device);
+  planner::Job job = make_job(config, tasks->initial_settings());
   job.world_size = ranks.world_size();
   job.rank = ranks.rank();
-  job.nodes = nodes_of_shards(config, ranks);
-  has_videos_ = outlines.shapes.have_videos();
-  const auto workload = workload_of(outlines, *order, config, ranks.world_size());
-  make_plans(config, device, job, workload, outlines.making_bytes);
-  if (evaluated) plan_evaluation(config);
+  job.nodes = count_shard_nodes(config, ranks);
+  has_videos_ = sample_index.shapes.have_videos();
+  const auto workload = make_workload(sample_index, *order, config, ranks.world_size());
+  make_plans(config, device, job, workload, sample_index.decode_bytes);
+  if (evaluation_set) plan_evaluation(config);
   load(config, device, job);
-  if (ranks.writes() && !is_rehearsal() && !divided.empty()) remember_held_out(config, divided);
-  divided.clear();
+  if (ranks.is_main_process() && !is_dry_run() && !source_splits.empty()) save_held_out(config, source_splits);
+  source_splits.clear();
 }
 
-void RunSetup::find_newest(const Config& config) {
-  const auto newest = checkpoints.newest();
-  auto fingerprint = run_fingerprint(config, records->size());
+void RunSetup::find_checkpoint(const Config& config) {
+  const auto checkpoint = checkpoints.newest();
+  auto fingerprint = make_run_fingerprint(config, records->size());
   // A virtual card holds no values.
-  if (!is_rehearsal()) {
+  if (!is_dry_run()) {
     base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
-    fingerprint[kBaseKey] = models::base_fingerprint(*base);
+    fingerprint[kBaseKey] = models::compute_base_fingerprint(*base);
   }
-  resumed = newest.has_value();
-  if (newest) {
-    auto resumption = resume_from(*newest, config, fingerprint);
-    state = std::move(resumption.state);
-    changes = std::move(resumption.changes);
-    before_ = state.fingerprint;
+  resumed = checkpoint.has_value();
+  if (checkpoint) {
+    auto resume_point = load_resume_point(*checkpoint, config, fingerprint);
+    state = std::move(resume_point.state);
+    changes = std::move(resume_point.changes);
+    old_fingerprint_ = state.fingerprint;
   }
   state.fingerprint = std::move(fingerprint);
 }
 
-void RunSetup::warn_of_changed(const Config& config, const data::Outlines& outlines) const {
-  if (!resumed || has_other_samples() || outlines.changed == 0) return;
+void RunSetup::warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const {
+  if (!resumed || has_different_samples() || sample_index.num_changed == 0) return;
   spdlog::warn(
       "{}: {} of {} are not what they were when the run looked at them last, by their records or by sizes and times of "
       "their files; it goes on with what they are now",
-      config.data.train.name(), outlines.changed, counted(records->size(), "sample"));
+      config.data.train.name(), sample_index.num_changed, pluralize(records->size(), "sample"));
 }
 
-void RunSetup::make_order(const Config& config, data::Outlines& outlines) {
-  order.emplace(order_of(*records, config, outlines));
-  const std::string sizes = order->fingerprint();
+void RunSetup::make_order(const Config& config, data::SampleIndex& sample_index) {
+  order.emplace(make_draw_order(*records, config, sample_index));
+  const std::string order_fingerprint = order->fingerprint();
   describe_packs();
-  if (sizes.empty()) return;
-  state.fingerprint[kOrderKey] = sizes;
+  if (order_fingerprint.empty()) return;
+  state.fingerprint[kOrderKey] = order_fingerprint;
   if (!resumed) return;
-  if (auto found = changes_since(before_, {{kOrderKey, sizes}}); !found.empty() && !has_other_samples()) {
-    changes.insert(changes.end(), found.begin(), found.end());
+  if (auto order_changes = find_changes(old_fingerprint_, {{kOrderKey, order_fingerprint}});
+      !order_changes.empty() && !has_different_samples()) {
+    changes.insert(changes.end(), order_changes.begin(), order_changes.end());
     check_changes(changes, config.resume, *checkpoints.newest());
   }
 }
@@ -139,71 +140,72 @@ void RunSetup::make_order(const Config& config, data::Outlines& outlines) {
 void RunSetup::describe_packs() const {
   const auto& limits = order->settings().packs;
   if (!limits) return;
-  const data::Packs packs = data::first_packs(*order);
-  const data::PackFill fill = data::census_of(packs, order->sizes(), *limits).fill;
+  const data::Packs packs = data::collect_first_epoch_packs(*order);
+  const data::PackFill fill = data::compute_pack_statistics(packs, order->sizes(), *limits).fill;
   spdlog::info(
       "packs: {} of {} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are taken; {} could "
       "take no more for their images{}",
-      fill.packs, counted(std::ssize(packs.samples), "sample"), 100 * fill.tokens, limits->tokens, 100 * fill.images,
-      limits->images, fill.bound_by_media, limits->tiles ? " or tiles" : "");
+      fill.packs, pluralize(std::ssize(packs.samples), "sample"), 100 * fill.tokens, limits->tokens,
+      100 * fill.num_media, limits->num_media, fill.limited_by_media, limits->tiles ? " or tiles" : "");
 }
 
-nlohmann::ordered_json RunSetup::ledger_json() const {
+nlohmann::ordered_json RunSetup::make_ledger_json() const {
   auto json = ledger.to_json();
-  if (evaluated) {
-    json["evaluation"] = {{"dataset", evaluated->name()},
-                          {"samples", evaluated->records()->size()},
-                          {"notices", evaluated->notices().to_json()}};
+  if (evaluation_set) {
+    json["evaluation"] = {{"dataset", evaluation_set->name()},
+                          {"samples", evaluation_set->records()->size()},
+                          {"notices", evaluation_set->notices().to_json()}};
   }
-  if (order->lanes() == 1) return json;
+  if (order->num_sources() == 1) return json;
   data::EpochProgress progress(ledger, *order);
   auto lanes = nlohmann::ordered_json::array();
-  const auto& shares = order->chooser().shares(state.cursor.batches);
-  for (int64_t number = 0; number < order->lanes(); ++number) {
-    const data::Lane& lane = order->lane(number);
-    const auto of_status = [&](data::SampleStatus status) {
-      return std::ranges::count_if(lane.samples, [&](int64_t sample) { return ledger.status(sample) == status; });
+  const auto& shares = order->mixture_sampler().shares(state.cursor.num_batches);
+  for (int64_t index = 0; index < order->num_sources(); ++index) {
+    const data::MixtureSource& source = order->source(index);
+    const auto count_status = [&](data::SampleStatus status) {
+      return std::ranges::count_if(source.samples, [&](int64_t sample) { return ledger.status(sample) == status; });
     };
-    lanes.push_back({{"name", lane.name},
-                     {"share", shares[static_cast<size_t>(number)]},
-                     {"samples", lane.samples.size()},
-                     {"used", of_status(data::SampleStatus::kUsed)},
-                     {"dropped", of_status(data::SampleStatus::kDropped)},
-                     {"epochs", progress.of_lane(number, state.cursor)}});
+    lanes.push_back({{"name", source.name},
+                     {"share", shares[static_cast<size_t>(index)]},
+                     {"samples", source.samples.size()},
+                     {"used", count_status(data::SampleStatus::kUsed)},
+                     {"dropped", count_status(data::SampleStatus::kDropped)},
+                     {"epochs", progress.get_source_progress(index, state.cursor)}});
   }
   json["drawn_from"] = std::move(lanes);
   return json;
 }
 
 void RunSetup::restore_ledger(const Config& config) {
-  const auto saved = load_ledger(*checkpoints.newest());
-  if (!has_other_samples()) {
-    read_otherwise = saved.is_object() && !saved.contains("notices");
+  const auto processor_files = load_ledger(*checkpoints.newest());
+  if (!has_different_samples()) {
+    began_ignoring_keys = saved_ledger.is_object() && !saved_ledger.contains("notices");
     order->check(state.cursor, config.data.train.name());
-    ledger = data::Ledger::restore(saved, config.data.train.name(), *order, state.cursor);
+    ledger = data::Ledger::restore(saved_ledger, config.data.train.name(), *order, state.cursor);
     return;
   }
-  const auto samples = number_behind("", text_in(before_, kSamplesKey));
-  if (!samples || !saved.is_object() || saved.value("samples", nlohmann::ordered_json()) != *samples) {
+  const auto samples = parse_suffix_int("", get_setting_text(old_fingerprint_, kSamplesKey));
+  if (!samples || !saved_ledger.is_object() || saved_ledger.value("samples", nlohmann::ordered_json()) != *samples) {
     throw data_error("{}: its ledger is not that of the {} samples that its state names; copy the checkpoint again",
                      checkpoints.newest()->string(), samples.value_or(0));
   }
-  if (ranks_.writes()) io::write_file(folder / earlier_ledger(), io::json_text(saved, 2) + "\n");
+  if (ranks_.is_main_process())
+    io::write_file(folder / get_old_ledger_name(), io::to_json_string(saved_ledger, 2) + "\n");
   state.cursor = order->start();
 }
 
-std::string RunSetup::earlier_ledger() const {
+std::string RunSetup::get_old_ledger_name() const {
   return fmt::format("ledger-to-step-{}.json", state.step);
 }
 
-bool RunSetup::has_other_samples() const {
+bool RunSetup::has_different_samples() const {
   static constexpr std::string_view kKeys[] = {
       "data.train",           "data.task_shares",    "data.curriculum", "data.packing", "data.pack_max_tokens",
       "data.pack_max_images", "data.pack_max_tiles", kSamplesKey,       kOrderKey};
-  return is_among(changes, kKeys);
+  return any_key_changed(changes, kKeys);
 }
 
-bool RunSetup::has_other_course() const {
+bool RunSetup::has_different_schedule() const {
   static constexpr std::string_view kKeys[] = {"training.learning_rate",
                                                "training.vision_learning_rate",
                                                "training.projector_learning_rate",
@@ -212,16 +214,16 @@ bool RunSetup::has_other_course() const {
                                                "training.lr_scheduler",
                                                "training.schedule_from",
                                                kStepsKey};
-  return has_other_samples() || is_among(changes, kKeys);
+  return has_different_samples() || any_key_changed(changes, kKeys);
 }
 
-void RunSetup::settle_steps(const Config& config) {
-  const double usable = data::units_of_epoch(*order, ledger);
+void RunSetup::set_total_steps(const Config& config) {
+  const double units_per_epoch = data::count_epoch_units(*order, ledger);
   const auto& options = config.training;
-  if (!resumed) state.total_steps = train::total_steps(options, usable);
+  if (!resumed) state.total_steps = train::compute_total_steps(options, units_per_epoch);
   if (!changes.empty()) {
     const double epochs = data::EpochProgress(ledger, *order).at(state.cursor);
-    state.total_steps = total_steps_after(state.step, epochs, options, usable);
+    state.total_steps = compute_total_steps_after_change(state.step, epochs, options, units_per_epoch);
     if (*state.total_steps <= state.step) {
       throw usage_error(
           "{}: the run there has done {} steps, and training.{} asks for no more, so there is nothing left for what "
@@ -230,13 +232,14 @@ void RunSetup::settle_steps(const Config& config) {
           options.max_steps ? fmt::format("max_steps={}", *options.max_steps)
                             : fmt::format("epochs={}", options.epochs));
     }
-    state.changed_at = state.step;
-    if (has_other_course()) {
-      const bool from_here = config.schedule_from == ScheduleFrom::kChange;
-      state.schedule_start = {.step = from_here ? state.step : 0, .skipped_steps = from_here ? state.skipped_steps : 0};
+    state.last_change_step = state.step;
+    if (has_different_schedule()) {
+      const bool restarts_schedule = config.schedule_origin == ScheduleOrigin::kChange;
+      state.schedule_start = {.step = restarts_schedule ? state.step : 0,
+                              .skipped_steps = restarts_schedule ? state.skipped_steps : 0};
     }
   }
-  total_steps = state.total_steps.value_or(train::total_steps(options, static_cast<double>(records->size())));
+  total_steps = state.total_steps.value_or(train::compute_total_steps(options, static_cast<double>(records->size())));
   schedule.shape = options.lr_scheduler;
   schedule.total_steps = total_steps - state.schedule_start.step;
   schedule.warmup_steps = std::llround(options.warmup_ratio * static_cast<double>(schedule.total_steps));
@@ -247,180 +250,192 @@ double RunSetup::schedule_factor() const {
   return schedule.factor((state.step - state.skipped_steps) - (start.step - start.skipped_steps));
 }
 
-std::string RunSetup::describe_cut(const Config& config) const {
-  const int64_t micro = choices.micro_batch_size;
-  if (!choices.costs && order->settings().packs) return fmt::format("in micro-batches of {} samples", micro);
-  if (!choices.costs) return fmt::format("in {} micro-batches of {}", config.training.global_batch_size / micro, micro);
-  const auto& cut = plan ? plan->cut() : host->cut();
-  if (!cut) return "each cut by what its samples take, as the run began";
+std::string RunSetup::describe_split(const Config& config) const {
+  const int64_t micro_batch_size = step_config.micro_batch_size;
+  if (!step_config.memory_costs && order->settings().packs)
+    return fmt::format("in micro-batches of {} samples", micro_batch_size);
+  if (!step_config.memory_costs)
+    return fmt::format("in {} micro-batches of {}", config.training.global_batch_size / micro_batch_size,
+                       micro_batch_size);
+  const auto& split_plan = plan ? plan->split_plan() : host_plan->split_plan();
+  if (!split_plan) return "each cut by what its samples take, as the run began";
   return fmt::format("each cut by what its samples take: {:.1f} micro-batches on average, {} to {} in {} drawn steps",
-                     cut->passes_per_step, cut->fewest_passes, cut->most_passes, cut->drawn_steps);
+                     split_plan->micro_batches_per_step, split_plan->min_micro_batches, split_plan->max_micro_batches,
+                     split_plan->num_sampled_steps);
 }
 
 std::string RunSetup::describe_changes(const Config& config) const {
   if (changes.empty()) return {};
   std::vector<std::string> texts;
-  for (const auto& change : changes) texts.push_back(fmt::format("{}: {} → {}", change.key, change.was, change.is));
+  for (const auto& change : changes)
+    texts.push_back(fmt::format("{}: {} → {}", change.key, change.old_value, change.new_value));
   std::string text =
       fmt::format("step {}: the run goes on with other settings: {}. The moments of {} trained tensors go on",
-                  state.step, fmt::join(texts, "; "), carried_.carried);
-  if (carried_.anew > 0) text += fmt::format(", those of {} start at zero", carried_.anew);
-  if (has_other_samples()) {
-    text += fmt::format("; the data set begins at its start, the ledger of the one before is {}", earlier_ledger());
+                  state.step, fmt::join(texts, "; "), migrated_state_.migrated);
+  if (migrated_state_.reset > 0) text += fmt::format(", those of {} start at zero", migrated_state_.reset);
+  if (has_different_samples()) {
+    text +=
+        fmt::format("; the data set begins at its start, the ledger of the one before is {}", get_old_ledger_name());
   }
-  if (!tasks_go_on_) text += "; GradNorm's weights start anew";
+  if (!keeps_task_weights_) text += "; GradNorm's weights start anew";
   return text + fmt::format("; the learning rate goes on at {:.3g}, the run has {} steps in all",
-                            learning_rates(config.training, schedule_factor()).language_model, total_steps);
+                            compute_learning_rates(config.training, schedule_factor()).language_model, total_steps);
 }
 
 void RunSetup::make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
-                          int64_t making_bytes) {
-  const auto kept = kept_choices(device);
-  if (config.distributed.sharding || ranks_.is_alone()) {
-    make_plan(config, device, job, workload, making_bytes, kept);
+                          int64_t decode_bytes) {
+  const auto saved_plan = load_saved_plan(device);
+  if (config.distributed.sharding || ranks_.is_single_process()) {
+    make_plan(config, device, job, workload, decode_bytes, saved_plan);
     return;
   }
-  const auto make_plan_with = [&](engine::Sharding sharding) {
-    Config settled = config;
-    settled.distributed.sharding = job.sharding = sharding;
-    make_plan(settled, device, job, workload, making_bytes, kept);
+  const auto plan_with_sharding = [&](engine::Sharding sharding) {
+    Config resolved_config = config;
+    resolved_config.distributed.sharding = job.sharding = sharding;
+    make_plan(resolved_config, device, job, workload, decode_bytes, saved_plan);
   };
   if (device.is_cpu()) {
-    job.sharding = first_that_fits(job, make_plan_with);
-    spdlog::info("distributed.sharding: {}", engine::name_of(job.sharding));
+    job.sharding = find_first_fitting_sharding(job, plan_with_sharding);
+    spdlog::info("distributed.sharding: {}", engine::to_string(job.sharding));
     return;
   }
-  make_plan(config, device, job, workload, making_bytes, kept);
-  const auto own = plan ? plan->sharding() : job.sharding;
-  job.sharding = what_saves_most(own);
-  if (plan && job.sharding != own) make_plan_with(job.sharding);
+  make_plan(config, device, job, workload, decode_bytes, saved_plan);
+  const auto own_sharding = plan ? plan->sharding() : job.sharding;
+  job.sharding = find_max_sharding(own_sharding);
+  if (plan && job.sharding != own_sharding) plan_with_sharding(job.sharding);
 }
 
 /// In all ranks; how long steps take on a CPU is not predicted. Throws what refuses the last.
 template <class MakePlan>
-engine::Sharding RunSetup::first_that_fits(const planner::Job& job, const MakePlan& make_plan) const {
-  const auto possible = planner::possible_shardings(job);
-  for (const auto sharding : possible) {
+engine::Sharding RunSetup::find_first_fitting_sharding(const planner::Job& job, const MakePlan& make_plan) const {
+  const auto shardings = planner::list_possible_shardings(job);
+  for (const auto sharding : shardings) {
     bool fits = true;
     try {
       make_plan(sharding);
     } catch (const UserError& error) {
-      if (error.code() != ExitCode::kDoesNotFit || sharding == possible.back()) throw;
+      if (error.code() != ExitCode::kDoesNotFit || sharding == shardings.back()) throw;
       fits = false;
     }
-    if (!ranks_.consensus().any(!fits)) return sharding;
+    if (!ranks_.consensus().any_rank(!fits)) return sharding;
   }
-  return possible.back();
+  return shardings.back();
 }
 
 /// Plans of ranks with other samples may differ; what the others chose for want of memory fits here as well.
-engine::Sharding RunSetup::what_saves_most(engine::Sharding own) const {
-  for (const auto& chosen : ranks_.consensus().each(std::to_string(static_cast<int>(own)))) {
-    own = std::max(own, static_cast<engine::Sharding>(number_behind("", chosen).value_or(0)));
+engine::Sharding RunSetup::find_max_sharding(engine::Sharding own_sharding) const {
+  for (const auto& rank_sharding :
+       ranks_.consensus().all_gather_strings(std::to_string(static_cast<int>(own_sharding)))) {
+    own_sharding =
+        std::max(own_sharding, static_cast<engine::Sharding>(parse_suffix_int("", rank_sharding).value_or(0)));
   }
-  return own;
+  return own_sharding;
 }
 
 /// What the checkpoint says that the run goes on from.
-std::optional<KeptChoices> RunSetup::kept_choices(at::Device device) const {
+std::optional<SavedPlan> RunSetup::load_saved_plan(at::Device device) const {
   const auto& json = device.is_cpu() ? state.host_memory : state.device_memory;
   if (!resumed || json.is_null() || !changes.empty()) return std::nullopt;
-  return KeptChoices::of_json(json, device.is_cpu() ? kHostLimitKey : kDeviceLimitKey, checkpoints.newest()->string());
+  return SavedPlan::from_json(json, device.is_cpu() ? kHostLimitKey : kDeviceLimitKey, checkpoints.newest()->string());
 }
 
 void RunSetup::make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
-                         int64_t making_bytes, const std::optional<KeptChoices>& kept) {
-  workload.nodes = ranks_.machines();
-  auto limits = sample_limits(*records, config, workload);
+                         int64_t decode_bytes, const std::optional<SavedPlan>& saved_plan) {
+  workload.nodes = ranks_.num_nodes();
+  auto sample_limits = make_sample_limits(*records, config, workload);
   if (device.is_cpu()) {
-    host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, job, ranks_, folder,
-                                     kept);
-    state.host_memory = host->fixed().to_json(kHostLimitKey);
+    host_plan = std::make_unique<HostRunPlan>(config, std::move(workload), std::move(sample_limits), decode_bytes, job,
+                                              ranks_, folder, saved_plan);
+    state.host_memory = host_plan->saved_plan().to_json(kHostLimitKey);
     return;
   }
   try {
-    const bool cuts_anew = !resumed || !changes.empty();
-    plan.emplace(config, device, std::move(workload), std::move(limits), job, ranks_, folder,
-                 cuts_anew ? CutOfRun::kFound : CutOfRun::kKept, kept);
-    state.device_memory = plan->fixed() ? plan->fixed()->to_json(kDeviceLimitKey) : nullptr;
-  } catch (const PlanningFailed& failure) {
-    go_on_without_plan(config, device, failure, ranks_, folder);
+    const bool plans_split = !resumed || !changes.empty();
+    plan.emplace(config, device, std::move(workload), std::move(sample_limits), job, ranks_, folder,
+                 plans_split ? SplitSource::kPlanner : SplitSource::kCheckpoint, saved_plan);
+    state.device_memory = plan->saved_plan() ? plan->saved_plan()->to_json(kDeviceLimitKey) : nullptr;
+  } catch (const PlanningError& failure) {
+    continue_without_plan(config, device, failure, ranks_, folder);
   }
 }
 
-data::Outlines RunSetup::look_at_trained(const Config& config) const {
-  data::Outlines outlines;
-  ranks_.in_turn([&] {
-    outlines = look_at_data(*records, *processor, config, config.data.train.name(), folder / "data_check.jsonl");
+data::SampleIndex RunSetup::check_training_data(const Config& config) const {
+  data::SampleIndex sample_index;
+  ranks_.main_process_first([&] {
+    sample_index = check_data(*records, *processor, config, config.data.train.name(), folder / "data_check.jsonl");
   });
-  return outlines;
+  return sample_index;
 }
 
-void RunSetup::look_at_evaluated(const Config& config, data::Outlines& trained) {
-  ranks_.in_turn([&] { evaluated.emplace(config, *processor, folder / "eval_check.jsonl"); });
-  if (ranks_.writes()) log_trained_evaluation(config, evaluated->outlines(), trained);
-  trained.prints = {};
+void RunSetup::check_evaluation_data(const Config& config, data::SampleIndex& train_index) {
+  ranks_.main_process_first([&] { evaluation_set.emplace(config, *processor, folder / "eval_check.jsonl"); });
+  if (ranks_.is_main_process()) log_train_eval_overlap(config, evaluation_set->sample_index(), train_index);
+  train_index.fingerprints = {};
 }
 
 void RunSetup::plan_evaluation(const Config& config) {
   evaluation_plan.batch_size = config.evaluation.batch_size.value_or(1);
   try {
-    if (plan) evaluation_plan = plan->plan_evaluation(config, *evaluated);
-    if (host) evaluation_plan = host->plan_evaluation(config, *evaluated);
+    if (plan) evaluation_plan = plan->plan_evaluation(config, *evaluation_set);
+    if (host_plan) evaluation_plan = host_plan->plan_evaluation(config, *evaluation_set);
   } catch (const std::exception& error) {
-    spdlog::warn("evaluations are not planned ({}); they go in batches of {}", first_line(error.what()),
+    spdlog::warn("evaluations are not planned ({}); they go in batches of {}", get_first_line(error.what()),
                  evaluation_plan.batch_size);
     return;
   }
-  if (!plan && !host) return;
+  if (!plan && !host_plan) return;
   spdlog::info("evaluations: {} in batches of {}, planned in {:.1f} s{}",
-               counted(evaluated->records()->size(), "sample"), evaluation_plan.batch_size, evaluation_plan.seconds,
+               pluralize(evaluation_set->records()->size(), "sample"), evaluation_plan.batch_size,
+               evaluation_plan.seconds,
                evaluation_plan.fits ? "" : "; the largest may not fit, and is cut or left out then");
 }
 
 void RunSetup::load(const Config& config, at::Device device, const planner::Job& job) {
-  const auto newest = checkpoints.newest();
+  const auto checkpoint = checkpoints.newest();
   if (base) {
-    base->put_chat_template(processor->chat_template().source().jinja);
-    base->put_end_token(processor->end_of_turn_id());
-    base->put_file(kVolumeSettingsFile, volume_settings_text(config.data.volume));
-    base->put_file(kMediaSettingsFile, media_settings_text(config.data));
-    const auto saved = models::processor_files_to_save(
-        config.model.path, processor_settings(config.data, config.model.adapter), has_videos_);
-    for (const auto& [name, content] : saved.files) base->put_file(name, content);
-    for (const auto& setting : saved.not_saved) {
+    base->set_chat_template(processor->chat_template().source().jinja);
+    base->add_eos_token(processor->end_of_turn_id());
+    base->set_file(kVolumeSettingsFile, format_volume_settings(config.data.volume));
+    base->set_file(kMediaSettingsFile, format_media_settings(config.data));
+    const auto processor_files = models::make_processor_files(
+        config.model.path, make_processor_settings(config.data, config.model.adapter), has_videos_);
+    for (const auto& [name, content] : processor_files.files) base->set_file(name, content);
+    for (const auto& setting : processor_files.unsaved_settings) {
       spdlog::warn(
           "{}; set it in the processor yourself where transformers runs the saved model (vlmtrain keeps it in "
           "{})",
           setting, kMediaSettingsFile);
     }
   }
-  model = load_model(config, job, device, newest, /*with_values=*/!is_rehearsal());
-  std::optional<models::BaseWeights> saved;  // the checkpoint, where more than the model's weights is taken of it
-  if (base && newest && !(changes.empty() && state.settled_parts.empty())) {
+  model = load_model(config, job, device, checkpoint, /*with_values=*/!is_dry_run());
+  std::optional<models::BaseWeights>
+      checkpoint_weights;  // the checkpoint, where more than the model's weights is taken of it
+  if (base && checkpoint && !(changes.empty() && state.frozen_after_training.empty())) {
     const bool has_lora = model->parameters().lora().has_value();
-    saved.emplace(has_lora ? std::filesystem::path(config.model.path) : *newest, has_lora ? *newest : "");
+    checkpoint_weights.emplace(has_lora ? std::filesystem::path(config.model.path) : *checkpoint,
+                               has_lora ? *checkpoint : "");
   }
-  if (base && newest) {
-    state.settled_parts =
-        settle_frozen_parts(config, before_, state.settled_parts, *newest, saved ? &*saved : nullptr, *base, *model);
+  if (base && checkpoint) {
+    state.frozen_after_training = resume_freezing(config, old_fingerprint_, state.frozen_after_training, *checkpoint,
+                                                  checkpoint_weights ? &*checkpoint_weights : nullptr, *base, *model);
   }
-  if (plan || host) {
-    choices = plan ? plan->choices() : host->fixed().choices;
+  if (plan || host_plan) {
+    step_config = plan ? plan->step_config() : host_plan->saved_plan().step_config;
   } else {
-    choices = cautious_choices(config, model->vision_blocks(), model->language_blocks());
+    step_config = make_min_memory_config(config, model->vision_blocks(), model->language_blocks());
   }
-  choices.recompute = models::within(choices.recompute, {model->vision_blocks(), model->language_blocks()});
+  step_config.recompute =
+      models::clamp_blocks(step_config.recompute, {model->vision_blocks(), model->language_blocks()});
   training = std::make_unique<engine::Training>(*model, job.optimizer,
                                                 engine::make_objective(job.objective)->gradient_groups(), job.shard());
-  if (!newest) return;
+  if (!checkpoint) return;
   if (changes.empty()) {
-    load_optimizer(*newest, training->optimizer);
+    load_optimizer(*checkpoint, training->optimizer);
   } else {
-    carried_ = carry_optimizer(*newest, *saved, model->parameters(), training->optimizer);
-    tasks_go_on_ = tasks->knows(has_other_samples() ? nlohmann::ordered_json() : state.task_balance);
+    migrated_state_ = migrate_optimizer(*checkpoint, *checkpoint_weights, model->parameters(), training->optimizer);
+    keeps_task_weights_ = tasks->matches(has_different_samples() ? nlohmann::ordered_json() : state.task_balance);
   }
-  if (tasks_go_on_) tasks->restore(state.task_balance, newest->string());
+  if (keeps_task_weights_) tasks->restore(state.task_balance, checkpoint->string());
 }
 
 }  // namespace vlmtrain::train

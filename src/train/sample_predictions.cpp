@@ -17,20 +17,20 @@ namespace vlmtrain::train {
 
 namespace {
 
-constexpr int64_t kMostNewTokens = 64;
+constexpr int64_t kMaxNewTokens = 64;
 /// As many as the report shows of an answer.
-constexpr size_t kMostMasks = 6;
+constexpr size_t kMaxMasks = 6;
 
-std::vector<report::PredictedMask> overlays_of(const io::Record& record,
-                                               const std::vector<evaluation::DrawnMask>& masks) {
+std::vector<report::PredictedMask> make_overlays(const io::Record& record,
+                                                 const std::vector<evaluation::MaskPrediction>& masks) {
   std::vector<report::PredictedMask> overlays;
   for (const auto& mask : masks) {
-    if (overlays.size() == kMostMasks) break;
+    if (overlays.size() == kMaxMasks) break;
     try {
-      const at::Tensor picture = image::decode_image(record.images.at(static_cast<size_t>(mask.image)));
+      const at::Tensor image = image::decode_image(record.images.at(static_cast<size_t>(mask.image)));
       overlays.push_back({.structure = mask.structure,
                           .dice = mask.dice,
-                          .overlay = report::overlay_data_uri(picture, mask.drawn, mask.truth)});
+                          .overlay = report::make_overlay_uri(image, mask.predicted, mask.truth)});
     } catch (const std::exception&) {
       continue;  // the report then shows the words alone
     }
@@ -45,40 +45,40 @@ SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
                                      at::Device device, double share, const std::filesystem::path& run_folder,
                                      CallbackList& callbacks)
     : model_(model), processor_(processor), share_(share), callbacks_(callbacks) {
-  for (const int64_t place : spread(records, count)) records_.push_back(records.at(place));
+  for (const int64_t index : sample_evenly(records, count)) records_.push_back(records.at(index));
   settings_.device = device;
   settings_.batch_size = 1;  // as little memory as can be
-  settings_.max_new_tokens = kMostNewTokens;
+  settings_.max_new_tokens = kMaxNewTokens;
   settings_.on_bad_sample = data::BadSamplePolicy::kSkip;
   settings_.on_event = [this](report::EventKind /*kind*/, const std::string& message,
-                              const std::vector<std::string>& /*ids*/) { tell_of_shortage(message); };
-  report::read_lines(run_folder / "predictions.jsonl", [this](const nlohmann::json& line) {
+                              const std::vector<std::string>& /*ids*/) { report_out_of_memory(message); };
+  report::read_json_lines(run_folder / "predictions.jsonl", [this](const nlohmann::json& line) {
     const auto id = line.find("id");
     if (id == line.end() || !id->is_string()) return;
-    const auto asked = std::ranges::find(records_, id->get_ref<const std::string&>(), &io::Record::id);
-    if (asked != records_.end()) next_ = static_cast<size_t>(asked - records_.begin()) + 1;
+    const auto it = std::ranges::find(records_, id->get_ref<const std::string&>(), &io::Record::id);
+    if (it != records_.end()) next_ = static_cast<size_t>(it - records_.begin()) + 1;
     answered_step_ = std::max(answered_step_, line.value("step", int64_t{-1}));
   });
 }
 
-void SamplePredictions::past_step(const nlohmann::json& line) {
+void SamplePredictions::add_past_step(const nlohmann::json& line) {
   const auto seconds = line.find("step_seconds");
   if (seconds == line.end() || !seconds->is_number() || line.value("step", int64_t{0}) <= answered_step_) return;
   past_seconds_ += seconds->get<double>();
 }
 
-void SamplePredictions::resume(int64_t step) {
-  if (answered_step_ < step) answer(step);
+void SamplePredictions::answer_saved_step(int64_t step) {
+  if (answered_step_ < step) answer_all(step);
 }
 
-void SamplePredictions::begin() {
+void SamplePredictions::start_clock() {
   first_step_ = Clock::now();
 }
 
 void SamplePredictions::after_checkpoint(int64_t step) {
   saved_step_ = step;
   // It is saved again where an evaluation was made up.
-  if (answered_step_ < step) answer(step);
+  if (answered_step_ < step) answer_all(step);
 }
 
 void SamplePredictions::finish() {
@@ -90,18 +90,18 @@ double SamplePredictions::seconds_so_far() const {
   return past_seconds_ + std::chrono::duration<double>(Clock::now() - *first_step_).count();
 }
 
-bool SamplePredictions::is_time_left() const {
+bool SamplePredictions::has_time_left() const {
   if (share_ >= 1) return true;
   if (answers_ == 0) return share_ > 0;  // nobody knows yet what one takes
   return answer_seconds_ * static_cast<double>(answers_ + 1) / static_cast<double>(answers_) <=
          share_ * seconds_so_far();
 }
 
-void SamplePredictions::answer(int64_t step) {
-  const size_t wanted = records_.size();
-  for (size_t asked = 0; asked < wanted && !records_.empty(); ++asked) {
-    if (!is_time_left()) {
-      tell_of_fewer(step, asked);
+void SamplePredictions::answer_all(int64_t step) {
+  const size_t num_records = records_.size();
+  for (size_t num_answered = 0; num_answered < num_records && !records_.empty(); ++num_answered) {
+    if (!has_time_left()) {
+      report_fewer_answers(step, num_answered);
       return;
     }
     if (!answer_next(step)) return;
@@ -112,20 +112,20 @@ bool SamplePredictions::answer_next(int64_t step) {
   next_ %= records_.size();
   const io::Record& record = records_[next_];
   const auto on_answer = [&](const evaluation::Answer& answer) {
-    callbacks_.prediction({.step = step,
-                           .id = answer.id,
-                           .task = answer.task,
-                           .question = answer.question,
-                           .expected = answer.expected,
-                           .given = answer.given,
-                           .images = thumbnails(record).images,
-                           .captions = thumbnails(record).captions,
-                           .masks = overlays_of(record, answer.masks)});
+    callbacks_.on_prediction({.step = step,
+                              .id = answer.id,
+                              .task = answer.task,
+                              .question = answer.question,
+                              .expected = answer.expected,
+                              .answer = answer.answer,
+                              .images = thumbnails(record).images,
+                              .captions = thumbnails(record).captions,
+                              .masks = make_overlays(record, answer.masks)});
   };
   answered_step_ = step;
   const auto start = Clock::now();
   try {
-    if (evaluation::evaluate(model_, processor_, io::RecordList({record}), settings_, on_answer).left_out > 0)
+    if (evaluation::evaluate(model_, processor_, io::InMemoryRecords({record}), settings_, on_answer).num_dropped > 0)
       return false;
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kBadData) throw;
@@ -133,9 +133,9 @@ bool SamplePredictions::answer_next(int64_t step) {
     records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(next_));
     return true;
   } catch (const std::exception& error) {
-    const auto shortage = memory::shortage_in(error);
-    if (!shortage) throw;
-    tell_of_shortage(shortage->reason);
+    const auto out_of_memory = memory::detect_out_of_memory(error);
+    if (!out_of_memory) throw;
+    report_out_of_memory(out_of_memory->reason);
     return false;
   }
   answer_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
@@ -144,55 +144,55 @@ bool SamplePredictions::answer_next(int64_t step) {
   return true;
 }
 
-void SamplePredictions::tell_of_shortage(const std::string& reason) {
-  callbacks_.event({.step = answered_step_,
-                    .kind = report::EventKind::kAnomaly,
-                    .message = fmt::format("step {}: no memory for the sample answers of this checkpoint ({})",
-                                           answered_step_, reason)});
+void SamplePredictions::report_out_of_memory(const std::string& reason) {
+  callbacks_.on_event({.step = answered_step_,
+                       .kind = report::EventKind::kAnomaly,
+                       .message = fmt::format("step {}: no memory for the sample answers of this checkpoint ({})",
+                                              answered_step_, reason)});
 }
 
-void SamplePredictions::tell_of_fewer(int64_t step, size_t answered) {
-  if (std::exchange(has_told_, true)) return;
-  callbacks_.event(
+void SamplePredictions::report_fewer_answers(int64_t step, size_t num_answered) {
+  if (std::exchange(has_reported_fewer_, true)) return;
+  callbacks_.on_event(
       {.step = step,
-       .kind = report::EventKind::kFewerAnswers,
+       .kind = report::EventKind::kFewerPredictions,
        .message = fmt::format("step {}: {} of the {} sample answers are made at this checkpoint, for they have taken "
                               "{:.1f} s of {:.1f} s so far (output.sample_predictions_share is {}); the samples take "
                               "turns from here on",
-                              step, answered, records_.size(), answer_seconds_, seconds_so_far(), share_)});
+                              step, num_answered, records_.size(), answer_seconds_, seconds_so_far(), share_)});
 }
 
 const SamplePredictions::Thumbnails& SamplePredictions::thumbnails(const io::Record& record) {
   const auto [entry, added] = thumbnails_.try_emplace(record.id);
-  Thumbnails& shown = entry->second;
-  if (!added) return shown;
+  Thumbnails& result = entry->second;
+  if (!added) return result;
   bool has_volume = false;
-  for (size_t place = 0; place < record.images.size(); ++place) {
-    const io::Medium& image = record.images[place];
+  for (size_t index = 0; index < record.images.size(); ++index) {
+    const io::MediaRef& image = record.images[index];
     try {
-      shown.images.push_back(report::thumbnail_data_uri(image));
+      result.images.push_back(report::make_thumbnail_uri(image));
     } catch (const std::exception&) {
       continue;  // the report then shows the words alone
     }
-    const std::string name = image.is_volume ? io::scan_name(record, place) : "";
-    shown.captions.push_back(image.is_volume && name.empty() ? fmt::format("volume {}", place + 1) : name);
+    const std::string name = image.is_volume ? io::describe_volume(record, index) : "";
+    result.captions.push_back(image.is_volume && name.empty() ? fmt::format("volume {}", index + 1) : name);
     has_volume |= image.is_volume;
   }
-  if (!has_volume) shown.captions.clear();
-  return shown;
+  if (!has_volume) result.captions.clear();
+  return result;
 }
 
-std::vector<int64_t> spread(const io::Records& records, int64_t count) {
-  std::vector<int64_t> chosen;
-  const int64_t wanted = std::min(count, records.size());
-  RandomStream random(stream_seed(0, "sample predictions"));
-  for (int64_t i = 0; i < wanted; ++i) {
-    const int64_t first = i * records.size() / wanted;
-    const int64_t next = (i + 1) * records.size() / wanted;
-    const auto place = first + static_cast<int64_t>(random.below(static_cast<uint64_t>(next - first)));
-    if (records.text_at(place).problem.empty()) chosen.push_back(place);
+std::vector<int64_t> sample_evenly(const io::Records& records, int64_t count) {
+  std::vector<int64_t> indices;
+  const int64_t num_samples = std::min(count, records.size());
+  RandomStream random(derive_stream_seed(0, "sample predictions"));
+  for (int64_t i = 0; i < num_samples; ++i) {
+    const int64_t first = i * records.size() / num_samples;
+    const int64_t next = (i + 1) * records.size() / num_samples;
+    const auto index = first + static_cast<int64_t>(random.uniform(static_cast<uint64_t>(next - first)));
+    if (records.at_without_bytes(index).problem.empty()) indices.push_back(index);
   }
-  return chosen;
+  return indices;
 }
 
 }  // namespace vlmtrain::train

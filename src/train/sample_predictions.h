@@ -26,11 +26,11 @@ class SamplePredictions {
                     const std::filesystem::path& run_folder, CallbackList& callbacks);
 
   /// As Callback::on_past_step.
-  void past_step(const nlohmann::json& line);
+  void add_past_step(const nlohmann::json& line);
   /// The run goes on, with the model as it was saved after `step`.
-  void resume(int64_t step);
+  void answer_saved_step(int64_t step);
   /// The first step of this process begins.
-  void begin();
+  void start_clock();
   /// All steps so far have been reported; the checkpoint holds the model as it is now.
   void after_checkpoint(int64_t step);
   /// The run ends well, by its last step or a request to stop.
@@ -47,14 +47,14 @@ class SamplePredictions {
   };
 
   /// Of the records in their rotation, those that there is time for.
-  void answer(int64_t step);
+  void answer_all(int64_t step);
   /// The next one; false where there is no memory for it.
   bool answer_next(int64_t step);
   /// Of this process's steps, and of those before that no answers were charged to.
   double seconds_so_far() const;
-  bool is_time_left() const;
-  void tell_of_shortage(const std::string& reason);
-  void tell_of_fewer(int64_t step, size_t answered);
+  bool has_time_left() const;
+  void report_out_of_memory(const std::string& reason);
+  void report_fewer_answers(int64_t step, size_t num_answered);
   const Thumbnails& thumbnails(const io::Record& record);
 
   std::vector<io::Record> records_;
@@ -72,11 +72,11 @@ class SamplePredictions {
   double past_seconds_ = 0;
   double answer_seconds_ = 0;
   int64_t answers_ = 0;  // that these seconds were for
-  bool has_told_ = false;
+  bool has_reported_fewer_ = false;
 };
 
 /// `count` records spread over a data set, one drawn from each of as many stretches, the same in every run: kinds of
 /// questions often take turns, and records at equal distances would be of one kind. Those with a problem are left out.
-std::vector<int64_t> spread(const io::Records& records, int64_t count);
+std::vector<int64_t> sample_evenly(const io::Records& records, int64_t count);
 
 }  // namespace vlmtrain::train

@@ -22,7 +22,7 @@
 
 namespace vlmtrain::train {
 
-void check_required(const Config& config) {
+void check_required_keys(const Config& config) {
   std::vector<std::string> missing;
   if (config.model.path.empty()) missing.emplace_back("model.path: the checkpoint to start from");
   if (config.data.train.empty()) missing.emplace_back("data.train: the file of conversations to train on");
@@ -35,16 +35,16 @@ void check_loss_scale(const engine::TrainingOptions& training) {
   throw usage_error(
       "training.loss_scale: has no effect with training.precision={}, which needs none; leave it auto, or set "
       "training.precision to fp16",
-      engine::name_of(training.precision));
+      engine::to_string(training.precision));
 }
 
 void check_learning_rates(const Config& config) {
-  const auto check = [](const char* part, bool frozen, const Auto<double>& rate) {
+  const auto check = [](const char* part_name, bool frozen, const Auto<double>& rate) {
     if (!frozen || !rate) return;
     throw usage_error(
         "training.{0}_learning_rate: is {1}, but model.freeze_{2}=true keeps that part of the model as it is; leave "
         "training.{0}_learning_rate auto, or set model.freeze_{2} to false",
-        part, *rate, std::string_view(part) == "vision" ? "vision_tower" : part);
+        part_name, *rate, std::string_view(part_name) == "vision" ? "vision_tower" : part_name);
   };
   check("vision", config.model.freeze_vision_tower, config.training.vision_learning_rate);
   check("projector", config.model.freeze_projector, config.training.projector_learning_rate);
@@ -52,7 +52,7 @@ void check_learning_rates(const Config& config) {
 
 void check_loss_weights(const Config& config) {
   const auto& [text, bce, dice] = config.training.mask_losses;
-  if (text > 0 || bce > 0 || dice > 0 || !models::draws_masks(config.model.path)) return;
+  if (text > 0 || bce > 0 || dice > 0 || !models::predicts_masks(config.model.path)) return;
   throw usage_error(
       "training.text_loss_weight: is 0, as training.mask_bce_weight and training.mask_dice_weight are, so nothing "
       "would "
@@ -61,13 +61,13 @@ void check_loss_weights(const Config& config) {
 
 void check_evaluation(const Config& config) {
   const EvaluationOptions& evaluation = config.evaluation;
-  if (evaluation.are_wanted() && config.data.eval.empty()) {
+  if (evaluation.is_enabled() && config.data.eval.empty()) {
     throw usage_error(
         "training.eval_steps: is {}, but data.eval is empty; name the file to evaluate on, such as "
         "data.eval=held_out.json, or set training.eval_steps=0",
         evaluation.steps ? std::to_string(*evaluation.steps) : "auto");
   }
-  if (evaluation.patience > 0 && !evaluation.are_wanted()) {
+  if (evaluation.patience > 0 && !evaluation.is_enabled()) {
     throw usage_error(
         "training.early_stopping_patience: is {}, but training.eval_steps is 0, so there are no evaluations that could "
         "stop the run; set training.eval_steps, such as training.eval_steps=100, or leave the patience 0",
@@ -78,7 +78,7 @@ void check_evaluation(const Config& config) {
         "training.best_metric: is exact_match, which needs answers, but training.eval_answers is false; take "
         "training.best_metric=loss, or set training.eval_answers to true");
   }
-  if (evaluation.best_metric == BestMetric::kDice && !models::draws_masks(config.model.path)) {
+  if (evaluation.best_metric == BestMetric::kDice && !models::predicts_masks(config.model.path)) {
     throw usage_error(
         "training.best_metric: is dice, which is that of masks, but the model of model.path={} draws none; take "
         "training.best_metric=loss or exact_match",
@@ -86,10 +86,10 @@ void check_evaluation(const Config& config) {
   }
 }
 
-io::RecordSettings record_settings(const data::DataOptions& data) {
+io::RecordSettings make_record_settings(const data::DataOptions& data) {
   io::RecordSettings settings{.columns = data.columns,
                               .ignore_keys = data.ignore_keys,
-                              .stays_in_image_root = data.outside_image_root == data::OutsideImageRoot::kRefuse};
+                              .restrict_to_image_root = data.outside_image_root == data::OutsideImageRoot::kRefuse};
   if (!data.image_root.empty()) settings.image_root = data.image_root;
   return settings;
 }
@@ -104,51 +104,54 @@ std::shared_ptr<const io::Records> read_records(const std::filesystem::path& pat
 namespace {
 
 /// The sources of data.train, each with the places that it is to have of it.
-std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vector<int64_t> data::HeldOut::*places,
-                                                std::vector<DividedSource>* divided) {
-  const auto share = data::share_to_hold_out(config.data);
-  std::vector<data::DataSet::Part> parts;
-  parts.reserve(config.data.train.all().size());
+std::shared_ptr<const data::DataSet> open_sources(const Config& config,
+                                                  std::vector<int64_t> data::HoldOutSplit::*split_indices,
+                                                  std::vector<SourceSplit>* source_splits) {
+  const auto share = data::parse_hold_out_share(config.data);
+  std::vector<data::DataSet::SourceRecords> sources;
+  sources.reserve(config.data.train.all().size());
   for (const data::Source& source : config.data.train.all()) {
-    io::RecordSettings settings = record_settings(config.data);
+    io::RecordSettings settings = make_record_settings(config.data);
     if (!source.image_root.empty()) settings.image_root = source.image_root;
     auto records = read_records(source.path, settings);
     if (share) {
       const int64_t samples = records->size();
-      const bool are_trained = places == &data::HeldOut::kept;
-      auto split = divide_source(config, source, *records, /*logs=*/are_trained);
-      if (divided != nullptr) divided->push_back({.path = source.path, .records = records, .held_out = split.held_out});
-      records = std::make_shared<io::ChosenRecords>(std::move(records), std::move(split.*places));
-      if (are_trained) {
+      const bool is_training = split_indices == &data::HoldOutSplit::train;
+      auto split = split_source(config, source, *records, /*logs=*/is_training);
+      if (source_splits != nullptr)
+        source_splits->push_back({.path = source.path, .records = records, .held_out = split.held_out});
+      records = std::make_shared<io::SubsetRecords>(std::move(records), std::move(split.*split_indices));
+      if (is_training) {
         spdlog::info("data {}: {} of {} samples are held out of training (data.eval={})", source.path,
                      samples - records->size(), samples, config.data.eval);
       }
     }
-    parts.push_back({.source = source, .records = std::move(records)});
+    sources.push_back({.source = source, .records = std::move(records)});
   }
   check_row_groups(config.memory.limit_gb);
-  return std::make_shared<data::DataSet>(std::move(parts));
+  return std::make_shared<data::DataSet>(std::move(sources));
 }
 
 }  // namespace
 
-std::shared_ptr<const data::DataSet> training_records(const Config& config, std::vector<DividedSource>* divided) {
-  return sources_of(config, &data::HeldOut::kept, divided);
+std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
+                                                           std::vector<SourceSplit>* source_splits) {
+  return open_sources(config, &data::HoldOutSplit::train, source_splits);
 }
 
-std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
-  if (!data::share_to_hold_out(config.data)) {
-    auto records = read_records(config.data.eval, record_settings(config.data));
+std::shared_ptr<const io::Records> open_evaluation_records(const Config& config) {
+  if (!data::parse_hold_out_share(config.data)) {
+    auto records = read_records(config.data.eval, make_record_settings(config.data));
     check_row_groups(config.memory.limit_gb);
     return records;
   }
   if (config.data.train.empty()) {
     throw usage_error("data.eval: is {}, a share of data.train, which is empty; name it", config.data.eval);
   }
-  return sources_of(config, &data::HeldOut::held_out, nullptr);
+  return open_sources(config, &data::HoldOutSplit::held_out, nullptr);
 }
 
-models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {
+models::ProcessorSettings make_processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {
   return {.max_length = data.max_length,
           .on_too_long = data.on_too_long,
           .max_images_per_sample = data.max_images_per_sample,
@@ -156,7 +159,7 @@ models::ProcessorSettings processor_settings(const data::DataOptions& data, cons
           .video_fps = data.video_fps,
           .video_max_frames = data.video_max_frames,
           .video_layout = data.video_layout,
-          .augment = data::augment_settings(data),
+          .augment = data::make_augment_settings(data),
           .mask_image_size = data.mask_image_size,
           .volume = data.volume,
           .chat_template = data.chat_template,
@@ -164,18 +167,18 @@ models::ProcessorSettings processor_settings(const data::DataOptions& data, cons
           .template_folder = adapter};
 }
 
-data::LoaderSettings loader_settings(const Config& config) {
+data::LoaderSettings make_loader_settings(const Config& config) {
   return {.global_batch_size = config.training.global_batch_size,
           .global_batch_tokens = config.training.balance.global_batch_tokens,
           .num_workers = config.data.num_workers,
-          .bytes_ahead = planner::bytes_for_samples_ahead(memory::host_limit_bytes(), memory::host_bytes()),
+          .prefetch_bytes = planner::compute_prefetch_bytes(memory::host_limit_bytes(), memory::host_bytes()),
           .on_bad_sample = config.data.on_bad_sample};
 }
 
 namespace {
 
 /// An adapter names its base in JSON.
-void refuse_base_without_name(const std::filesystem::path& base) {
+void check_base_name(const std::filesystem::path& base) {
   const std::string path = std::filesystem::absolute(base).string();
   if (is_utf8(path)) return;
   throw usage_error(
@@ -186,30 +189,30 @@ void refuse_base_without_name(const std::filesystem::path& base) {
 
 }  // namespace
 
-std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::filesystem::path& adapter) {
+std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const std::filesystem::path& adapter) {
   const LoraOptions& options = config.lora;
-  const bool goes_on = !config.model.adapter.empty();
-  const LoraOptions allowed = goes_on ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
-  if (goes_on && options != allowed) {
+  const bool continues_adapter = !config.model.adapter.empty();
+  const LoraOptions allowed = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
+  if (continues_adapter && options != allowed) {
     throw usage_error(
         "lora: model.adapter is {}, which has its own rank, alpha and targets; of this section only lora.dropout may "
         "be "
         "set with it",
         config.model.adapter);
   }
-  if (!goes_on && options.rank == 0) {
+  if (!continues_adapter && options.rank == 0) {
     if (options == allowed) return std::nullopt;
     throw usage_error("lora: has settings, but lora.rank is 0, which is no LoRA; set lora.rank, such as lora.rank=16");
   }
-  refuse_base_without_name(config.model.path);
-  if (goes_on || !adapter.empty()) {
+  check_base_name(config.model.path);
+  if (continues_adapter || !adapter.empty()) {
     const std::filesystem::path base = config.model.path;
     std::error_code error;
     auto settings =
         models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter,
                                       std::filesystem::exists(base / "config.json", error) ? base : "");
     settings.dropout = options.dropout;
-    if (config.model.freeze_mask_encoder) settings.left_out.push_back(nn::Component::kMaskEncoder);
+    if (config.model.freeze_mask_encoder) settings.excluded_components.push_back(nn::Component::kMaskEncoder);
     return settings;
   }
   if (options.target_modules.empty()) {
@@ -221,7 +224,7 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
   if (config.model.freeze_language_model) left_out.push_back(nn::Component::kLanguageModel);
   if (config.model.freeze_mask_encoder) left_out.push_back(nn::Component::kMaskEncoder);
   auto modules_to_save = options.modules_to_save;
-  std::ranges::copy(models::trained_beside_adapters(config.model.path, frozen_parts(config.model)),
+  std::ranges::copy(models::get_default_modules_to_save(config.model.path, make_frozen_parts(config.model)),
                     std::back_inserter(modules_to_save));
   return nn::LoraSettings{.rank = options.rank,
                           .alpha = options.alpha,
@@ -230,21 +233,21 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
                           .use_dora = options.use_dora,
                           .target_modules = options.target_modules,
                           .modules_to_save = modules_to_save,
-                          .left_out = left_out};
+                          .excluded_components = left_out};
 }
 
-nn::Quantization quantization(const Config& config) {
-  const nn::Quantization wanted = config.model.quantization;
-  if (wanted != nn::Quantization::kNone && config.lora.rank == 0 && config.model.adapter.empty()) {
+nn::Quantization resolve_quantization(const Config& config) {
+  const nn::Quantization quantization = config.model.quantization;
+  if (quantization != nn::Quantization::kNone && config.lora.rank == 0 && config.model.adapter.empty()) {
     throw usage_error(
         "model.quantization: {} holds weights that stay as they are, and without LoRA they are trained; set lora.rank, "
         "such as lora.rank=16, or model.quantization=none",
-        nn::name_of(wanted));
+        nn::to_string(quantization));
   }
-  return wanted;
+  return quantization;
 }
 
-std::optional<at::ScalarType> saved_dtype(const OutputOptions& options) {
+std::optional<at::ScalarType> get_save_dtype(const OutputOptions& options) {
   switch (options.dtype) {
     case OutputDtype::kFp32:
       return at::kFloat;
@@ -258,7 +261,7 @@ std::optional<at::ScalarType> saved_dtype(const OutputOptions& options) {
   return std::nullopt;
 }
 
-models::FrozenParts frozen_parts(const ModelOptions& options) {
+models::FrozenParts make_frozen_parts(const ModelOptions& options) {
   return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model,
           options.freeze_mask_encoder};
 }
@@ -266,7 +269,7 @@ models::FrozenParts frozen_parts(const ModelOptions& options) {
 namespace {
 
 /// REQUIRES: what is frozen is.
-void check_trained(const models::VisionLanguageModel& model) {
+void check_trainable(const models::VisionLanguageModel& model) {
   const auto is_trained = [](const nn::Parameter& parameter) { return parameter.tensor.requires_grad(); };
   if (std::ranges::none_of(model.parameters().all(), is_trained)) {
     throw usage_error(
@@ -284,8 +287,8 @@ void check_trained(const models::VisionLanguageModel& model) {
 
 }  // namespace
 
-void check_keys(const Config& config) {
-  check_required(config);
+void check_config(const Config& config) {
+  check_required_keys(config);
   check_batch_scaling(config.training);
   check_loss_scale(config.training);
   check_learning_rates(config);
@@ -295,25 +298,26 @@ void check_keys(const Config& config) {
 }
 
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, planner::Job job, at::Device device,
-                                                        const std::optional<std::filesystem::path>& newest,
-                                                        bool with_values) {
-  job.lora = lora_settings(config, newest.value_or(""));
-  if (newest && !job.lora) job.model = *newest;
+                                                        const std::optional<std::filesystem::path>& checkpoint,
+                                                        bool load_weights) {
+  job.lora = make_lora_settings(config, checkpoint.value_or(""));
+  if (checkpoint && !job.lora) job.model = *checkpoint;
   const auto& lora = job.lora;
   const std::filesystem::path& weights = job.model;
   auto model = planner::build_model(job, device);
-  check_trained(*model);
-  if (!with_values) return model;
-  if (!newest && !config.model.adapter.empty()) {
+  check_trainable(*model);
+  if (!load_weights) return model;
+  if (!checkpoint && !config.model.adapter.empty()) {
     const std::filesystem::path adapter = config.model.adapter;
-    if (!models::warn_of_other_base(adapter, config.model.path)) {
+    if (!models::warn_on_base_mismatch(adapter, config.model.path)) {
       models::warn_if_named_base_differs(adapter, config.model.path);
     }
   }
   const auto seed = static_cast<uint64_t>(config.training.seed);
-  const bool is_start = newest == std::nullopt;
-  const auto loaded = models::load_base(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
-  if (is_start) check_new_weights(loaded, lora.has_value(), weights);
+  const bool is_start = checkpoint == std::nullopt;
+  const auto result =
+      models::load_base_weights(*model, weights, make_load_settings(config, lora, /*is_strict=*/!is_start && !lora));
+  if (is_start) check_new_weights(result, lora.has_value(), weights);
   if (!lora) return model;
   if (lora->adapter.empty()) {
     models::initialize_adapter(*model, seed);
@@ -325,7 +329,7 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, pl
 
 namespace {
 
-std::optional<engine::LossScaleSettings> loss_scale_settings(const engine::TrainingOptions& options) {
+std::optional<engine::LossScaleSettings> make_loss_scale_settings(const engine::TrainingOptions& options) {
   if (options.precision != engine::Precision::kFp16) return std::nullopt;
   engine::LossScaleSettings settings{.dynamic = !options.loss_scale, .growth_steps = options.loss_scale_growth_steps};
   settings.initial = options.loss_scale.value_or(settings.initial);
@@ -334,19 +338,19 @@ std::optional<engine::LossScaleSettings> loss_scale_settings(const engine::Train
 
 }  // namespace
 
-engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options) {
+engine::AdamWSettings make_adamw_settings(const engine::TrainingOptions& options) {
   return {.beta1 = options.adam_beta1,
           .beta2 = options.adam_beta2,
           .epsilon = options.adam_epsilon,
           .weight_decay = options.weight_decay,
           .max_grad_norm = options.max_grad_norm,
-          .loss_scale = loss_scale_settings(options),
+          .loss_scale = make_loss_scale_settings(options),
           .states = options.optimizer_states,
           .seed = static_cast<uint64_t>(options.seed)};
 }
 
-engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor) {
-  const double factor = schedule_factor * reference_factor(options);
+engine::LearningRates compute_learning_rates(const engine::TrainingOptions& options, double schedule_factor) {
+  const double factor = schedule_factor * compute_reference_lr_factor(options);
   return {.vision_tower = factor * options.vision_learning_rate.value_or(options.learning_rate),
           .projector = factor * options.projector_learning_rate.value_or(options.learning_rate),
           .language_model = factor * options.learning_rate,

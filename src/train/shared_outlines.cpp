@@ -15,24 +15,24 @@ namespace vlmtrain::train {
 
 namespace fs = std::filesystem;
 
-fs::path shared_outlines(const std::string& data_set, int64_t samples) {
-  constexpr int64_t kWorthKeeping = 10'000;
-  const fs::path cache = io::user_cache();
+fs::path get_shared_index_file(const std::string& dataset, int64_t samples) {
+  constexpr int64_t kMinCachedSamples = 10'000;
+  const fs::path cache = io::get_user_cache_folder();
   std::error_code error;
-  const fs::path here = fs::current_path(error);
-  if (samples < kWorthKeeping || cache.empty() || error) return {};
+  const fs::path current_folder = fs::current_path(error);
+  if (samples < kMinCachedSamples || cache.empty() || error) return {};
   const fs::path folder = cache / "outlines";
   fs::create_directories(folder, error);
   if (error) return {};
-  io::clean_leftovers(folder);
-  return folder / (ContentHash().add((here / data_set).native()).text() + ".jsonl");
+  io::clean_up_temporaries(folder);
+  return folder / (ContentHash().add((current_folder / dataset).native()).hex() + ".jsonl");
 }
 
-void copy_outlines(const fs::path& from, const fs::path& to) {
+void copy_index_file(const fs::path& source_file, const fs::path& target_file) {
   try {
-    std::ifstream source(from, std::ios::binary);
-    if (!source) throw run_error("{} cannot be read", from.string());
-    io::AtomicFile copy(to);
+    std::ifstream source(source_file, std::ios::binary);
+    if (!source) throw run_error("{} cannot be read", source_file.string());
+    io::AtomicFile copy(target_file);
     std::string block(size_t{1} << 20U, '\0');
     do {
       source.read(block.data(), std::ssize(block));
@@ -40,7 +40,7 @@ void copy_outlines(const fs::path& from, const fs::path& to) {
     } while (source);
     copy.commit();
   } catch (const std::exception& problem) {
-    spdlog::info("what was found out about the data is not kept in {}: {}", to.string(), problem.what());
+    spdlog::info("what was found out about the data is not kept in {}: {}", target_file.string(), problem.what());
   }
 }
 

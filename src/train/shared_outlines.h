@@ -10,9 +10,10 @@ namespace vlmtrain::train {
 /// plans: one for each data set, of the settings that were looked with last, so that there are never many. Empty for a
 /// data set that is looked at in less than a second anyway, and where there is no cache and none can be
 /// made.
-std::filesystem::path shared_outlines(const std::string& data_set, int64_t samples);
+std::filesystem::path get_shared_index_file(const std::string& dataset, int64_t samples);
 
-/// Makes `to` what `from` is, atomically. A file that cannot be read or written is a line in the log, no error.
-void copy_outlines(const std::filesystem::path& from, const std::filesystem::path& to);
+/// Makes `target_file` what `source_file` is, atomically. A file that cannot be read or written is a line in the log,
+/// no error.
+void copy_index_file(const std::filesystem::path& source_file, const std::filesystem::path& target_file);
 
 }  // namespace vlmtrain::train

@@ -9,6 +9,6 @@
 namespace vlmtrain::train {
 
 /// The sample as a run would train on it; one that cannot be made says why.
-report::ShownSample shown_sample(const io::Records& records, const models::Processor& processor, int64_t index);
+report::SamplePreview render_sample(const io::Records& records, const models::Processor& processor, int64_t index);
 
 }  // namespace vlmtrain::train

@@ -12,12 +12,12 @@ namespace vlmtrain::train {
 /// How a step is to be done, as far as is known beforehand.
 struct StepPlan {
   engine::StepLayout layout;
-  bool release_first = false;                    ///< memory::release_unused() before the step
+  bool empty_cache_first = false;                ///< memory::release_unused() before the step
   std::optional<planner::StepPeaks> peaks = {};  ///< as the twin found them
   bool fits = true;  ///< false: however it is cut, so that it may fail; `layout` takes least
   /// Where it does not: the place of the sample that fails even alone; nothing if that is the optimizer or nobody
   /// knows.
-  std::optional<int64_t> sample_that_does_not = {};
+  std::optional<int64_t> oversized_sample = {};
 };
 
 /// A step that is about to be done.

@@ -27,28 +27,29 @@ class StepRunner {
   using OnEvent = std::function<void(report::EventKind, std::string message, std::vector<std::string> ids)>;
 
   /// All must outlive it.
-  StepRunner(const Config& config, RunSetup& run, at::Device device, const RunRanks& ranks, OnEvent on_event);
+  StepRunner(const Config& config, RunSetup& run, at::Device device, const RankGroup& ranks, OnEvent on_event);
 
   /// The samples of the next step, exactly the global batch, and how its micro-batches are to be cut.
   /// `step_seconds`: what the steps so far took.
-  PlannedStep next(double step_seconds) { return upcoming_.next(step_seconds); }
+  PlannedStep next(double step_seconds) { return prefetcher_.next(step_seconds); }
 
   /// Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out. A sample that
   /// does not fit is replaced in `step`, or throws a UserError (kDoesNotFit).
-  DoneStep run(PlannedStep& step, const engine::Objective& objective, uint64_t seed, const RatesSource& rates);
+  CompletedStep run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
+                    const LearningRatesFunction& compute_rates);
 
   /// After the run has taken note of the step: before the next one, what is to be known of its memory.
-  void settle(const PlannedStep& step, const DoneStep& done);
+  void after_step(const PlannedStep& step, const CompletedStep& completed);
 
   /// After what used the device and no twin knows of.
-  void leave_device_as_found();
+  void release_device_memory();
 
   /// Null where the run has no twin.
-  const TwinSummary* twin_summary() const { return twin_ ? &twin_->summary() : nullptr; }
+  const LookAheadSummary* look_ahead_summary() const { return look_ahead_ ? &look_ahead_->summary() : nullptr; }
 
  private:
-  void warn_of(const PlannedStep& step) const;
-  void leave_out(PlannedStep& step, const SampleDoesNotFit& error);
+  void warn_oversized(const PlannedStep& step) const;
+  void drop_sample(PlannedStep& step, const OversizedSampleError& error);
   void on_failure(const std::string& reason, const engine::StepLayout& next);
   void empty_fragmented_cache(int64_t step, const memory::DeviceMemory& memory);
 
@@ -58,10 +59,10 @@ class StepRunner {
   const engine::Consensus& consensus_;
   OnEvent on_event_;
   data::Loader loader_;
-  std::unique_ptr<TwinLink> twin_;  // on a GPU
-  UpcomingSteps upcoming_;
+  std::unique_ptr<LookAheadClient> look_ahead_;  // on a GPU
+  StepPrefetcher prefetcher_;
   OomGuard guard_;
-  int64_t next_emptying_ = 0;  // step
+  int64_t next_cache_empty_step_ = 0;  // step
 };
 
 }  // namespace vlmtrain::train

@@ -8,35 +8,35 @@ namespace vlmtrain::train {
 namespace {
 
 /// Of which the sum is taken: a rehearsal of each takes some tenths of a second.
-constexpr size_t kMostTimed = 6;
+constexpr size_t kMaxTimedSteps = 6;
 
 }  // namespace
 
-void StepTimes::note(const PlannedStep& step, const DoneStep& done, double seconds) {
-  if (done.failed_attempts > 0 || done.layout != step.layout) {
-    newest_.clear();  // what it took is part of no step's time
+void StepTimes::record(const PlannedStep& step, const CompletedStep& completed, double seconds) {
+  if (completed.failed_attempts > 0 || completed.layout != step.layout) {
+    steps_.clear();  // what it took is part of no step's time
     return;
   }
-  TimedStep timed{.samples = {}, .seconds = seconds - step.data_wait_seconds};
-  for (const auto& sample : step.batch.samples) planner::add_sample(timed.samples, data::shape_of(sample));
-  newest_.push_back(std::move(timed));
-  if (newest_.size() > kMostTimed) newest_.pop_front();
+  TimedStep timed_step{.samples = {}, .seconds = seconds - step.data_wait_seconds};
+  for (const auto& sample : step.batch.samples) planner::add_sample(timed_step.samples, data::get_shape(sample));
+  steps_.push_back(std::move(timed_step));
+  if (steps_.size() > kMaxTimedSteps) steps_.pop_front();
 }
 
-std::optional<double> StepTimes::ratio(const planner::Job& job, const planner::Choices& choices,
-                                       const planner::VirtualCard& card) const {
-  if (newest_.size() < kMostTimed) return std::nullopt;
-  planner::RehearsalProcess process(job, card);
-  double measured = 0;
-  double predicted = 0;
-  for (const auto& step : newest_) {
-    const auto outcome = process.rehearse({.choices = choices, .steps = {step.samples}, .with_costs = true});
+std::optional<double> StepTimes::compute_ratio(const planner::Job& job, const planner::StepConfig& step_config,
+                                               const planner::VirtualGpu& virtual_gpu) const {
+  if (steps_.size() < kMaxTimedSteps) return std::nullopt;
+  planner::DryRunProcess process(job, virtual_gpu);
+  double measured_seconds = 0;
+  double predicted_seconds = 0;
+  for (const auto& step : steps_) {
+    const auto outcome = process.dry_run({.step_config = step_config, .steps = {step.samples}, .with_costs = true});
     if (!outcome.costs) return std::nullopt;
-    measured += step.seconds;
-    predicted += outcome.costs->total.seconds;
+    measured_seconds += step.seconds;
+    predicted_seconds += outcome.costs->total.seconds;
   }
-  if (!(measured > 0 && predicted > 0)) return std::nullopt;
-  return measured / predicted;
+  if (!(measured_seconds > 0 && predicted_seconds > 0)) return std::nullopt;
+  return measured_seconds / predicted_seconds;
 }
 
 }  // namespace vlmtrain::train

@@ -16,12 +16,12 @@ namespace vlmtrain::train {
 class StepTimes {
  public:
   /// `seconds`: from the step's beginning to the next one's, the wait for its data included.
-  void note(const PlannedStep& step, const DoneStep& done, double seconds);
+  void record(const PlannedStep& step, const CompletedStep& completed, double seconds);
 
-  /// What the steps took by what is predicted for them, which a child process rehearses on `card`; nothing after too
-  /// few steps. Throws as planner::RehearsalProcess.
-  std::optional<double> ratio(const planner::Job& job, const planner::Choices& choices,
-                              const planner::VirtualCard& card) const;
+  /// What the steps took by what is predicted for them, which a child process rehearses on `virtual_gpu`; nothing after
+  /// too few steps. Throws as planner::DryRunProcess.
+  std::optional<double> compute_ratio(const planner::Job& job, const planner::StepConfig& step_config,
+                                      const planner::VirtualGpu& virtual_gpu) const;
 
  private:
   struct TimedStep {
@@ -29,7 +29,7 @@ class StepTimes {
     double seconds = 0;
   };
 
-  std::deque<TimedStep> newest_;
+  std::deque<TimedStep> steps_;
 };
 
 }  // namespace vlmtrain::train

@@ -22,8 +22,8 @@ namespace {
 
 // What a signal handler may touch.
 volatile sig_atomic_t received_signal = 0;
-volatile sig_atomic_t wake_up = -1;  // the end of a pipe that it writes to
-timespec first_interrupt{};          // by CLOCK_MONOTONIC; touched by the handler of SIGINT only
+volatile sig_atomic_t wake_pipe = -1;  // the end of a pipe that it writes to
+timespec first_interrupt{};            // by CLOCK_MONOTONIC; touched by the handler of SIGINT only
 
 double seconds_since_first_interrupt() {
   timespec now{};
@@ -34,24 +34,24 @@ double seconds_since_first_interrupt() {
          kNanosecond * static_cast<double>(now.tv_nsec - first_interrupt.tv_nsec);
 }
 
-void remember(int signal) {
+void record_signal(int signal) {
   const int error = errno;
-  if (signal == SIGINT && seconds_since_first_interrupt() > kSecondsOfOneInterrupt) {
+  if (signal == SIGINT && seconds_since_first_interrupt() > kInterruptWindowSeconds) {
     ::signal(SIGINT, SIG_DFL);
     raise(SIGINT);  // delivered when the handler returns
     errno = error;
     return;
   }
   received_signal = signal;
-  if (wake_up >= 0) {
-    [[maybe_unused]] const ssize_t written = write(static_cast<int>(wake_up), "!", 1);
+  if (wake_pipe >= 0) {
+    [[maybe_unused]] const ssize_t written = write(static_cast<int>(wake_pipe), "!", 1);
   }
   errno = error;
 }
 
 /// A handler on the normal stack that interrupts a product on the CPU corrupts memory, as if oneDNN's generated code
 /// used what lies below the stack pointer (docs/benchmarks/slurm.md).
-void give_handlers_their_own_stack() {
+void install_alternate_stack() {
   static std::array<std::byte, 64 * 1024> memory;
   stack_t stack{};
   stack.ss_sp = memory.data();
@@ -59,19 +59,19 @@ void give_handlers_their_own_stack() {
   sigaltstack(&stack, nullptr);
 }
 
-void handle(int signal) {
-  struct sigaction action {};
-  action.sa_handler = remember;
-  action.sa_flags = SA_ONSTACK | SA_RESTART;
-  sigaction(signal, &action, nullptr);
+void install_handler(int signal) {
+  struct sigaction handler_action {};
+  handler_action.sa_handler = record_signal;
+  handler_action.sa_flags = SA_ONSTACK | SA_RESTART;
+  sigaction(signal, &handler_action, nullptr);
 }
 
 bool is_ignored(int signal) {
-  struct sigaction action {};
-  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  struct sigaction handler_action {};
+  return sigaction(signal, nullptr, &handler_action) == 0 && handler_action.sa_handler == SIG_IGN;
 }
 
-sigset_t stop_signals() {
+sigset_t make_stop_signal_set() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) sigaddset(&signals, signal);
@@ -79,33 +79,33 @@ sigset_t stop_signals() {
 }
 
 /// Answers a stop at once, until the steps begin.
-class Leaver {
+class ImmediateStop {
  public:
-  void start(std::function<void(int)> leave) {
-    leave_ = std::move(leave);
-    std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
+  void start(std::function<void(int)> on_stop) {
+    on_stop_ = std::move(on_stop);
+    std::array<int, 2> pipe_ends{};
+    if (pipe2(pipe_ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
       throw run_error("no pipe can be made: {}", std::strerror(errno));
-    fcntl(ends[0], F_SETFL, 0);  // the handler must not wait, its reader has to
-    wake_up = ends[1];
+    fcntl(pipe_ends[0], F_SETFL, 0);  // the handler must not wait, its reader has to
+    wake_pipe = pipe_ends[1];
     // Handlers have a stack of their own on the main thread only.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([this, pipe = ends[0]] { watch(pipe); }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    sigset_t full_mask;
+    sigset_t old_mask;
+    sigfillset(&full_mask);
+    pthread_sigmask(SIG_SETMASK, &full_mask, &old_mask);
+    std::thread([this, pipe = pipe_ends[0]] { watch(pipe); }).detach();
+    pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
   }
 
-  void retire() {
+  void disable() {
     const std::lock_guard lock(mutex_);
-    leave_ = nullptr;
+    on_stop_ = nullptr;
   }
 
   void wait() {
     {
       const std::lock_guard lock(mutex_);
-      if (!leave_ || received_signal == 0) return;
+      if (!on_stop_ || received_signal == 0) return;
     }
     for (;;) pause();
   }
@@ -115,51 +115,51 @@ class Leaver {
     char byte = 0;
     while (read(pipe, &byte, 1) == 1) {
       const std::lock_guard lock(mutex_);
-      if (leave_) leave_(static_cast<int>(received_signal));
+      if (on_stop_) on_stop_(static_cast<int>(received_signal));
     }
   }
 
   std::mutex mutex_;  // held while the process is left
-  std::function<void(int)> leave_;
+  std::function<void(int)> on_stop_;
 };
 
 /// Never destroyed: its thread ends with the process.
-Leaver& leaver() {
-  static auto* const only = new Leaver;
-  return *only;
+ImmediateStop& immediate_stop() {
+  static auto* const instance = new ImmediateStop;
+  return *instance;
 }
 
 }  // namespace
 
-void watch_stop_signals(std::function<void(int signal)> leave) {
+void install_stop_handlers(std::function<void(int signal)> on_stop) {
   received_signal = 0;
   first_interrupt = {};
-  give_handlers_their_own_stack();
-  if (leave) leaver().start(std::move(leave));
-  for (const int signal : {SIGTERM, SIGUSR1}) handle(signal);
+  install_alternate_stack();
+  if (on_stop) immediate_stop().start(std::move(on_stop));
+  for (const int signal : {SIGTERM, SIGUSR1}) install_handler(signal);
   for (const int signal : {SIGINT, SIGHUP, SIGPIPE}) {
-    if (!is_ignored(signal)) handle(signal);
+    if (!is_ignored(signal)) install_handler(signal);
   }
-  const sigset_t held = stop_signals();
-  pthread_sigmask(SIG_UNBLOCK, &held, nullptr);
-  leaver().wait();  // what was held is answered by another thread
+  const sigset_t blocked = make_stop_signal_set();
+  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  immediate_stop().wait();  // what was held is answered by another thread
 }
 
-void hold_stop_signals() {
-  const sigset_t signals = stop_signals();
+void block_stop_signals() {
+  const sigset_t signals = make_stop_signal_set();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
-void stop_between_steps() {
-  leaver().retire();
+void enable_graceful_stop() {
+  immediate_stop().disable();
 }
 
 int stop_signal() {
   return static_cast<int>(received_signal);
 }
 
-void wait_if_leaving() {
-  leaver().wait();
+void wait_if_exiting() {
+  immediate_stop().wait();
 }
 
 }  // namespace vlmtrain::train

@@ -31,32 +31,33 @@ namespace vlmtrain::train {
 
 namespace {
 
-void check(const engine::BalanceOptions& options, const data::Tasks& tasks) {
+void check_options(const engine::BalanceOptions& options, const data::Tasks& tasks) {
   if (options.task_weighting != engine::TaskWeighting::kFixed && !options.task_weights.empty()) {
     throw usage_error(
         "training.task_weights: has entries, but training.task_weighting is not fixed; set it to fixed, or take the "
         "entries out");
   }
   if (tasks.count() > 1) return;
-  const std::string only = tasks.names().empty() ? "" : fmt::format(", {}", tasks.names().front());
-  constexpr const char* kRemedy = "; name tasks in its records (docs/tasks.md)";
+  const std::string task_name = tasks.names().empty() ? "" : fmt::format(", {}", tasks.names().front());
+  constexpr const char* kAdvice = "; name tasks in its records (docs/tasks.md)";
   if (options.task_weighting != engine::TaskWeighting::kNone) {
-    throw usage_error("training.task_weighting: data.train has only one task{}{}, or set it to none", only, kRemedy);
+    throw usage_error("training.task_weighting: data.train has only one task{}{}, or set it to none", task_name,
+                      kAdvice);
   }
   if (options.gradient_conflicts != engine::GradientConflicts::kNone) {
-    throw usage_error("training.gradient_conflicts: data.train has only one task{}{}, or set it to none", only,
-                      kRemedy);
+    throw usage_error("training.gradient_conflicts: data.train has only one task{}{}, or set it to none", task_name,
+                      kAdvice);
   }
 }
 
-std::vector<double> first_weights(const engine::BalanceOptions& options, const data::Tasks& tasks) {
+std::vector<double> make_initial_weights(const engine::BalanceOptions& options, const data::Tasks& tasks) {
   switch (options.task_weighting) {
     case engine::TaskWeighting::kNone:
       return {};
     case engine::TaskWeighting::kFixed:
-      return fixed_weights(options.task_weights, tasks);
+      return parse_task_weights(options.task_weights, tasks);
     case engine::TaskWeighting::kInverseSize:
-      return inverse_size_weights(tasks);
+      return compute_inverse_size_weights(tasks);
     case engine::TaskWeighting::kGradNorm:
       return std::vector(tasks.names().size(), 1.0);
   }
@@ -65,32 +66,32 @@ std::vector<double> first_weights(const engine::BalanceOptions& options, const d
 
 }  // namespace
 
-engine::TaskSettings task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks) {
-  check(options, tasks);
+engine::TaskSettings make_task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks) {
+  check_options(options, tasks);
   return {.count = tasks.count(),
-          .weights = first_weights(options, tasks),
+          .weights = make_initial_weights(options, tasks),
           .gradient_norms = options.task_weighting == engine::TaskWeighting::kGradNorm,
           .resolve_conflicts = options.gradient_conflicts == engine::GradientConflicts::kPcGrad};
 }
 
 TaskBalance::TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks,
                          std::optional<engine::MaskLossWeights> masks)
-    : tasks_(tasks), settings_(task_settings(options, tasks)), masks_(masks) {
+    : tasks_(tasks), settings_(make_task_settings(options, tasks)), masks_(masks) {
   if (settings_.gradient_norms) {
     gradnorm_.emplace(tasks.count(), engine::GradNormSettings{.alpha = options.gradnorm_alpha,
                                                               .learning_rate = options.gradnorm_learning_rate});
   }
 }
 
-void TaskBalance::number(std::vector<data::Sample>& samples) const {
-  if (settings_.apart()) tasks_.number(samples);
+void TaskBalance::assign_tasks(std::vector<data::Sample>& samples) const {
+  if (settings_.is_multi_task()) tasks_.number(samples);
 }
 
-engine::CutRule TaskBalance::cut_rule(const std::vector<data::Sample>& samples) const {
-  return engine::CrossEntropy(settings_).cut_rule(samples);
+engine::SplitConstraint TaskBalance::split_constraint(const std::vector<data::Sample>& samples) const {
+  return engine::CrossEntropy(settings_).split_constraint(samples);
 }
 
-std::shared_ptr<const engine::Objective> TaskBalance::objective(int64_t step, uint64_t step_seed) {
+std::shared_ptr<const engine::Objective> TaskBalance::make_objective(int64_t step, uint64_t step_seed) {
   for (; !observations_.empty() && observations_.front().step <= step - 2; observations_.pop_front()) {
     gradnorm_->update(observations_.front().results, observations_.front().weights);
   }
@@ -99,8 +100,8 @@ std::shared_ptr<const engine::Objective> TaskBalance::objective(int64_t step, ui
   return engine::make_objective({.tasks = settings_, .masks = masks_});
 }
 
-void TaskBalance::learn(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
-                        report::StepMetrics& metrics) {
+void TaskBalance::update(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
+                         report::StepMetrics& metrics) {
   for (size_t task = 0; task < results.size(); ++task) {
     const engine::TaskResult& result = results[task];
     if (result.counts.samples == 0) continue;
@@ -132,14 +133,14 @@ nlohmann::ordered_json TaskBalance::state() const {
           {"observations", observations}};
 }
 
-bool TaskBalance::knows(const nlohmann::ordered_json& state) const {
+bool TaskBalance::matches(const nlohmann::ordered_json& state) const {
   if (!gradnorm_) return true;
   return state.is_object() && state.value("names", nlohmann::ordered_json()) == nlohmann::ordered_json(tasks_.names());
 }
 
 void TaskBalance::restore(const nlohmann::ordered_json& state, const std::string& source) {
   if (!gradnorm_) return;
-  if (!knows(state)) {
+  if (!matches(state)) {
     throw data_error(
         "{}: has no weights of the tasks {}; resume with the data set that the run was started with, or start anew in "
         "another output.dir",
@@ -160,12 +161,12 @@ void TaskBalance::restore(const nlohmann::ordered_json& state, const std::string
     }
   } catch (const nlohmann::json::exception& error) {
     throw data_error("{}: the weights of the tasks are damaged ({}); take an older checkpoint", source,
-                     io::json_reason(error));
+                     io::describe_json_exception(error));
   }
 }
 
 std::string TaskBalance::description() const {
-  if (!settings_.apart()) return {};
+  if (!settings_.is_multi_task()) return {};
   std::vector<std::string> tasks;
   for (size_t task = 0; task < tasks_.names().size(); ++task) {
     std::string text = fmt::format("{} ({} samples", tasks_.names()[task], tasks_.samples()[task]);

@@ -19,7 +19,7 @@ namespace vlmtrain::train {
 
 /// What a run makes of the tasks of its samples, as the configuration asks; with one task nothing. Weights are those
 /// that a run starts with. Throws UserError (kUsage) where the configuration and the tasks do not go together.
-engine::TaskSettings task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks);
+engine::TaskSettings make_task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks);
 
 /// The tasks of a run and their weights in the loss, which GradNorm moves: those of a step follow from the numbers of
 /// all steps but the one before it, whose numbers have not reached the host when it begins on a GPU.
@@ -30,25 +30,25 @@ class TaskBalance {
               std::optional<engine::MaskLossWeights> masks = std::nullopt);
 
   /// Numbers the samples of a step.
-  void number(std::vector<data::Sample>& samples) const;
+  void assign_tasks(std::vector<data::Sample>& samples) const;
 
   /// As the configuration has them. REQUIRES: no step was begun.
   const engine::TaskSettings& initial_settings() const { return settings_; }
   /// What cuts of a step follow from: weights do not matter for it.
-  engine::CutRule cut_rule(const std::vector<data::Sample>& samples) const;
+  engine::SplitConstraint split_constraint(const std::vector<data::Sample>& samples) const;
 
-  /// Of a step, from 1. REQUIRES: learn() has been told of all but at most one step before it.
-  std::shared_ptr<const engine::Objective> objective(int64_t step, uint64_t step_seed);
+  /// Of a step, from 1. REQUIRES: update() has been told of all but at most one step before it.
+  std::shared_ptr<const engine::Objective> make_objective(int64_t step, uint64_t step_seed);
 
   /// Takes note of a step that is done, in order, and enters its tasks into `metrics`. `weights`: that it was done
   /// with.
-  void learn(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
-             report::StepMetrics& metrics);
+  void update(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
+              report::StepMetrics& metrics);
 
   /// For a checkpoint: null where there is nothing to remember.
   nlohmann::ordered_json state() const;
   /// Whether `state` is of these tasks, or there is nothing to remember.
-  bool knows(const nlohmann::ordered_json& state) const;
+  bool matches(const nlohmann::ordered_json& state) const;
   /// Throws UserError (kBadData).
   void restore(const nlohmann::ordered_json& state, const std::string& source);
 

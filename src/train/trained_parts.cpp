@@ -8,13 +8,13 @@ namespace vlmtrain::train {
 
 namespace {
 
-const std::pair<nn::Component, const char*> kParts[]{{nn::Component::kVisionTower, "the vision tower"},
-                                                     {nn::Component::kProjector, "the projector"},
-                                                     {nn::Component::kLanguageModel, "the language model"},
-                                                     {nn::Component::kMaskEncoder, "the mask encoder"},
-                                                     {nn::Component::kMaskDecoder, "the mask decoder"}};
+const std::pair<nn::Component, const char*> kComponentNames[]{{nn::Component::kVisionTower, "the vision tower"},
+                                                              {nn::Component::kProjector, "the projector"},
+                                                              {nn::Component::kLanguageModel, "the language model"},
+                                                              {nn::Component::kMaskEncoder, "the mask encoder"},
+                                                              {nn::Component::kMaskDecoder, "the mask decoder"}};
 
-bool trains(const nn::ParameterStore& parameters, nn::Component component) {
+bool is_component_trained(const nn::ParameterStore& parameters, nn::Component component) {
   return std::ranges::any_of(parameters.all(), [component](const nn::Parameter& parameter) {
     return parameter.component == component && parameter.tensor.requires_grad();
   });
@@ -22,20 +22,20 @@ bool trains(const nn::ParameterStore& parameters, nn::Component component) {
 
 }  // namespace
 
-std::string trained_parts(const nn::ParameterStore& parameters) {
-  std::vector<std::string> parts;
-  for (const auto& [component, name] : kParts) {
-    if (trains(parameters, component)) parts.emplace_back(name);
+std::string describe_trained_parts(const nn::ParameterStore& parameters) {
+  std::vector<std::string> names;
+  for (const auto& [component, name] : kComponentNames) {
+    if (is_component_trained(parameters, component)) names.emplace_back(name);
   }
   std::string text;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  for (size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
   }
   return text;
 }
 
-bool trains_media_parts_alone(const nn::ParameterStore& parameters) {
-  return !trains(parameters, nn::Component::kLanguageModel);
+bool trains_only_media_parts(const nn::ParameterStore& parameters) {
+  return !is_component_trained(parameters, nn::Component::kLanguageModel);
 }
 
 }  // namespace vlmtrain::train

@@ -50,7 +50,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-int64_t tokens_of(const std::vector<data::Sample>& samples) {
+int64_t count_batch_tokens(const std::vector<data::Sample>& samples) {
   int64_t tokens = 0;
   for (const auto& sample : samples) tokens += sample.tokens();
   return tokens;
@@ -61,113 +61,115 @@ double seconds_since(Clock::time_point start) {
 }
 
 /// Of what LibTorch throws only what happened, not the trace behind it.
-std::string reason_of(const std::exception& error) {
-  return dynamic_cast<const c10::Error*>(&error) == nullptr ? error.what() : first_line(error.what());
+std::string get_reason(const std::exception& error) {
+  return dynamic_cast<const c10::Error*>(&error) == nullptr ? error.what() : get_first_line(error.what());
 }
 
-report::BestBy compared_by(BestMetric metric) {
+report::BestMetric to_report_metric(BestMetric metric) {
   switch (metric) {
     case BestMetric::kExactMatch:
-      return report::BestBy::kExactMatch;
+      return report::BestMetric::kExactMatch;
     case BestMetric::kDice:
-      return report::BestBy::kDice;
+      return report::BestMetric::kDice;
     case BestMetric::kLoss:
       break;
   }
-  return report::BestBy::kLoss;
+  return report::BestMetric::kLoss;
 }
 
 /// One run, from its data set to its last checkpoint.
 class Trainer {
  public:
-  Trainer(const Config& config, at::Device device, const RunRanks& ranks, bool quiet)
+  Trainer(const Config& config, at::Device device, const RankGroup& ranks, bool quiet)
       : config_(config),
         device_(device),
         ranks_(ranks),
         run_(config, device, ranks),
         epochs_(run_.ledger, *run_.order) {
-    ranks.check_same("step to go on from (does each see output.dir?)", std::to_string(run_.state.step));
-    if (const auto& shard = run_.training->optimizer.shard(); !shard.is_all() && shard.count < ranks.world_size()) {
-      ranks.share_in_groups_of(shard.count);
+    ranks.check_equal_on_all_ranks("step to go on from (does each see output.dir?)", std::to_string(run_.state.step));
+    if (const auto& shard = run_.training->optimizer.shard(); !shard.covers_all() && shard.count < ranks.world_size()) {
+      ranks.set_group_size(shard.count);
     }
     ranks.connect(device);
-    if (!ranks.is_alone()) run_.training->connect(consensus_);
-    refuse_to_learn_nothing();
-    new_notices_.pass_over(run_.ledger.notices());
-    if (ranks.writes()) add_callbacks(quiet);
+    if (!ranks.is_single_process()) run_.training->connect(consensus_);
+    check_samples_reach_trained_parts();
+    new_notices_.mark_logged(run_.ledger.notices());
+    if (ranks.is_main_process()) add_callbacks(quiet);
     add_evaluations();
     log_run();
     if (run_.resumed) {
-      event(report::EventKind::kResumed,
-            fmt::format("going on after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
+      report_event(report::EventKind::kResumed,
+                   fmt::format("going on after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
     }
-    if (!run_.changes.empty()) event(report::EventKind::kChanged, run_.describe_changes(config));
+    if (!run_.changes.empty()) report_event(report::EventKind::kChanged, run_.describe_changes(config));
   }
 
   TrainingSummary train() {
     try {
-      loop();
+      run_steps();
     } catch (const std::exception& error) {
       end_steps();
-      end_after(error);
+      finish_after_error(error);
       throw;
     }
     end_steps();
     saver_.write_ledger();
-    const bool is_stopped = is_to_stop();
+    const bool is_stopped = is_stop_requested();
     if (run_.plan) {
-      run_.plan->compare(most_, device_used_bytes(), run_.state.step, twin_summary_ ? &*twin_summary_ : nullptr);
+      run_.plan->report_measured(peak_memory_, device_used_bytes(), run_.state.step,
+                                 look_ahead_summary_ ? &*look_ahead_summary_ : nullptr);
       // Who asks a run to stop does not wait.
-      if (!is_stopped && ranks_.writes()) run_.plan->remember(beside_allocator_bytes_, most_, step_times_);
+      if (!is_stopped && ranks_.is_main_process())
+        run_.plan->record_measurements(max_context_bytes_, peak_memory_, step_times_);
     }
-    if (run_.host) run_.host->compare(run_.state.step);
-    if (const auto words = ranks_.traffic_words(run_.state.step + 1 - first_step_); !words.empty()) {
-      spdlog::info("{}{}", words, ranks_.waiting_words());
+    if (run_.host_plan) run_.host_plan->report_measured(run_.state.step);
+    if (const auto text = ranks_.describe_traffic(run_.state.step + 1 - first_step_); !text.empty()) {
+      spdlog::info("{}{}", text, ranks_.describe_waits());
     }
-    predict([](SamplePredictions& predictions) { predictions.finish(); });
-    callbacks_.end(/*well=*/true);
+    run_predictions([](SamplePredictions& predictions) { predictions.finish(); });
+    callbacks_.on_end(/*well=*/true);
     TrainingSummary summary{
-        .stopped = is_stopped && (!is_over() || run_.state.evaluation.is_due),
+        .stopped = is_stopped && (!is_finished() || run_.state.evaluation.is_due),
         .steps = run_.state.step,
         .last_loss = last_loss_,
         .checkpoint = run_.checkpoints.newest(),
-        .reserved_peak_bytes = most_.reserved_peak_bytes,
+        .reserved_peak_bytes = peak_memory_.reserved_peak_bytes,
         .planned_peak_bytes = run_.plan ? std::optional{run_.plan->peaks().reserved_bytes} : std::nullopt,
         .skipped_steps = run_.state.skipped_steps,
         .callback_seconds = callbacks_.seconds() + (predictions_ ? predictions_->seconds() : 0),
         .save_seconds = saver_.seconds()};
-    if (evaluations_) tell_of_evaluations(summary);
+    if (evaluations_) add_evaluation_summary(summary);
     return summary;
   }
 
  private:
   /// What the data and the trained parts show before the first step.
-  void refuse_to_learn_nothing() const {
+  void check_samples_reach_trained_parts() const {
     const auto& parameters = run_.model->parameters();
-    if (run_.has_media || !trains_media_parts_alone(parameters)) return;
+    if (run_.has_media || !trains_only_media_parts(parameters)) return;
     throw usage_error(
         "{}: trained are {}, and none of the samples of {} has an image, video or volume, so no trained weight would "
         "get a gradient; train another part, or check with vlmtrain inspect why the samples have no media",
-        config_.lora.rank > 0 ? "lora.target_modules" : "model.freeze_language_model", trained_parts(parameters),
-        config_.data.train.name());
+        config_.lora.rank > 0 ? "lora.target_modules" : "model.freeze_language_model",
+        describe_trained_parts(parameters), config_.data.train.name());
   }
 
-  void tell_of_evaluations(TrainingSummary& summary) const {
-    summary.early_stopped = evaluations_->is_enough();
-    summary.best_metric = name_of(config_.evaluation.best_metric);
+  void add_evaluation_summary(TrainingSummary& summary) const {
+    summary.early_stopped = evaluations_->should_stop_early();
+    summary.best_metric = to_string(config_.evaluation.best_metric);
     summary.best_step = run_.state.evaluation.best_step;
     summary.best_value = run_.state.evaluation.best_value;
-    if (config_.output.keep_best) summary.best_checkpoint = best_checkpoint(run_.folder);
-    summary.last_evaluation = evaluations_->newest();
+    if (config_.output.keep_best) summary.best_checkpoint = find_best_checkpoint(run_.folder);
+    summary.last_evaluation = evaluations_->last_metrics();
   }
 
   void add_evaluations() {
-    if (!run_.evaluated) {
+    if (!run_.evaluation_set) {
       // What was the best stays so, and its checkpoint: evaluations may be turned on again.
       run_.state.evaluation.is_due = false;
       return;
     }
-    forget_best_that_is_gone();
+    reset_missing_best();
     evaluation::EvaluationSettings settings{
         .device = device_,
         .batch_size = run_.evaluation_plan.batch_size,
@@ -175,22 +177,22 @@ class Trainer {
         .num_workers = config_.data.num_workers,
         .answers = config_.evaluation.answers,
         .max_new_tokens = config_.evaluation.max_new_tokens,
-        .end_token_ids = models::end_token_ids(config_.model.path, *run_.processor, config_.model.adapter),
+        .eos_token_ids = models::load_eos_token_ids(config_.model.path, *run_.processor, config_.model.adapter),
         .on_bad_sample = config_.data.on_bad_sample};
-    if (run_.host) settings.bytes_ahead = run_.host->evaluation_bytes_ahead();
-    settings.is_to_stop = [] { return stop_signal() != 0; };
+    if (run_.host_plan) settings.prefetch_bytes = run_.host_plan->evaluation_prefetch_bytes();
+    settings.should_stop = [] { return stop_signal() != 0; };
     settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
-      event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
+      report_event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
     };
-    evaluations_.emplace(config_, *run_.evaluated, *run_.model, *run_.processor, std::move(settings),
-                         /*has_values=*/!is_rehearsal(), run_.state.evaluation);
-    if (ranks_.writes()) run_.checkpoints.link_best(run_.state.evaluation.best_step);
+    evaluations_.emplace(config_, *run_.evaluation_set, *run_.model, *run_.processor, std::move(settings),
+                         /*has_values=*/!is_dry_run(), run_.state.evaluation);
+    if (ranks_.is_main_process()) run_.checkpoints.link_best(run_.state.evaluation.best_step);
   }
 
   /// Someone removed its checkpoint: a later one that is not as good is better than none.
-  void forget_best_that_is_gone() {
+  void reset_missing_best() {
     EvaluationState& evaluation = run_.state.evaluation;
-    if (!config_.output.keep_best || !evaluation.best_step || best_checkpoint(run_.folder)) return;
+    if (!config_.output.keep_best || !evaluation.best_step || find_best_checkpoint(run_.folder)) return;
     spdlog::warn("the best checkpoint so far, step-{}, is not there any more: the best evaluation begins anew",
                  *evaluation.best_step);
     evaluation.best_step.reset();
@@ -199,28 +201,29 @@ class Trainer {
   }
 
   void add_callbacks(bool quiet) {
-    const int64_t done = run_.state.step;
-    callbacks_.add(std::make_unique<MetricsFiles>(run_.folder, done, config_.output.log_samples));
+    const int64_t step = run_.state.step;
+    callbacks_.add(std::make_unique<MetricsFiles>(run_.folder, step, config_.output.log_samples));
     callbacks_.add(std::make_unique<EpochRows>(run_.folder));
-    if (config_.output.sample_predictions > 0 && !is_rehearsal()) {
+    if (config_.output.sample_predictions > 0 && !is_dry_run()) {
       const bool has_eval = !config_.data.eval.empty();
-      const auto records = has_eval ? evaluation_records(config_) : run_.records;
+      const auto records = has_eval ? open_evaluation_records(config_) : run_.records;
       predictions_.emplace(*records, config_.output.sample_predictions, *run_.model, *run_.processor, device_,
                            config_.output.sample_predictions_share, run_.folder, callbacks_);
     }
-    callbacks_.add(std::make_unique<ProgressBar>(run_.total_steps, quiet, compared_by(config_.evaluation.best_metric)));
-    if (config_.output.tensorboard && !is_rehearsal()) {
-      callbacks_.add(std::make_unique<TensorBoardEvents>(run_.folder, done));
+    callbacks_.add(
+        std::make_unique<ProgressBar>(run_.total_steps, quiet, to_report_metric(config_.evaluation.best_metric)));
+    if (config_.output.tensorboard && !is_dry_run()) {
+      callbacks_.add(std::make_unique<TensorBoardEvents>(run_.folder, step));
     }
     if (config_.output.report) callbacks_.add(std::make_unique<HtmlReport>(run_.folder));
     if (!run_.resumed) return;
-    report::read_lines(run_.folder / "metrics.jsonl", [this](const nlohmann::json& line) {
-      callbacks_.past_step(line);
-      if (predictions_) predictions_->past_step(line);
+    report::read_json_lines(run_.folder / "metrics.jsonl", [this](const nlohmann::json& line) {
+      callbacks_.on_past_step(line);
+      if (predictions_) predictions_->add_past_step(line);
     });
   }
 
-  bool trains(nn::Component component) const {
+  bool is_component_trained(nn::Component component) const {
     return std::ranges::any_of(run_.model->parameters().all(), [component](const nn::Parameter& parameter) {
       return parameter.component == component && parameter.tensor.requires_grad();
     });
@@ -229,98 +232,99 @@ class Trainer {
   void log_run() const {
     const auto& training = config_.training;
     spdlog::info("model {}: {} parameters, {} trained, in {} on {}", config_.model.path,
-                 number_words(run_.model->parameters().total_elements()),
-                 number_words(run_.training->optimizer.trained_elements()), engine::name_of(training.precision),
+                 human_count(run_.model->parameters().total_elements()),
+                 human_count(run_.training->optimizer.trained_elements()), engine::to_string(training.precision),
                  device_.str());
     spdlog::info("data {}: {} usable samples; {} steps of {}{} {}, {}", config_.data.train.name(),
                  run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.total_steps,
                  training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
-                 config_.data.packing ? "packs" : "samples", run_.describe_cut(config_));
+                 config_.data.packing ? "packs" : "samples", run_.describe_split(config_));
     for (const auto& line :
          {run_.processor->chat_template().description(), describe_batch_scaling(training), run_.tasks->description()}) {
       if (!line.empty()) spdlog::info("{}", line);
     }
   }
 
-  void loop() {
-    stop_between_steps();
+  void run_steps() {
+    enable_graceful_stop();
     runner_.emplace(config_, run_, device_, ranks_,
                     [this](report::EventKind kind, std::string message, std::vector<std::string> ids) {
-                      event(kind, std::move(message), std::move(ids));
+                      report_event(kind, std::move(message), std::move(ids));
                     });
-    const bool has_to_stop = is_to_stop();
-    if (run_.resumed && !has_to_stop) {
-      predict([this](SamplePredictions& predictions) { predictions.resume(run_.state.step); });
+    const bool stops_at_start = is_stop_requested();
+    if (run_.resumed && !stops_at_start) {
+      run_predictions([this](SamplePredictions& predictions) { predictions.answer_saved_step(run_.state.step); });
     }
     // What loading left behind is not what a step leaves behind.
     memory::release_unused(device_);
-    make_up_evaluation();
-    if (predictions_) predictions_->begin();
-    while (!is_over() && !is_to_stop()) {
+    run_missed_evaluation();
+    if (predictions_) predictions_->start_clock();
+    while (!is_finished() && !is_stop_requested()) {
       // 1. The samples of this step, exactly the global batch, and how its micro-batches are to be cut.
       const auto start = Clock::now();
       PlannedStep step = runner_->next(step_seconds_);
       memory_watch_.before_step();
       // 2. Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out.
-      const uint64_t step_seed = stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
-      const auto objective = run_.tasks->objective(step.step, step_seed);
-      const DoneStep done = runner_->run(step, *objective, step_seed, [this, &step] { return rates_of(step); });
+      const uint64_t step_seed = derive_stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
+      const auto objective = run_.tasks->make_objective(step.step, step_seed);
+      const CompletedStep completed =
+          runner_->run(step, *objective, step_seed, [this, &step] { return compute_rates(step); });
       // 3. Report. On a GPU the numbers arrive during the next step.
-      take_note(step, done, objective);
-      runner_->settle(step, done);
+      record_step(step, completed, objective);
+      runner_->after_step(step, completed);
       const double seconds = seconds_since(start);
       pending_->report.metrics.step_seconds = seconds;
       // The first step loads kernels: no measure of a step.
       if (step.step > first_step_) step_seconds_ = seconds;
-      if (run_.plan && step.step > first_step_) step_times_.note(step, done, seconds);
+      if (run_.plan && step.step > first_step_) step_times_.record(step, completed, seconds);
       // 4. Evaluate.
-      if (run_.state.evaluation.is_due) pending_->report.metrics.evaluation = evaluate_now();
+      if (run_.state.evaluation.is_due) pending_->report.metrics.evaluation = evaluate();
       const bool is_best = pending_->report.metrics.evaluation && pending_->report.metrics.evaluation->is_best;
-      const bool saves = all_save(is_save_step() || (is_best && config_.output.keep_best));
-      if (device_.is_cpu() || saves || pending_->report.metrics.evaluation) finish_pending();
+      const bool saves_checkpoint = should_all_save(is_save_step() || (is_best && config_.output.keep_best));
+      if (device_.is_cpu() || saves_checkpoint || pending_->report.metrics.evaluation) finish_pending();
       // 5. Save, and tell of what was written meanwhile.
-      saver_.look();
-      if (saves) save();
+      saver_.poll();
+      if (saves_checkpoint) save();
     }
     finish_pending();
     const bool has_begun = run_.state.step > 0;
     if (has_begun && !saver_.is_saved()) save(/*is_last=*/true);
     saver_.finish();
-    if (is_to_stop()) {
-      event(report::EventKind::kStopped,
-            fmt::format("stopped by {} after step {}",
-                        stop_signal() != 0 ? fmt::format("signal {}", stop_signal()) : "a signal to another rank",
-                        run_.state.step));
+    if (is_stop_requested()) {
+      report_event(report::EventKind::kStopped, fmt::format("stopped by {} after step {}",
+                                                            stop_signal() != 0 ? fmt::format("signal {}", stop_signal())
+                                                                               : "a signal to another rank",
+                                                            run_.state.step));
       return;
     }
-    if (evaluations_ && evaluations_->is_enough() && evaluations_->newest()) {
-      event(report::EventKind::kStopped,
-            fmt::format("stopped early after step {}: {}", run_.state.step, evaluations_->why_enough()));
+    if (evaluations_ && evaluations_->should_stop_early() && evaluations_->last_metrics()) {
+      report_event(report::EventKind::kStopped,
+                   fmt::format("stopped early after step {}: {}", run_.state.step, evaluations_->early_stop_reason()));
     }
-    if (has_begun && !is_rehearsal()) {
-      refuse_to_end_untrained();
+    if (has_begun && !is_dry_run()) {
+      check_run_trained();
     }
   }
 
   /// Loader and twin go with the last step, before anything is saved for the last time: nothing decodes ahead any more.
   void end_steps() {
     if (!runner_) return;
-    if (const auto* const twin = runner_->twin_summary()) twin_summary_ = *twin;
+    if (const auto* const look_ahead = runner_->look_ahead_summary()) look_ahead_summary_ = *look_ahead;
     runner_.reset();
   }
 
-  void refuse_to_end_untrained() const {
-    if (evaluations_ && evaluations_->is_enough() && !run_.state.evaluation.best_value) {
+  void check_run_trained() const {
+    if (evaluations_ && evaluations_->should_stop_early() && !run_.state.evaluation.best_value) {
       const BestMetric metric = config_.evaluation.best_metric;
       const bool by_loss = metric == BestMetric::kLoss;
       throw run_error(
           "none of the run's evaluations had a loss that is finite{}, so none of its checkpoints is known to be of "
           "use; "
           "lower training.learning_rate{}, and start again in another output.dir",
-          by_loss ? "" : fmt::format(" and a value of training.best_metric={}", name_of(metric)),
+          by_loss ? "" : fmt::format(" and a value of training.best_metric={}", to_string(metric)),
           by_loss ? "" : " where the loss is not, else take training.best_metric=loss");
     }
-    if (gradient_watch_.is_without_gradient() && !run_.resumed) {
+    if (gradient_watch_.has_no_gradient() && !run_.resumed) {
       throw run_error(
           "the gradient of all trained weights was zero in each step of the run, so nothing was learned: {}; then "
           "start "
@@ -337,124 +341,129 @@ class Trainer {
 
   /// All steps are done, or with training.epochs each usable sample was taken as often: samples that turned out to be
   /// bad on the way make that fewer steps.
-  bool has_done_its_steps() {
+  bool has_finished_steps() {
     constexpr double kRounding = 1e-9;
     if (run_.state.step >= run_.total_steps) return true;
     return !config_.training.max_steps && epochs_.at(run_.state.cursor) + kRounding >= config_.training.epochs;
   }
 
   /// What a stop interrupted. The step's line is written, its checkpoint too.
-  void make_up_evaluation() {
-    if (!run_.state.evaluation.is_due || is_to_stop()) return;
-    const auto evaluation = evaluate_now();
-    if (evaluation) callbacks_.late_evaluation(run_.state.step, *evaluation);
-    if (all_save(evaluation.has_value())) save();
+  void run_missed_evaluation() {
+    if (!run_.state.evaluation.is_due || is_stop_requested()) return;
+    const auto evaluation = evaluate();
+    if (evaluation) callbacks_.on_late_evaluation(run_.state.step, *evaluation);
+    if (should_all_save(evaluation.has_value())) save();
   }
 
   /// Where all ranks write a checkpoint together, whether the first one wants it: numbers of an evaluation may differ
   /// by rounding, and not all are stopped in the middle of one.
-  bool all_save(bool own) const { return saver_.shares_state() ? consensus_.any(own && ranks_.writes()) : own; }
+  bool should_all_save(bool wants_save) const {
+    return saver_.is_state_sharded() ? consensus_.any_rank(wants_save && ranks_.is_main_process()) : wants_save;
+  }
 
   /// Nothing where a stop was asked for meanwhile.
-  std::optional<report::EvaluationMetrics> evaluate_now() {
+  std::optional<report::EvaluationMetrics> evaluate() {
     // On the CPU its batches are as large as fits beside no copies.
     if (device_.is_cpu()) saver_.finish();
     // What the step left in the cache would come on top of what was planned.
     if (!device_.is_cpu()) memory::release_unused(device_);
     memory::reset_peaks(device_);
     auto evaluation = [&] {
-      const auto host_limit = run_.host ? run_.host->guard_of_evaluation() : nullptr;
-      auto own = evaluations_->after(run_.state.step);
-      run_.evaluated->take_notices(evaluations_->notices());
-      run_.model->parameters().follow();
-      return own;
+      const auto host_limit = run_.host_plan ? run_.host_plan->make_evaluation_limit() : nullptr;
+      auto metrics = evaluations_->evaluate(run_.state.step);
+      run_.evaluation_set->merge_notices(evaluations_->notices());
+      run_.model->parameters().join_remaining_passes();
+      return metrics;
     }();
-    raise_peaks(memory::device_memory(device_));
-    runner_->leave_device_as_found();
+    update_peaks(memory::device_memory(device_));
+    runner_->release_device_memory();
     return evaluation;
   }
 
   /// By the rank that writes; the others take part where all have parts of the weights.
-  template <class Act>
-  void predict(const Act& act) {
-    if (predictions_) act(*predictions_);
-    run_.model->parameters().follow();
+  template <class Action>
+  void run_predictions(const Action& action) {
+    if (predictions_) action(*predictions_);
+    run_.model->parameters().join_remaining_passes();
   }
 
   /// By all processes, or by none.
-  bool is_to_stop() const { return ranks_.any_stops(stop_signal() != 0); }
+  bool is_stop_requested() const { return ranks_.any_rank_stops(stop_signal() != 0); }
 
   /// Evaluations of other machines differ by rounding: one is enough for all.
-  bool is_over() { return has_done_its_steps() || (evaluations_ && consensus_.any(evaluations_->is_enough())); }
+  bool is_finished() {
+    return has_finished_steps() || (evaluations_ && consensus_.any_rank(evaluations_->should_stop_early()));
+  }
 
   /// Asked once the gradients are there: the step before is known by then, and with it whether the schedule has moved
   /// on.
-  engine::LearningRates rates_of(const PlannedStep& step) {
+  engine::LearningRates compute_rates(const PlannedStep& step) {
     finish_pending();
-    rates_ = learning_rates(config_.training,
-                            run_.schedule_factor() * step_factor(config_.training, tokens_of(step.batch.samples)));
+    rates_ = compute_learning_rates(
+        config_.training,
+        run_.schedule_factor() * compute_step_lr_factor(config_.training, count_batch_tokens(step.batch.samples)));
     return rates_;
   }
 
-  void take_note(const PlannedStep& step, const DoneStep& done,
-                 const std::shared_ptr<const engine::Objective>& objective) {
+  void record_step(const PlannedStep& step, const CompletedStep& completed,
+                   const std::shared_ptr<const engine::Objective>& objective) {
     const double epochs_before = epochs_.at(run_.state.cursor);
     ++run_.state.step;
     run_.state.cursor = step.batch.next;
-    pending_.emplace(step, done, objective, device_);
+    pending_.emplace(step, completed, objective, device_);
     for (const auto& sample : step.batch.samples) {
       run_.ledger.mark_used(sample.index, sample.id, sample.notices);
       if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, sample.id, *sample.shrunk);
     }
-    for (const auto& sample : step.batch.elsewhere) {
-      if (!ranks_.writes()) {
+    for (const auto& sample : step.batch.remote_samples) {
+      if (!ranks_.is_main_process()) {
         run_.ledger.mark_used(sample.index);
         continue;
       }
-      const std::string id = run_.records->text_at(sample.index).id;
+      const std::string id = run_.records->at_without_bytes(sample.index).id;
       run_.ledger.mark_used(sample.index, id, sample.notices);
       if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, id, *sample.shrunk);
       pending_->report.sample_ids.push_back(id);
     }
-    if (ranks_.writes() && !run_.ledger.has_all_notices())
+    if (ranks_.is_main_process() && !run_.ledger.has_all_notices())
       new_notices_.log(run_.ledger.notices(), run_.ledger.dataset());
     report::StepMetrics& metrics = pending_->report.metrics;
     metrics.total_steps = run_.total_steps;
     metrics.epoch = epochs_.at(run_.state.cursor);
     run_.state.evaluation.is_due =
-        evaluations_ && evaluations_->is_due(run_.state.step, epochs_before, metrics.epoch, has_done_its_steps());
+        evaluations_ && evaluations_->is_due(run_.state.step, epochs_before, metrics.epoch, has_finished_steps());
     metrics.learning_rate = rates_.language_model;
     if (trains_vision_tower_) metrics.vision_learning_rate = rates_.vision_tower;
     if (trains_projector_) metrics.projector_learning_rate = rates_.projector;
-    if (run_.model->draws_masks()) metrics.mask_learning_rate = rates_.masks;
+    if (run_.model->predicts_masks()) metrics.mask_learning_rate = rates_.masks;
     if (run_.plan) {
-      const auto& predicted = step.plan.peaks ? *step.plan.peaks : run_.plan->peaks();
-      metrics.predicted_allocated_peak_bytes = predicted.allocated_bytes;
-      metrics.predicted_peak_bytes = predicted.reserved_bytes;
+      const auto& peaks = step.plan.peaks ? *step.plan.peaks : run_.plan->peaks();
+      metrics.predicted_allocated_peak_bytes = peaks.allocated_bytes;
+      metrics.predicted_peak_bytes = peaks.reserved_bytes;
     }
-    raise_peaks(done.memory);
+    update_peaks(completed.memory);
     if (const auto free = metrics.device_free_bytes) {
-      const int64_t beside = memory::describe(device_).total_bytes - *free - metrics.reserved_bytes;
-      beside_allocator_bytes_ = std::max(beside_allocator_bytes_, beside);
-      device_least_free_bytes_ = std::min(device_least_free_bytes_.value_or(*free), *free);
+      const int64_t context_bytes = memory::describe(device_).total_bytes - *free - metrics.reserved_bytes;
+      max_context_bytes_ = std::max(max_context_bytes_, context_bytes);
+      min_device_free_bytes_ = std::min(min_device_free_bytes_.value_or(*free), *free);
     }
   }
 
-  void raise_peaks(const memory::DeviceMemory& memory) {
-    most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, memory.allocated_peak_bytes);
-    most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, memory.reserved_peak_bytes);
+  void update_peaks(const memory::DeviceMemory& memory) {
+    peak_memory_.allocated_peak_bytes = std::max(peak_memory_.allocated_peak_bytes, memory.allocated_peak_bytes);
+    peak_memory_.reserved_peak_bytes = std::max(peak_memory_.reserved_peak_bytes, memory.reserved_peak_bytes);
   }
 
   /// Waits for the numbers of the step before and hands them on.
   void finish_pending() {
     if (!pending_) return;
-    pending_->read();
-    run_.tasks->learn(pending_->tasks, pending_->task_weights(), pending_->report.metrics);
-    StepReport done = std::move(pending_->report);
+    pending_->complete();
+    run_.tasks->update(pending_->tasks, pending_->task_weights(), pending_->report.metrics);
+    StepReport report = std::move(pending_->report);
     pending_.reset();
-    report::StepMetrics& metrics = done.metrics;
-    if (is_rehearsal()) {
-      metrics.rehearsed = true;
+    report::StepMetrics& metrics = report.metrics;
+    if (is_dry_run()) {
+      metrics.is_dry_run = true;
       metrics.loss = metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
       metrics.loss_scale.reset();
       metrics.tasks.clear();
@@ -463,11 +472,11 @@ class Trainer {
     }
     if (metrics.skipped) ++run_.state.skipped_steps;
     metrics.skipped_steps = run_.state.skipped_steps;
-    metrics.rank_wait_seconds = ranks_.waited_seconds();
-    callbacks_.step(done);
-    memory_watch_.look_at(done);
-    gradient_watch_.look_at(done);
-    anomaly_watch_.look_at(done);  // last: it may end the run
+    metrics.rank_wait_seconds = ranks_.wait_seconds();
+    callbacks_.on_step(report);
+    memory_watch_.observe(report);
+    gradient_watch_.observe(report);
+    anomaly_watch_.observe(report);  // last: it may end the run
   }
 
   bool is_save_step() const {
@@ -475,23 +484,23 @@ class Trainer {
   }
 
   void save(bool is_last = false) {
-    saver_.save(/*goes_on=*/!is_last && !has_done_its_steps());
-    predict([this](SamplePredictions& predictions) { predictions.after_checkpoint(run_.state.step); });
-    runner_->leave_device_as_found();  // by predictions
+    saver_.save(/*goes_on=*/!is_last && !has_finished_steps());
+    run_predictions([this](SamplePredictions& predictions) { predictions.after_checkpoint(run_.state.step); });
+    runner_->release_device_memory();  // by predictions
   }
 
-  void event(report::EventKind kind, std::string message, std::vector<std::string> ids = {}) {
-    callbacks_.event({.step = run_.state.step, .kind = kind, .message = std::move(message), .ids = std::move(ids)});
+  void report_event(report::EventKind kind, std::string message, std::vector<std::string> ids = {}) {
+    callbacks_.on_event({.step = run_.state.step, .kind = kind, .message = std::move(message), .ids = std::move(ids)});
   }
 
   /// Most of the card that was in use at a step's end, by whomever.
   int64_t device_used_bytes() const {
-    if (!device_least_free_bytes_) return 0;
-    return memory::describe(device_).total_bytes - *device_least_free_bytes_;
+    if (!min_device_free_bytes_) return 0;
+    return memory::describe(device_).total_bytes - *min_device_free_bytes_;
   }
 
   /// Of the last step, where they cannot be had any more. What a watcher throws does not concern what is saved.
-  bool numbers_are_lost() {
+  bool metrics_are_lost() {
     try {
       finish_pending();
     } catch (const std::exception&) {
@@ -500,14 +509,14 @@ class Trainer {
   }
 
   // What stopped the run, such as a full disk, may also be in the way here; it is the error to report.
-  void end_after(const std::exception& error) {
-    saver_.save_before_the_end(error, [this] { return numbers_are_lost(); });
+  void finish_after_error(const std::exception& error) {
+    saver_.emergency_save(error, [this] { return metrics_are_lost(); });
     try {
-      event(report::EventKind::kFailed, reason_of(error));
+      report_event(report::EventKind::kFailed, get_reason(error));
       saver_.write_ledger();
-      callbacks_.end(/*well=*/false);
-    } catch (const std::exception& another) {
-      spdlog::warn("the run's last words were not written: {}", another.what());
+      callbacks_.on_end(/*well=*/false);
+    } catch (const std::exception& second_error) {
+      spdlog::warn("the run's last words were not written: {}", second_error.what());
     }
   }
 
@@ -515,34 +524,34 @@ class Trainer {
 
   const Config& config_;
   at::Device device_;
-  const RunRanks& ranks_;
+  const RankGroup& ranks_;
   RunSetup run_;
   data::EpochProgress epochs_;
   CallbackList callbacks_;
   MemoryWatch memory_watch_{device_, memory::host_limit_bytes(), callbacks_};
   AnomalyWatch anomaly_watch_{callbacks_};
-  GradientWatch gradient_watch_{callbacks_, trained_parts(run_.model->parameters()), run_.has_media};
-  data::NewNotices new_notices_;
+  GradientWatch gradient_watch_{callbacks_, describe_trained_parts(run_.model->parameters()), run_.has_media};
+  data::NewNoticeLogger new_notices_;
   std::optional<SamplePredictions> predictions_;
-  std::optional<EvaluationInRun> evaluations_;
+  std::optional<PeriodicEvaluation> evaluations_;
   RunSaver saver_{config_, run_, ranks_, [this](int64_t step, const std::filesystem::path& folder) {
-                    callbacks_.event({.step = step,
-                                      .kind = report::EventKind::kCheckpoint,
-                                      .message = fmt::format("checkpoint: {}", folder.string())});
+                    callbacks_.on_event({.step = step,
+                                         .kind = report::EventKind::kCheckpoint,
+                                         .message = fmt::format("checkpoint: {}", folder.string())});
                   }};
   const engine::Consensus& consensus_ = ranks_.consensus();
   std::optional<StepRunner> runner_;  // while steps are done
-  std::optional<TwinSummary> twin_summary_;
+  std::optional<LookAheadSummary> look_ahead_summary_;
   std::optional<PendingReport> pending_;
-  const bool trains_vision_tower_ = trains(nn::Component::kVisionTower);
-  const bool trains_projector_ = trains(nn::Component::kProjector);
+  const bool trains_vision_tower_ = is_component_trained(nn::Component::kVisionTower);
+  const bool trains_projector_ = is_component_trained(nn::Component::kProjector);
   engine::LearningRates rates_;  // of the newest step
   int64_t first_step_ = run_.state.step + 1;
   double step_seconds_ = 0;
   StepTimes step_times_;
-  int64_t beside_allocator_bytes_ = 0;              // of the card in use, at most, at a step's end
-  memory::DeviceMemory most_;                       // peaks over all steps
-  std::optional<int64_t> device_least_free_bytes_;  // at a step's end
+  int64_t max_context_bytes_ = 0;                 // of the card in use, at most, at a step's end
+  memory::DeviceMemory peak_memory_;              // peaks over all steps
+  std::optional<int64_t> min_device_free_bytes_;  // at a step's end
   std::optional<double> last_loss_;
 };
 
@@ -562,17 +571,17 @@ void create_folder(const std::filesystem::path& folder) {
 }
 
 TrainingSummary train_as_rank(const Config& config, const std::string& resolved_yaml, at::Device device,
-                              const RunRanks& ranks, bool quiet) {
+                              const RankGroup& ranks, bool quiet) {
   std::optional<RunLock> lock;
-  ranks.in_turn([&] {
-    create_folder(run_folder(config));
-    if (ranks.writes()) lock.emplace(run_folder(config));
+  ranks.main_process_first([&] {
+    create_folder(get_run_folder(config));
+    if (ranks.is_main_process()) lock.emplace(get_run_folder(config));
   });
-  if (!ranks.writes()) log_to_file(run_folder(config) / fmt::format("rank-{}.log", ranks.rank()));
+  if (!ranks.is_main_process()) log_to_file(get_run_folder(config) / fmt::format("rank-{}.log", ranks.rank()));
   auto trainer = std::make_unique<Trainer>(config, device, ranks, quiet);
-  if (ranks.writes()) {
-    io::write_file(run_folder(config) / "config.yaml", resolved_yaml);
-    io::write_file(run_folder(config) / "environment.json", report::Environment::collect(device).to_json());
+  if (ranks.is_main_process()) {
+    io::write_file(get_run_folder(config) / "config.yaml", resolved_yaml);
+    io::write_file(get_run_folder(config) / "environment.json", report::Environment::collect(device).to_json());
   }
   try {
     return trainer->train();
@@ -587,13 +596,13 @@ TrainingSummary train_as_rank(const Config& config, const std::string& resolved_
 
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet,
                       const std::optional<distributed::Launch>& launch) {
-  check_keys(config);
-  const RunRanks ranks(launch, std::chrono::seconds(config.distributed.rendezvous_seconds));
+  check_config(config);
+  const RankGroup ranks(launch, std::chrono::seconds(config.distributed.rendezvous_seconds));
   TrainingSummary summary;
-  ranks.telling_failures([&] {
-    check_ranks(config, ranks.world_size());
-    ranks.check_same("program", report::Environment::commit_of_program());
-    ranks.check_same("configuration", ContentHash().add(resolved_yaml).text());
+  ranks.report_failures([&] {
+    check_world_size(config, ranks.world_size());
+    ranks.check_equal_on_all_ranks("program", report::Environment::get_program_commit());
+    ranks.check_equal_on_all_ranks("configuration", ContentHash().add(resolved_yaml).hex());
     summary = train_as_rank(config, resolved_yaml, device, ranks, quiet);
   });
   return summary;

@@ -21,7 +21,7 @@ std::string TrainingSummary::to_json() const {
   if (best_checkpoint) json["best_checkpoint"] = best_checkpoint->string();
   json["last_evaluation"] = nullptr;
   if (last_evaluation) json["last_evaluation"] = nlohmann::ordered_json::parse(last_evaluation->to_json());
-  return io::json_text(json);
+  return io::to_json_string(json);
 }
 
 }  // namespace vlmtrain::train

@@ -21,23 +21,23 @@ namespace vlmtrain::train {
 
 namespace {
 
-constexpr uint64_t kTrialSeed = 1;
-constexpr int64_t kTrialSamples = 4;
-constexpr int64_t kTrialMicroBatch = 2;
-constexpr double kTrialRate = 1e-3;
+constexpr uint64_t kSmokeRunSeed = 1;
+constexpr int64_t kSmokeRunSamples = 4;
+constexpr int64_t kSmokeRunMicroBatch = 2;
+constexpr double kSmokeRunLearningRate = 1e-3;
 
 /// The same wherever they are drawn.
-std::vector<data::Sample> trial_samples(const std::filesystem::path& model, int64_t vocabulary) {
-  const auto shape = models::shape_of(model, {.text_tokens = 96, .label_tokens = 32});
+std::vector<data::Sample> make_smoke_run_samples(const std::filesystem::path& model, int64_t vocabulary) {
+  const auto shape = models::compute_sample_shape(model, {.text_tokens = 96, .label_tokens = 32});
   std::vector<data::Sample> samples;
-  for (int64_t index = 0; index < kTrialSamples; ++index) {
-    data::Sample sample = data::sample_of(shape);
-    RandomStream random(stream_seed(kTrialSeed, "trial", {static_cast<uint64_t>(index)}));
-    for (int64_t& id : sample.token_ids) id = static_cast<int64_t>(random.below(static_cast<uint64_t>(vocabulary)));
+  for (int64_t index = 0; index < kSmokeRunSamples; ++index) {
+    data::Sample sample = data::make_meta_sample(shape);
+    RandomStream random(derive_stream_seed(kSmokeRunSeed, "trial", {static_cast<uint64_t>(index)}));
+    for (int64_t& id : sample.token_ids) id = static_cast<int64_t>(random.uniform(static_cast<uint64_t>(vocabulary)));
     if (sample.pixel_values.defined()) {
       const at::Tensor bytes = at::empty(sample.pixel_values.sizes(), at::kByte);
       std::generate_n(bytes.data_ptr<uint8_t>(), bytes.numel(),
-                      [&] { return static_cast<uint8_t>(random.below(256)); });
+                      [&] { return static_cast<uint8_t>(random.uniform(256)); });
       sample.pixel_values = bytes.to(sample.pixel_values.scalar_type());
     }
     samples.push_back(std::move(sample));
@@ -46,39 +46,39 @@ std::vector<data::Sample> trial_samples(const std::filesystem::path& model, int6
 }
 
 /// A model and its optimizer, as a run has them.
-class TrialRun {
+class SmokeTrainer {
  public:
-  explicit TrialRun(const TrialSettings& settings) {
+  explicit SmokeTrainer(const SmokeRunSettings& settings) {
     const auto job = planner::with_precision({.model = settings.model}, settings.precision);
     model_ = planner::build_model(job, settings.device);
-    models::initialize_weights(*model_, kTrialSeed);
+    models::initialize_weights(*model_, kSmokeRunSeed);
     training_ = std::make_unique<engine::Training>(*model_, job.optimizer);
-    samples_ = trial_samples(settings.model, model_->output_weight().size(0));
+    samples_ = make_smoke_run_samples(settings.model, model_->output_weight().size(0));
   }
 
-  std::map<std::string, at::Tensor> gradients() {
+  std::map<std::string, at::Tensor> compute_gradients() {
     const at::Tensor scale = training_->optimizer.loss_scale();
-    engine::accumulate(*model_, input(), kLayout, scale, &training_->sums);
+    engine::accumulate(*model_, make_input(), kLayout, scale, &training_->gradient_buckets);
     const double divisor = scale.defined() ? scale.item<double>() : 1;
     std::map<std::string, at::Tensor> gradients;
     for (const auto& parameter : model_->parameters().all()) {
-      const at::Tensor gradient = training_->sums.sum(parameter.name);
+      const at::Tensor gradient = training_->gradient_buckets.sum(parameter.name);
       if (gradient.defined()) gradients[parameter.name] = gradient.cpu().to(at::kFloat) / divisor;
     }
-    training_->sums.drop();
+    training_->gradient_buckets.reset();
     return gradients;
   }
 
   /// Waits for it.
   double step() {
-    const engine::LearningRates rates{kTrialRate, kTrialRate, kTrialRate};
-    return engine::optimizer_step(*training_, input(), kLayout, rates).loss.item<double>();
+    const engine::LearningRates rates{kSmokeRunLearningRate, kSmokeRunLearningRate, kSmokeRunLearningRate};
+    return engine::optimizer_step(*training_, make_input(), kLayout, rates).loss.item<double>();
   }
 
  private:
-  engine::StepInput input() const { return engine::step_input(objective_, samples_); }
+  engine::StepInput make_input() const { return engine::make_step_input(objective_, samples_); }
 
-  inline static const engine::StepLayout kLayout{.cut = engine::equal_cut(kTrialSamples, kTrialMicroBatch),
+  inline static const engine::StepLayout kLayout{.split = engine::split_evenly(kSmokeRunSamples, kSmokeRunMicroBatch),
                                                  .recompute = {}};
 
   const engine::CrossEntropy objective_;
@@ -87,47 +87,48 @@ class TrialRun {
   std::vector<data::Sample> samples_;
 };
 
-double whole_norm(const Trial& trial) {
-  double squares = 0;
-  for (const auto& [name, gradient] : trial.gradients) squares += std::pow(gradient.norm().item<double>(), 2);
-  return std::sqrt(squares);
+double compute_global_norm(const SmokeRun& run) {
+  double sum_of_squares = 0;
+  for (const auto& [name, gradient] : run.gradients) sum_of_squares += std::pow(gradient.norm().item<double>(), 2);
+  return std::sqrt(sum_of_squares);
 }
 
 }  // namespace
 
-Trial try_training(const TrialSettings& settings) {
+SmokeRun run_smoke_training(const SmokeRunSettings& settings) {
   using Clock = std::chrono::steady_clock;
-  TrialRun run(settings);
-  Trial trial{.gradients = run.gradients()};
-  trial.first_loss = trial.last_loss = run.step();
+  SmokeTrainer trainer(settings);
+  SmokeRun run{.compute_gradients = trainer.compute_gradients()};
+  run.first_loss = run.last_loss = trainer.step();
   const auto start = Clock::now();
   double seconds = 0;
-  for (trial.steps = 1; trial.steps < kFewestSteps || seconds < settings.seconds; ++trial.steps) {
-    trial.last_loss = run.step();
+  for (run.steps = 1; run.steps < kMinSmokeRunSteps || seconds < settings.seconds; ++run.steps) {
+    run.last_loss = trainer.step();
     seconds = std::chrono::duration<double>(Clock::now() - start).count();
   }
-  trial.steps_per_second = static_cast<double>(trial.steps - 1) / seconds;
-  return trial;
+  run.steps_per_second = static_cast<double>(run.steps - 1) / seconds;
+  return run;
 }
 
-TrialDifference difference(const Trial& found, const Trial& wanted) {
-  TrialDifference difference{.loss = std::abs(found.first_loss / wanted.first_loss - 1)};
-  const double least_norm = whole_norm(wanted) / 100;
-  for (const auto& [name, gradient] : wanted.gradients) {
-    const auto other = found.gradients.find(name);
-    const double apart = other == found.gradients.end() ? std::numeric_limits<double>::infinity()
-                                                        : other->second.sub(gradient).norm().item<double>() /
-                                                              std::max(gradient.norm().item<double>(), least_norm);
+SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& expected) {
+  SmokeRunDifference result{.loss = std::abs(actual.first_loss / expected.first_loss - 1)};
+  const double min_norm = compute_global_norm(expected) / 100;
+  for (const auto& [name, gradient] : expected.gradients) {
+    const auto actual_gradient = actual.gradients.find(name);
+    const double deviation = actual_gradient == actual.gradients.end()
+                                 ? std::numeric_limits<double>::infinity()
+                                 : actual_gradient->second.sub(gradient).norm().item<double>() /
+                                       std::max(gradient.norm().item<double>(), min_norm);
     // What is not a number is further off than any number.
-    if (apart <= difference.gradient) continue;
-    difference.gradient = apart;
-    difference.parameter = name;
-    if (std::isnan(apart)) break;
+    if (deviation <= result.gradient) continue;
+    result.gradient = deviation;
+    result.parameter = name;
+    if (std::isnan(deviation)) break;
   }
-  return difference;
+  return result;
 }
 
-TrialTolerance tolerance_of(engine::Precision precision) {
+SmokeRunTolerance get_smoke_run_tolerance(engine::Precision precision) {
   // In fp32 it is the order of long sums that differs, not the rounding of what is kept between operations.
   if (precision == engine::Precision::kFp32) return {.loss = 128.0 / (1 << 24), .gradient = 1024.0 / (1 << 24)};
   const double unit = precision == engine::Precision::kBf16 ? 1.0 / 256 : 1.0 / 2048;

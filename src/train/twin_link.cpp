@@ -13,105 +13,108 @@ namespace vlmtrain::train {
 
 namespace {
 
-constexpr double kShareOfStep = 0.01;
-constexpr double kLeastPatienceSeconds = 0.002;
-constexpr double kLockstepPatienceSeconds = 120;
-constexpr int64_t kMostLateInARow = 10;
-constexpr int64_t kSettledStep = 10;
+constexpr double kMaxWaitShare = 0.01;
+constexpr double kMinWaitSeconds = 0.002;
+constexpr double kLockstepWaitSeconds = 120;
+constexpr int64_t kMaxConsecutiveLateSteps = 10;
+constexpr int64_t kFirstCountedStep = 10;
 
 }  // namespace
 
-TwinLink::TwinLink(TwinSettings settings, at::Device device, OnEvent on_event)
+LookAheadClient::LookAheadClient(LookAheadSettings settings, at::Device device, OnEvent on_event)
     : settings_(std::move(settings)), device_(device), on_event_(std::move(on_event)), margin_(settings_.limit_bytes) {
   try {
-    twin_ = std::make_unique<planner::Twin>(settings_.job, settings_.choices, settings_.card);
+    look_ahead_ = std::make_unique<planner::LookAhead>(settings_.job, settings_.step_config, settings_.target);
   } catch (const UserError& error) {
-    on_event_(report::EventKind::kTwin, fmt::format("the run has no twin: {}", error.what()));
+    on_event_(report::EventKind::kLookAhead, fmt::format("the run has no twin: {}", error.what()));
   }
 }
 
-void TwinLink::announce(int64_t step, const std::vector<data::SampleShape>& samples, const engine::StepLayout& layout) {
-  if (is_lost()) return;
-  last_announced_ = step;
-  if (release_next_) releases_.insert(step);
-  twin_->announce({.step = step,
-                   .samples = planner::groups_of(samples),
-                   .layout = layout,
-                   .release_first = release_next_,
-                   .limit_bytes = limit_now()});
+void LookAheadClient::submit(int64_t step, const std::vector<data::SampleShape>& samples,
+                             const engine::StepLayout& layout) {
+  if (is_unavailable()) return;
+  last_submitted_ = step;
+  if (release_next_) release_steps_.insert(step);
+  look_ahead_->submit({.step = step,
+                       .samples = planner::group_samples(samples),
+                       .layout = layout,
+                       .empty_cache_first = release_next_,
+                       .limit_bytes = compute_limit_bytes()});
   release_next_ = false;
 }
 
-StepPlan TwinLink::await(int64_t step, const engine::StepLayout& planned, double step_seconds) {
-  StepPlan foreseen{.layout = planned, .release_first = releases_.erase(step) > 0, .peaks = {}};
-  if (is_lost()) return foreseen;
+StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_layout, double step_seconds) {
+  StepPlan plan{.layout = default_layout, .empty_cache_first = release_steps_.erase(step) > 0, .peaks = {}};
+  if (is_unavailable()) return plan;
   const auto start = std::chrono::steady_clock::now();
-  const double patience =
-      settings_.waits ? kLockstepPatienceSeconds : std::max(kLeastPatienceSeconds, kShareOfStep * step_seconds);
-  const auto answer = twin_->foresight(step, std::chrono::duration<double>(patience));
-  summary_.waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!answer) {
+  const double timeout_seconds =
+      settings_.is_lockstep ? kLockstepWaitSeconds : std::max(kMinWaitSeconds, kMaxWaitShare * step_seconds);
+  const auto forecast = look_ahead_->get_forecast(step, std::chrono::duration<double>(timeout_seconds));
+  summary_.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!forecast) {
     ++summary_.late_steps;
-    diverge();  // the twin may have decided something that the run does not know
-    if (++late_in_a_row_ >= kMostLateInARow && !is_lost()) {
-      twin_.reset();
-      on_event_(report::EventKind::kTwin,
-                fmt::format("step {}: the twin is {} steps behind; training goes on without it", step, late_in_a_row_));
+    mark_desynchronized();  // the twin may have decided something that the run does not know
+    if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !is_unavailable()) {
+      look_ahead_.reset();
+      on_event_(report::EventKind::kLookAhead,
+                fmt::format("step {}: the twin is {} steps behind; training goes on without it", step,
+                            consecutive_late_steps_));
     }
-    return foreseen;
+    return plan;
   }
-  late_in_a_row_ = 0;
+  consecutive_late_steps_ = 0;
   ++summary_.steps;
-  summary_.cpu_seconds += answer->cpu_seconds;
-  if (!answer->fits) return hopeless(*answer);
-  foreseen = {.layout = answer->layout, .release_first = answer->release_first, .peaks = answer->peaks};
-  if (foreseen.layout != planned) {
-    ++summary_.cut_steps;
-    on_event_(report::EventKind::kForeseenSplit,
+  summary_.cpu_seconds += forecast->cpu_seconds;
+  if (!forecast->fits) return handle_unfit(*forecast);
+  plan = {.layout = forecast->layout, .empty_cache_first = forecast->empty_cache_first, .peaks = forecast->peaks};
+  if (plan.layout != default_layout) {
+    ++summary_.split_steps;
+    on_event_(report::EventKind::kForecastSplit,
               fmt::format("step {}: would not have fitted; {} micro-batches instead of {}{}", step,
-                          foreseen.layout.cut.micro_batches(), planned.cut.micro_batches(),
-                          foreseen.layout.recompute != planned.recompute ? ", everything recomputed" : ""));
-  } else if (foreseen.release_first) {
+                          plan.layout.split.micro_batches(), default_layout.split.micro_batches(),
+                          plan.layout.recompute != default_layout.recompute ? ", everything recomputed" : ""));
+  } else if (plan.empty_cache_first) {
     on_event_(report::EventKind::kCacheEmptied, fmt::format("step {}: begins with an empty cache", step));
   }
-  return foreseen;
+  return plan;
 }
 
 /// The plan's limit is not the card's: the step may go well all the same. If it does not, the guard says whose fault it
 /// is.
-StepPlan TwinLink::hopeless(const planner::Foresight& answer) {
-  ++summary_.hopeless_steps;
-  StepPlan foreseen{.layout = answer.layout, .release_first = answer.release_first, .peaks = {}, .fits = false};
-  if (answer.done) {
-    foreseen.peaks = answer.peaks;
+StepPlan LookAheadClient::handle_unfit(const planner::MemoryForecast& forecast) {
+  ++summary_.unfit_steps;
+  StepPlan plan{.layout = forecast.layout, .empty_cache_first = forecast.empty_cache_first, .peaks = {}, .fits = false};
+  if (forecast.completed) {
+    plan.peaks = forecast.peaks;
   } else {
-    diverge();  // the twin's step ended where the run's goes on
-    if (answer.failed_micro_batch >= 0) {
-      foreseen.sample_that_does_not = answer.layout.cut.micro_batch(answer.failed_micro_batch).front();
+    mark_desynchronized();  // the twin's step ended where the run's goes on
+    if (forecast.failed_micro_batch >= 0) {
+      plan.oversized_sample = forecast.layout.split.micro_batch(forecast.failed_micro_batch).front();
     }
   }
-  return foreseen;
+  return plan;
 }
 
-void TwinLink::compare(int64_t step, const StepPlan& foreseen, const memory::DeviceMemory& measured, bool as_foreseen) {
-  if (!as_foreseen) diverge();
+void LookAheadClient::compare(int64_t step, const StepPlan& plan, const memory::DeviceMemory& measured_memory,
+                              bool matches_forecast) {
+  if (!matches_forecast) mark_desynchronized();
   // What went well although it was given up had more room than the twin's limit leaves.
-  if (as_foreseen && !foreseen.fits && !foreseen.peaks) margin_.went_well(0);
-  if (!foreseen.peaks || step < comparable_from_) return;
-  const int64_t excess = measured.reserved_peak_bytes - foreseen.peaks->reserved_bytes;
-  margin_.went_well(excess);
-  if (step < kSettledStep || measured.reserved_peak_bytes == 0) return;
-  const double error = std::abs(static_cast<double>(excess)) / static_cast<double>(measured.reserved_peak_bytes);
+  if (matches_forecast && !plan.fits && !plan.peaks) margin_.record_success(0);
+  if (!plan.peaks || step < first_comparable_step_) return;
+  const int64_t excess = measured_memory.reserved_peak_bytes - plan.peaks->reserved_bytes;
+  margin_.record_success(excess);
+  if (step < kFirstCountedStep || measured_memory.reserved_peak_bytes == 0) return;
+  const double error = std::abs(static_cast<double>(excess)) / static_cast<double>(measured_memory.reserved_peak_bytes);
   summary_.worst_error = std::max(summary_.worst_error, error);
 }
 
-void TwinLink::diverge() {
+void LookAheadClient::mark_desynchronized() {
   release_next_ = true;
-  comparable_from_ = last_announced_ + 1;
+  first_comparable_step_ = last_submitted_ + 1;
 }
 
 /// Never more than the card has for this process now: others may have taken some.
-int64_t TwinLink::limit_now() const {
+int64_t LookAheadClient::compute_limit_bytes() const {
   int64_t limit = settings_.limit_bytes;
   if (!device_.is_cpu()) {
     limit = std::min(limit, memory::device_memory(device_).reserved_bytes + memory::free_bytes(device_));
@@ -119,12 +122,13 @@ int64_t TwinLink::limit_now() const {
   return limit - margin_.bytes();
 }
 
-bool TwinLink::is_lost() {
-  if (twin_ == nullptr) return true;
-  const auto failure = twin_->failure();
+bool LookAheadClient::is_unavailable() {
+  if (look_ahead_ == nullptr) return true;
+  const auto failure = look_ahead_->failure();
   if (!failure) return false;
-  twin_.reset();
-  on_event_(report::EventKind::kTwin, fmt::format("the twin has ended ({}); training goes on without it", *failure));
+  look_ahead_.reset();
+  on_event_(report::EventKind::kLookAhead,
+            fmt::format("the twin has ended ({}); training goes on without it", *failure));
   return true;
 }
 

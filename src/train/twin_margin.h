@@ -9,15 +9,15 @@ namespace vlmtrain::train {
 /// over steps that went as it foresaw. Two things make it up: what the last steps took more than was foreseen, and a
 /// share of the limit for each time that memory ran out unforeseen, which halves after twenty good steps; after twice
 /// as many with every further time, so that a run which keeps running out does not keep coming back for it.
-class TwinMargin {
+class LookAheadMargin {
  public:
-  explicit TwinMargin(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  explicit LookAheadMargin(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   /// Memory ran out although nothing of the kind was foreseen.
   void raise();
 
   /// A step went as foreseen, and took so much more (or less, if negative) of the reserved memory.
-  void went_well(int64_t excess_bytes);
+  void record_success(int64_t excess_bytes);
 
   int64_t bytes() const;
 
@@ -25,7 +25,7 @@ class TwinMargin {
   int64_t limit_bytes_;
   int64_t raised_bytes_ = 0;
   int64_t good_steps_ = 0;  // since it rose or fell
-  int64_t good_steps_to_fall_ = 10;
+  int64_t good_steps_to_halve_ = 10;
   std::deque<int64_t> excess_bytes_;  // of the last steps
 };
 

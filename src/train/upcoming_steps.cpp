@@ -7,83 +7,88 @@ namespace vlmtrain::train {
 
 namespace {
 
-constexpr int64_t kAhead = 2;
+constexpr int64_t kPrefetchSteps = 2;
 
-void do_as_planned(PlannedStep& step) {
-  step.plan = {.layout = step.layout, .release_first = step.plan.release_first};
+void use_default_plan(PlannedStep& step) {
+  step.plan = {.layout = step.layout, .empty_cache_first = step.plan.empty_cache_first};
 }
 
-std::vector<data::SampleShape> shapes_of(const data::GlobalBatch& batch) {
+std::vector<data::SampleShape> get_shapes(const data::GlobalBatch& batch) {
   std::vector<data::SampleShape> shapes;
   shapes.reserve(batch.samples.size());
-  for (const auto& sample : batch.samples) shapes.push_back(data::shape_of(sample));
+  for (const auto& sample : batch.samples) shapes.push_back(data::get_shape(sample));
   return shapes;
 }
 
 }  // namespace
 
-UpcomingSteps::UpcomingSteps(data::Loader& loader, const planner::Choices& choices, const TaskBalance& tasks,
-                             TwinLink* twin, int64_t first_step, int64_t last_step)
-    : loader_(loader), choices_(choices), tasks_(tasks), twin_(twin), next_step_(first_step), last_step_(last_step) {}
+StepPrefetcher::StepPrefetcher(data::Loader& loader, const planner::StepConfig& step_config, const TaskBalance& tasks,
+                               LookAheadClient* look_ahead, int64_t first_step, int64_t last_step)
+    : loader_(loader),
+      step_config_(step_config),
+      tasks_(tasks),
+      look_ahead_(look_ahead),
+      next_step_(first_step),
+      last_step_(last_step) {}
 
-PlannedStep UpcomingSteps::next(double step_seconds) {
-  const double waited = draw();
-  Drawn drawn = std::move(drawn_.front());
-  drawn_.pop_front();
-  if (drawn.error) std::rethrow_exception(drawn.error);
+PlannedStep StepPrefetcher::next(double step_seconds) {
+  const double wait_seconds = fill_queue();
+  PrefetchedStep entry = std::move(queue_.front());
+  queue_.pop_front();
+  if (entry.error) std::rethrow_exception(entry.error);
   PlannedStep step{.step = next_step_++,
-                   .batch = std::move(drawn.batch),
-                   .layout = drawn.layout,
-                   .plan = {.layout = std::move(drawn.layout)},
-                   .data_wait_seconds = waited};
-  if (twin_ == nullptr) return step;
-  step.plan = twin_->await(step.step, step.layout, step_seconds);
-  if (step.step <= outdated_) do_as_planned(step);
+                   .batch = std::move(entry.batch),
+                   .layout = entry.layout,
+                   .plan = {.layout = std::move(entry.layout)},
+                   .data_wait_seconds = wait_seconds};
+  if (look_ahead_ == nullptr) return step;
+  step.plan = look_ahead_->await(step.step, step.layout, step_seconds);
+  if (step.step <= last_outdated_) use_default_plan(step);
   return step;
 }
 
-void UpcomingSteps::replace(PlannedStep& step, const std::vector<int64_t>& lost) {
-  for (; !drawn_.empty(); drawn_.pop_back()) {
-    if (drawn_.back().error) std::rethrow_exception(drawn_.back().error);
-    loader_.put_back(std::move(drawn_.back().batch));
+void StepPrefetcher::replace(PlannedStep& step, const std::vector<int64_t>& dropped) {
+  for (; !queue_.empty(); queue_.pop_back()) {
+    if (queue_.back().error) std::rethrow_exception(queue_.back().error);
+    loader_.put_back(std::move(queue_.back().batch));
   }
-  const auto is_lost = [&](const auto& sample) { return std::ranges::find(lost, sample.index) != lost.end(); };
-  std::erase_if(step.batch.samples, is_lost);
-  std::erase_if(step.batch.elsewhere, is_lost);
-  loader_.fill(step.batch);
-  step.layout = lay_out(step.batch, shapes_of(step.batch));
-  do_as_planned(step);
-  outdated_ = announced_;
-  if (twin_ != nullptr) twin_->diverge();
+  const auto is_dropped = [&](const auto& sample) { return std::ranges::find(dropped, sample.index) != dropped.end(); };
+  std::erase_if(step.batch.samples, is_dropped);
+  std::erase_if(step.batch.remote_samples, is_dropped);
+  loader_.refill(step.batch);
+  step.layout = make_layout(step.batch, get_shapes(step.batch));
+  use_default_plan(step);
+  last_outdated_ = last_submitted_;
+  if (look_ahead_ != nullptr) look_ahead_->mark_desynchronized();
 }
 
-engine::StepLayout UpcomingSteps::lay_out(data::GlobalBatch& batch,
-                                          const std::vector<data::SampleShape>& shapes) const {
-  tasks_.number(batch.samples);
-  return planner::layout_of(choices_, shapes, tasks_.cut_rule(batch.samples));
+engine::StepLayout StepPrefetcher::make_layout(data::GlobalBatch& batch,
+                                               const std::vector<data::SampleShape>& shapes) const {
+  tasks_.assign_tasks(batch.samples);
+  return planner::make_step_layout(step_config_, shapes, tasks_.split_constraint(batch.samples));
 }
 
-double UpcomingSteps::draw() {
-  double waited = 0;
-  const int64_t wanted = 1 + (twin_ != nullptr ? kAhead : 0);
-  while (std::ssize(drawn_) < wanted && next_step_ + std::ssize(drawn_) <= last_step_) {
-    if (!drawn_.empty() && drawn_.back().error) break;
-    Drawn& drawn = drawn_.emplace_back();
+double StepPrefetcher::fill_queue() {
+  double wait_seconds = 0;
+  const int64_t queue_size = 1 + (look_ahead_ != nullptr ? kPrefetchSteps : 0);
+  while (std::ssize(queue_) < queue_size && next_step_ + std::ssize(queue_) <= last_step_) {
+    if (!queue_.empty() && queue_.back().error) break;
+    PrefetchedStep& entry = queue_.emplace_back();
     try {
-      drawn.batch = loader_.next();
+      entry.batch = loader_.next();
     } catch (...) {
-      drawn.error = std::current_exception();
+      entry.error = std::current_exception();
       break;
     }
-    waited += drawn.batch.wait_seconds;
-    drawn.shapes = shapes_of(drawn.batch);
-    drawn.layout = lay_out(drawn.batch, drawn.shapes);
-    const int64_t step = next_step_ + std::ssize(drawn_) - 1;
-    if (twin_ == nullptr || step <= announced_) continue;
-    twin_->announce(step, drawn.shapes, drawn.layout);
-    announced_ = step;
+    wait_seconds += entry.batch.wait_seconds;
+    entry.shapes = get_shapes(entry.batch);
+    entry.layout = make_layout(entry.batch, entry.shapes);
+    const int64_t step = next_step_ + std::ssize(queue_) - 1;
+    if (look_ahead_ == nullptr || step <= last_submitted_) continue;
+    look_ahead_->submit(step, entry.shapes, entry.layout);
+    last_submitted_ = step;
   }
-  return waited;
+  return wait_seconds;
 }
 
 }  // namespace vlmtrain::train

@@ -12,11 +12,11 @@
 namespace vlmtrain::train {
 
 /// Draws the batches of a run, with a twin some steps ahead of their turn, so that it can rehearse them.
-class UpcomingSteps {
+class StepPrefetcher {
  public:
-  /// Steps first_step … last_step. `twin` may be null.
-  UpcomingSteps(data::Loader& loader, const planner::Choices& choices, const TaskBalance& tasks, TwinLink* twin,
-                int64_t first_step, int64_t last_step);
+  /// Steps first_step … last_step. `look_ahead` may be null.
+  StepPrefetcher(data::Loader& loader, const planner::StepConfig& step_config, const TaskBalance& tasks,
+                 LookAheadClient* look_ahead, int64_t first_step, int64_t last_step);
 
   /// The next step. `step_seconds`: what the steps so far took. Rethrows what the loader threw, in its turn.
   PlannedStep next(double step_seconds);
@@ -25,10 +25,10 @@ class UpcomingSteps {
   /// their place, of all processes alike;
   /// the following steps begin behind that one. The step is then done as planned, whatever was foreseen, and so are
   /// those that a twin has been told of already. Rethrows what the loader threw.
-  void replace(PlannedStep& step, const std::vector<int64_t>& lost);
+  void replace(PlannedStep& step, const std::vector<int64_t>& dropped);
 
  private:
-  struct Drawn {
+  struct PrefetchedStep {
     data::GlobalBatch batch;
     std::vector<data::SampleShape> shapes;
     engine::StepLayout layout;
@@ -36,18 +36,18 @@ class UpcomingSteps {
   };
 
   /// Returns how long it waited for the loader.
-  double draw();
-  engine::StepLayout lay_out(data::GlobalBatch& batch, const std::vector<data::SampleShape>& shapes) const;
+  double fill_queue();
+  engine::StepLayout make_layout(data::GlobalBatch& batch, const std::vector<data::SampleShape>& shapes) const;
 
   data::Loader& loader_;
-  planner::Choices choices_;
+  planner::StepConfig step_config_;
   const TaskBalance& tasks_;
-  TwinLink* twin_;
+  LookAheadClient* look_ahead_;
   int64_t next_step_;
   int64_t last_step_;
-  int64_t announced_ = 0;    // the last step that the twin was told of
-  int64_t outdated_ = 0;     // up to this step, it was told of other samples
-  std::deque<Drawn> drawn_;  // from next_step_ on
+  int64_t last_submitted_ = 0;        // the last step that the twin was told of
+  int64_t last_outdated_ = 0;         // up to this step, it was told of other samples
+  std::deque<PrefetchedStep> queue_;  // from next_step_ on
 };
 
 }  // namespace vlmtrain::train

@@ -9,33 +9,36 @@ namespace vlmtrain::train {
 namespace {
 
 /// Keys that have no effect for one reason.
-struct Idle {
-  bool is_idle = false;
+struct UnusedSettings {
+  bool is_unused = false;
   std::vector<std::string_view> keys{};
   std::string_view reason{};
 };
 
-std::vector<Idle> idle_settings(const Config& config, const data::MediaCensus& census, bool draws_masks) {
-  const bool are_known = census.samples > 0;
+std::vector<UnusedSettings> list_unused_settings(const Config& config, const data::MediaCounts& census,
+                                                 bool predicts_masks) {
+  const bool has_census = census.samples > 0;
   const auto& training = config.training;
   const auto& balance = training.balance;
   return {
-      {are_known && census.with_images == 0,
+      {has_census && census.with_images == 0,
        {"data.augment"},
        "no sample has an image, and videos and volumes stay as they are"},
-      {are_known && census.with_videos == 0,
+      {has_census && census.with_videos == 0,
        {"data.video_fps", "data.video_max_frames", "data.video_layout"},
        "no sample has a video"},
-      {are_known && census.with_volumes == 0,
+      {has_census && census.with_volumes == 0,
        {"data.volume.as", "data.volume.size", "data.volume.spacing", "data.volume.normalization", "data.volume.window",
         "data.volume.dtype", "data.volume.percentiles", "data.volume.plane", "data.volume.series", "data.volume.slices",
         "data.volume.max_frames"},
        "no sample has a volume"},
-      {census.is_blind(), {"data.image_max_pixels", "data.max_images_per_sample"}, "no sample has an image or video"},
+      {census.has_no_media(),
+       {"data.image_max_pixels", "data.max_images_per_sample"},
+       "no sample has an image or video"},
       {!config.data.packing,
        {"data.pack_max_tokens", "data.pack_max_images", "data.pack_max_tiles"},
        "data.packing is false"},
-      {!draws_masks,
+      {!predicts_masks,
        {"data.mask_image_size", "model.freeze_mask_encoder", "training.mask_learning_rate", "training.text_loss_weight",
         "training.mask_bce_weight", "training.mask_dice_weight"},
        "the model draws no masks"},
@@ -43,11 +46,11 @@ std::vector<Idle> idle_settings(const Config& config, const data::MediaCensus& c
        {"training.loss_scale_growth_steps"},
        "it is for training.precision=fp16 with training.loss_scale=auto"},
       {training.max_steps.has_value(), {"training.epochs"}, "training.max_steps is a number"},
-      {!config.evaluation.are_wanted(),
+      {!config.evaluation.is_enabled(),
        {"training.eval_samples", "training.eval_answers", "training.eval_max_new_tokens", "training.eval_batch_size",
         "training.best_metric"},
        "training.eval_steps is 0, so there are no evaluations"},
-      {!config.evaluation.are_wanted() && config.output.sample_predictions == 0,
+      {!config.evaluation.is_enabled() && config.output.sample_predictions == 0,
        {"data.eval"},
        "training.eval_steps and output.sample_predictions are 0, so nothing reads it"},
       {balance.task_weighting != engine::TaskWeighting::kGradNorm,
@@ -59,16 +62,16 @@ std::vector<Idle> idle_settings(const Config& config, const data::MediaCensus& c
 
 }  // namespace
 
-std::vector<std::string> settings_without_effect(const Config& config, const data::MediaCensus& census,
-                                                 bool draws_masks) {
-  Config own = config, usual;
-  const OptionTable of_own = declare(own), of_usual = declare(usual);
+std::vector<std::string> find_unused_settings(const Config& config, const data::MediaCounts& census,
+                                              bool predicts_masks) {
+  Config current = config, defaults;
+  const OptionTable current_table = declare(current), default_table = declare(defaults);
   std::vector<std::string> remarks;
-  for (const Idle& idle : idle_settings(config, census, draws_masks)) {
-    if (!idle.is_idle) continue;
-    for (const std::string_view key : idle.keys) {
-      if (of_own.value_of(key) == of_usual.value_of(key)) continue;
-      remarks.push_back(fmt::format("{}={} has no effect: {}", key, of_own.value_of(key), idle.reason));
+  for (const UnusedSettings& unused : list_unused_settings(config, census, predicts_masks)) {
+    if (!unused.is_unused) continue;
+    for (const std::string_view key : unused.keys) {
+      if (current_table.format_value(key) == default_table.format_value(key)) continue;
+      remarks.push_back(fmt::format("{}={} has no effect: {}", key, current_table.format_value(key), unused.reason));
     }
   }
   return remarks;

@@ -8,47 +8,47 @@
 namespace vlmtrain::train {
 
 /// Lets one through at a time, who may leave it in another thread than he came in. Must outlive its passes.
-class WritingGate {
+class CheckpointLock {
  public:
-  class Pass {
+  class Guard {
    public:
-    explicit Pass(WritingGate& gate) : gate_(&gate) {}
-    Pass(Pass&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)) {}
-    Pass(const Pass&) = delete;
-    Pass& operator=(const Pass&) = delete;
-    Pass& operator=(Pass&&) = delete;
-    ~Pass() {
-      if (gate_ != nullptr) gate_->leave();
+    explicit Guard(CheckpointLock& lock) : lock_(&lock) {}
+    Guard(Guard&& other) noexcept : lock_(std::exchange(other.lock_, nullptr)) {}
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+    Guard& operator=(Guard&&) = delete;
+    ~Guard() {
+      if (lock_ != nullptr) lock_->release();
     }
 
    private:
-    WritingGate* gate_;
+    CheckpointLock* lock_;
   };
 
-  Pass pass() {
+  Guard acquire() {
     std::unique_lock lock(mutex_);
-    left_.wait(lock, [this] { return !is_taken_ && !is_closed_; });
-    is_taken_ = true;
-    return Pass(*this);
+    released_.wait(lock, [this] { return !is_held_ && !is_closed_; });
+    is_held_ = true;
+    return Guard(*this);
   }
 
-  /// Waits until nobody is within, but no longer than `patience`; who comes from then on waits for ever.
-  void close(std::chrono::seconds patience) {
+  /// Waits until nobody is within, but no longer than `timeout`; who comes from then on waits for ever.
+  void close(std::chrono::seconds timeout) {
     std::unique_lock lock(mutex_);
     is_closed_ = true;
-    left_.wait_for(lock, patience, [this] { return !is_taken_; });
+    released_.wait_for(lock, timeout, [this] { return !is_held_; });
   }
 
  private:
-  void leave() {
+  void release() {
     const std::lock_guard lock(mutex_);
-    is_taken_ = false;
-    left_.notify_all();
+    is_held_ = false;
+    released_.notify_all();
   }
 
   std::mutex mutex_;  // guards what follows
-  std::condition_variable left_;
-  bool is_taken_ = false;
+  std::condition_variable released_;
+  bool is_held_ = false;
   bool is_closed_ = false;
 };
 

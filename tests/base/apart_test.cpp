@@ -14,57 +14,57 @@
 namespace vlmtrain {
 namespace {
 
-constexpr double kLong = 60;
+constexpr double kLongTimeoutSeconds = 60;
 
-TEST(ApartTest, GivesWhatWasWritten) {
-  const auto result = do_apart([] { std::printf("so it is\n"); }, kLong);
-  EXPECT_TRUE(result.is_done());
-  EXPECT_EQ(result.out, "so it is\n");
+TEST(SubprocessTest, ReturnsTheOutput) {
+  const auto result = run_in_subprocess([] { std::printf("so it is\n"); }, kLongTimeoutSeconds);
+  EXPECT_TRUE(result.succeeded());
+  EXPECT_EQ(result.stdout_text, "so it is\n");
 }
 
-TEST(ApartTest, GivesMoreThanAPipeHolds) {
+TEST(SubprocessTest, ReturnsOutputLargerThanAPipe) {
   const std::string text(1'000'000, 'x');
-  EXPECT_EQ(do_apart([&] { std::fputs(text.c_str(), stdout); }, kLong).out, text);
+  EXPECT_EQ(run_in_subprocess([&] { std::fputs(text.c_str(), stdout); }, kLongTimeoutSeconds).stdout_text, text);
 }
 
-TEST(ApartTest, LeavesThisProcessAsItIs) {
+TEST(SubprocessTest, DoesNotAffectTheParent) {
   int number = 1;
-  do_apart(
+  run_in_subprocess(
       [&] {
         number = 2;
-        setenv("VLMTRAIN_APART_TEST", "set", 1);
+        setenv("VLMTRAIN_SUBPROCESS_TEST", "set", 1);
       },
-      kLong);
+      kLongTimeoutSeconds);
   EXPECT_EQ(number, 1);
-  EXPECT_EQ(getenv("VLMTRAIN_APART_TEST"), nullptr);
+  EXPECT_EQ(getenv("VLMTRAIN_SUBPROCESS_TEST"), nullptr);
 }
 
-TEST(ApartTest, ACrashIsAnAnswer) {
-  const auto result = do_apart([] { std::raise(SIGILL); }, kLong);
-  EXPECT_FALSE(result.is_done());
+TEST(SubprocessTest, ReportsACrash) {
+  const auto result = run_in_subprocess([] { std::raise(SIGILL); }, kLongTimeoutSeconds);
+  EXPECT_FALSE(result.succeeded());
   EXPECT_EQ(result.signal, SIGILL);
-  EXPECT_THAT(result.ending(), testing::HasSubstr("signal 4 (Illegal instruction)"));
+  EXPECT_THAT(result.describe_exit(), testing::HasSubstr("signal 4 (Illegal instruction)"));
 }
 
-TEST(ApartTest, AnExitIsAnAnswer) {
-  const auto result = do_apart([] { _exit(3); }, kLong);
+TEST(SubprocessTest, ReportsAnExitCode) {
+  const auto result = run_in_subprocess([] { _exit(3); }, kLongTimeoutSeconds);
   EXPECT_EQ(result.exit_code, 3);
-  EXPECT_FALSE(result.is_done());
-  EXPECT_THAT(result.ending(), testing::HasSubstr("exit code 3"));
+  EXPECT_FALSE(result.succeeded());
+  EXPECT_THAT(result.describe_exit(), testing::HasSubstr("exit code 3"));
 }
 
-TEST(ApartTest, WhatHangsIsEnded) {
+TEST(SubprocessTest, KillsAfterTheTimeout) {
   const auto start = std::chrono::steady_clock::now();
-  const auto result = do_apart(
+  const auto result = run_in_subprocess(
       [] {
         std::printf("begun\n");
         std::fflush(stdout);
         for (;;) pause();
       },
-      /*most_seconds=*/1);
-  EXPECT_TRUE(result.late);
-  EXPECT_FALSE(result.is_done());
-  EXPECT_EQ(result.out, "begun\n");
+      /*timeout_seconds=*/1);
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_FALSE(result.succeeded());
+  EXPECT_EQ(result.stdout_text, "begun\n");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 

@@ -14,12 +14,12 @@ namespace vlmtrain {
 /// Keeps what is logged while it lives.
 class CapturedLog {
  public:
-  CapturedLog() : before_(spdlog::default_logger()) {
+  CapturedLog() : previous_(spdlog::default_logger()) {
     spdlog::set_default_logger(
         std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
     spdlog::default_logger()->set_pattern("%l: %v");
   }
-  ~CapturedLog() { spdlog::set_default_logger(before_); }
+  ~CapturedLog() { spdlog::set_default_logger(previous_); }
   CapturedLog(const CapturedLog&) = delete;
   CapturedLog& operator=(const CapturedLog&) = delete;
 
@@ -31,7 +31,7 @@ class CapturedLog {
 
  private:
   std::ostringstream text_;
-  std::shared_ptr<spdlog::logger> before_;
+  std::shared_ptr<spdlog::logger> previous_;
 };
 
 }  // namespace vlmtrain

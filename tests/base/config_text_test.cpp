@@ -45,7 +45,7 @@ class ConfigTextTest : public testing::Test {
     return path("socket");
   }
 
-  static std::string refusal(const std::filesystem::path& path) {
+  static std::string get_error(const std::filesystem::path& path) {
     try {
       read_config_text(path);
     } catch (const UserError& error) {
@@ -60,57 +60,57 @@ class ConfigTextTest : public testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST_F(ConfigTextTest, AByteOrderMarkIsReadOver) {
+TEST_F(ConfigTextTest, SkipsAByteOrderMark) {
   EXPECT_EQ(read_config_text(put("a: 1\n")), "a: 1\n");
   EXPECT_EQ(read_config_text(put("\xEF\xBB\xBF"
                                  "a: 1\n")),
             "a: 1\n");
 }
 
-TEST_F(ConfigTextTest, Utf16IsRefusedWithTheRemedy) {
+TEST_F(ConfigTextTest, RefusesUtf16) {
   using std::string_view_literals::operator""sv;
   for (const auto text : {"\xFF\xFE"
                           "a\0"sv,
                           "\xFE\xFF"
                           "\0a"sv}) {
-    EXPECT_THAT(refusal(put(text)), AllOf(HasSubstr("UTF-16"), HasSubstr("iconv -f UTF-16 -t UTF-8")));
+    EXPECT_THAT(get_error(put(text)), AllOf(HasSubstr("UTF-16"), HasSubstr("iconv -f UTF-16 -t UTF-8")));
   }
 }
 
-TEST_F(ConfigTextTest, WhatIsNoFileIsRefusedWithoutBeingOpened) {
+TEST_F(ConfigTextTest, RefusesSpecialFilesWithoutOpening) {
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
-  EXPECT_THAT(refusal(path("pipe")), AllOf(HasSubstr("pipe: is a named pipe"), HasSubstr("/dev/stdin")));
-  EXPECT_THAT(refusal(put_socket()), HasSubstr("is a socket"));
-  EXPECT_THAT(refusal("/dev/zero"), HasSubstr("is a device"));
-  EXPECT_THAT(refusal(path("")), HasSubstr("is a folder"));
-  EXPECT_THAT(refusal(path("none")), HasSubstr("cannot be read"));
+  EXPECT_THAT(get_error(path("pipe")), AllOf(HasSubstr("pipe: is a named pipe"), HasSubstr("/dev/stdin")));
+  EXPECT_THAT(get_error(put_socket()), HasSubstr("is a socket"));
+  EXPECT_THAT(get_error("/dev/zero"), HasSubstr("is a device"));
+  EXPECT_THAT(get_error(path("")), HasSubstr("is a folder"));
+  EXPECT_THAT(get_error(path("none")), HasSubstr("cannot be read"));
 }
 
 TEST_F(ConfigTextTest, ADescriptorOfThisProgramIsRead) {
-  std::array<int, 2> ends{};
-  ASSERT_EQ(pipe(ends.data()), 0);
-  ASSERT_EQ(write(ends[1], "a: 1\n", 5), 5);
-  close(ends[1]);
-  EXPECT_EQ(read_config_text(fmt::format("/dev/fd/{}", ends[0])), "a: 1\n");
-  close(ends[0]);
+  std::array<int, 2> descriptors{};
+  ASSERT_EQ(pipe(descriptors.data()), 0);
+  ASSERT_EQ(write(descriptors[1], "a: 1\n", 5), 5);
+  close(descriptors[1]);
+  EXPECT_EQ(read_config_text(fmt::format("/dev/fd/{}", descriptors[0])), "a: 1\n");
+  close(descriptors[0]);
 }
 
-TEST_F(ConfigTextTest, WhatHasNoEndIsNotReadToIt) {
+TEST_F(ConfigTextTest, RefusesEndlessFiles) {
   std::ofstream(path("config.yaml")) << 'a';
   std::filesystem::resize_file(path("config.yaml"), size_t{1} << 40);
-  EXPECT_THAT(refusal(path("config.yaml")), HasSubstr("is longer than"));
+  EXPECT_THAT(get_error(path("config.yaml")), HasSubstr("is longer than"));
 }
 
-TEST_F(ConfigTextTest, KindsHaveNames) {
+TEST_F(ConfigTextTest, DescribesNonRegularFiles) {
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
-  EXPECT_EQ(kind_if_no_file(path("pipe")), "a named pipe");
-  EXPECT_EQ(kind_if_no_file(path("")), "a folder");
-  EXPECT_EQ(kind_if_no_file("/dev/null"), "a device");
-  EXPECT_EQ(kind_if_no_file(put_socket()), "a socket");
-  EXPECT_EQ(kind_if_no_file(put("")), "");
-  EXPECT_EQ(kind_if_no_file(path("none")), "");
+  EXPECT_EQ(describe_non_regular_file(path("pipe")), "a named pipe");
+  EXPECT_EQ(describe_non_regular_file(path("")), "a folder");
+  EXPECT_EQ(describe_non_regular_file("/dev/null"), "a device");
+  EXPECT_EQ(describe_non_regular_file(put_socket()), "a socket");
+  EXPECT_EQ(describe_non_regular_file(put("")), "");
+  EXPECT_EQ(describe_non_regular_file(path("none")), "");
   std::filesystem::create_symlink("pipe", path("link"));
-  EXPECT_EQ(kind_if_no_file(path("link")), "a named pipe");
+  EXPECT_EQ(describe_non_regular_file(path("link")), "a named pipe");
 }
 
 }  // namespace

@@ -5,12 +5,12 @@
 namespace vlmtrain {
 namespace {
 
-TEST(FirstLineTest, IsTheFirstThatSaysAnything) {
-  EXPECT_EQ(first_line("one"), "one");
-  EXPECT_EQ(first_line("one\ntwo"), "one");
-  EXPECT_EQ(first_line("\n\none\n"), "one");
-  EXPECT_EQ(first_line("\n"), "");
-  EXPECT_EQ(first_line(""), "");
+TEST(FirstLineTest, ReturnsTheFirstNonEmptyLine) {
+  EXPECT_EQ(get_first_line("one"), "one");
+  EXPECT_EQ(get_first_line("one\ntwo"), "one");
+  EXPECT_EQ(get_first_line("\n\none\n"), "one");
+  EXPECT_EQ(get_first_line("\n"), "");
+  EXPECT_EQ(get_first_line(""), "");
 }
 
 }  // namespace

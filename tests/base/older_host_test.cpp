@@ -19,7 +19,7 @@ int __wrap_lstat(const char* path, struct stat* result);
 int __wrap_fstat(int descriptor, struct stat* result);
 pid_t __wrap_gettid();
 int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
-                                  const timespec* until);
+                                  const timespec* deadline);
 }
 std::from_chars_result older_from_chars(
     const char* first, const char* last, double& value,
@@ -33,9 +33,9 @@ namespace vlmtrain {
 namespace {
 
 TEST(OlderHostTest, NumbersAreWrittenAsByToChars) {
-  constexpr size_t kRoom = 1500;
-  const auto written = [](const auto& write) {
-    std::string text(kRoom, ' ');
+  constexpr size_t kBufferBytes = 1500;
+  const auto format_number = [](const auto& write) {
+    std::string text(kBufferBytes, ' ');
     const auto [end, error] = write(text.data(), text.data() + text.size());
     EXPECT_EQ(error, std::errc{});
     text.resize(static_cast<size_t>(end - text.data()));
@@ -45,17 +45,19 @@ TEST(OlderHostTest, NumbersAreWrittenAsByToChars) {
                              1.7976931348623157e308, 5e-324, 2.2250738585072014e-308, 0.30000000000000004, 1e22}) {
     SCOPED_TRACE(value);
     for (const auto format : {std::chars_format::scientific, std::chars_format::fixed}) {
-      EXPECT_EQ(written([&](char* first, char* last) { return older_shortest(first, last, value, format); }),
-                written([&](char* first, char* last) { return std::to_chars(first, last, value, format); }));
+      EXPECT_EQ(format_number([&](char* first, char* last) { return older_shortest(first, last, value, format); }),
+                format_number([&](char* first, char* last) { return std::to_chars(first, last, value, format); }));
       for (const int precision : {0, 1, 7, 20}) {
-        EXPECT_EQ(
-            written([&](char* first, char* last) { return older_precise(first, last, value, format, precision); }),
-            written([&](char* first, char* last) { return std::to_chars(first, last, value, format, precision); }));
+        EXPECT_EQ(format_number(
+                      [&](char* first, char* last) { return older_precise(first, last, value, format, precision); }),
+                  format_number(
+                      [&](char* first, char* last) { return std::to_chars(first, last, value, format, precision); }));
       }
     }
   }
-  char narrow[3];
-  EXPECT_EQ(older_shortest(narrow, narrow + 3, 0.125, std::chars_format::fixed).ec, std::errc::value_too_large);
+  char small_buffer[3];
+  EXPECT_EQ(older_shortest(small_buffer, small_buffer + 3, 0.125, std::chars_format::fixed).ec,
+            std::errc::value_too_large);
 }
 
 TEST(OlderHostTest, NumbersAreReadAsByFromChars) {
@@ -94,12 +96,12 @@ TEST(OlderHostTest, NumbersAreReadAsByFromChars) {
         "36903222948165808559332123347747"}) {
     SCOPED_TRACE(text);
     double expected = 7;
-    double given = 7;
+    double actual = 7;
     const auto reference = std::from_chars(text.data(), text.data() + text.size(), expected);
-    const auto result = older_from_chars(text.data(), text.data() + text.size(), given, std::chars_format::general);
+    const auto result = older_from_chars(text.data(), text.data() + text.size(), actual, std::chars_format::general);
     EXPECT_EQ(result.ec, reference.ec);
     EXPECT_EQ(result.ptr - text.data(), reference.ptr - text.data());
-    EXPECT_EQ(std::memcmp(&given, &expected, sizeof given), 0) << given << " for " << expected;
+    EXPECT_EQ(std::memcmp(&actual, &expected, sizeof actual), 0) << actual << " for " << expected;
   }
 }
 
@@ -108,34 +110,34 @@ TEST(OlderHostTest, FilesAreSeenAsByStat) {
   std::filesystem::remove(link);
   std::filesystem::create_symlink("/proc/self/exe", link);
   struct stat expected {};
-  struct stat given {};
-  EXPECT_EQ(stat(link.c_str(), &expected), __wrap_stat(link.c_str(), &given));
-  EXPECT_EQ(std::memcmp(&given, &expected, sizeof given), 0);
-  EXPECT_EQ(lstat(link.c_str(), &expected), __wrap_lstat(link.c_str(), &given));
-  EXPECT_EQ(std::memcmp(&given, &expected, sizeof given), 0);
-  EXPECT_EQ(fstat(STDERR_FILENO, &expected), __wrap_fstat(STDERR_FILENO, &given));
-  EXPECT_EQ(given.st_ino, expected.st_ino);
-  EXPECT_EQ(__wrap_stat("/nonexistent", &given), -1);
+  struct stat actual {};
+  EXPECT_EQ(stat(link.c_str(), &expected), __wrap_stat(link.c_str(), &actual));
+  EXPECT_EQ(std::memcmp(&actual, &expected, sizeof actual), 0);
+  EXPECT_EQ(lstat(link.c_str(), &expected), __wrap_lstat(link.c_str(), &actual));
+  EXPECT_EQ(std::memcmp(&actual, &expected, sizeof actual), 0);
+  EXPECT_EQ(fstat(STDERR_FILENO, &expected), __wrap_fstat(STDERR_FILENO, &actual));
+  EXPECT_EQ(actual.st_ino, expected.st_ino);
+  EXPECT_EQ(__wrap_stat("/nonexistent", &actual), -1);
   EXPECT_EQ(errno, ENOENT);
   EXPECT_EQ(__wrap_gettid(), getpid());
   std::filesystem::remove(link);
 }
 
-TEST(OlderHostTest, AWaitEndsAtItsTimeAndNotBefore) {
+TEST(OlderHostTest, AWaitEndsAtItsDeadline) {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
   const auto start = std::chrono::steady_clock::now();
-  timespec until{};
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_nsec += 50'000'000;
-  until.tv_sec += until.tv_nsec / 1'000'000'000;
-  until.tv_nsec %= 1'000'000'000;
+  timespec deadline{};
+  clock_gettime(CLOCK_MONOTONIC, &deadline);
+  deadline.tv_nsec += 50'000'000;
+  deadline.tv_sec += deadline.tv_nsec / 1'000'000'000;
+  deadline.tv_nsec %= 1'000'000'000;
   pthread_mutex_lock(&mutex);
-  EXPECT_EQ(__wrap_pthread_cond_clockwait(&condition, &mutex, CLOCK_MONOTONIC, &until), ETIMEDOUT);
+  EXPECT_EQ(__wrap_pthread_cond_clockwait(&condition, &mutex, CLOCK_MONOTONIC, &deadline), ETIMEDOUT);
   pthread_mutex_unlock(&mutex);
-  const auto waited = std::chrono::steady_clock::now() - start;
-  EXPECT_GE(waited, std::chrono::milliseconds(45));
-  EXPECT_LT(waited, std::chrono::seconds(20));
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(elapsed, std::chrono::milliseconds(45));
+  EXPECT_LT(elapsed, std::chrono::seconds(20));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace vlmtrain {
 
 /// Whether a configuration of the section that `Options` declares may have this value; `options` gets it.
 template <class Options>
-bool takes(Options& options, const std::string& key, const std::string& value) {
+bool accepts(Options& options, const std::string& key, const std::string& value) {
   OptionTable table;
   declare(table, options);
   try {
@@ -24,22 +24,22 @@ bool takes(Options& options, const std::string& key, const std::string& value) {
 }
 
 /// A key, the ends of what it may be, and what is just beyond them.
-struct OptionValues {
+struct OptionCase {
   std::string key;
-  std::vector<std::string> good;
-  std::vector<std::string> bad;
+  std::vector<std::string> valid;
+  std::vector<std::string> invalid;
 };
 
 template <class Options>
-void expect_values(const std::vector<OptionValues>& all) {
-  for (const auto& [key, good, bad] : all) {
-    for (const auto& value : good) {
+void expect_values(const std::vector<OptionCase>& cases) {
+  for (const auto& [key, valid, invalid] : cases) {
+    for (const auto& value : valid) {
       Options options;
-      EXPECT_TRUE(takes(options, key, value)) << key << "=" << value;
+      EXPECT_TRUE(accepts(options, key, value)) << key << "=" << value;
     }
-    for (const auto& value : bad) {
+    for (const auto& value : invalid) {
       Options options;
-      EXPECT_FALSE(takes(options, key, value)) << key << "=" << value;
+      EXPECT_FALSE(accepts(options, key, value)) << key << "=" << value;
     }
   }
 }

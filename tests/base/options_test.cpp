@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 enum class Speed { kSlow, kFast };
 
-struct Values {
+struct TestOptions {
   int64_t steps = 100;
   double rate = 1e-8;
   bool quiet = false;
@@ -35,13 +35,13 @@ class OptionsTest : public testing::Test {
  protected:
   OptionsTest() {
     table_.describe_section("run", "How it runs.");
-    table_.add("run.steps", values_.steps, "Optimizer steps.", std::optional{at_least<int64_t>(1)});
-    table_.add("run.rate", values_.rate, "Rate.", std::optional{greater_than(0.0)});
-    table_.add("run.quiet", values_.quiet, "Quiet.");
-    table_.add("run.name", values_.name, "Name.");
-    table_.add("run.files", values_.files, "Files.");
-    table_.add("run.micro_batch_size", values_.micro, "Samples.");
-    table_.add_choice("run.speed", values_.speed, {{"slow", Speed::kSlow}, {"fast", Speed::kFast}}, "Speed.");
+    table_.add("run.steps", options_.steps, "Optimizer steps.", std::optional{at_least<int64_t>(1)});
+    table_.add("run.rate", options_.rate, "Rate.", std::optional{exceeds(0.0)});
+    table_.add("run.quiet", options_.quiet, "Quiet.");
+    table_.add("run.name", options_.name, "Name.");
+    table_.add("run.files", options_.files, "Files.");
+    table_.add("run.micro_batch_size", options_.micro, "Samples.");
+    table_.add_enum("run.speed", options_.speed, {{"slow", Speed::kSlow}, {"fast", Speed::kFast}}, "Speed.");
   }
 
   // The tests run at the same time, each in a process of its own.
@@ -51,7 +51,7 @@ class OptionsTest : public testing::Test {
     table_.read(path, overrides);
   }
 
-  std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  std::string get_error(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
     try {
       read(yaml, overrides);
     } catch (const UserError& error) {
@@ -62,7 +62,7 @@ class OptionsTest : public testing::Test {
     return "";
   }
 
-  Values values_;
+  TestOptions options_;
   OptionTable table_;
 };
 
@@ -71,17 +71,17 @@ TEST_F(OptionsTest, ReadsEveryTypeAndOverrides) {
       "run:\n  steps: 7\n  rate: 2e-3\n  quiet: true\n  name: a b\n  files: [x, y]\n  micro_batch_size: 4\n  speed: "
       "fast\n",
       {"run.steps=9", "run.micro_batch_size=auto", "run.files=[z]"});
-  EXPECT_EQ(values_.steps, 9);
-  EXPECT_DOUBLE_EQ(values_.rate, 2e-3);
-  EXPECT_TRUE(values_.quiet);
-  EXPECT_EQ(values_.name, "a b");
-  EXPECT_EQ(values_.files, std::vector<std::string>{"z"});
-  EXPECT_FALSE(values_.micro.has_value());
-  EXPECT_EQ(values_.speed, Speed::kFast);
+  EXPECT_EQ(options_.steps, 9);
+  EXPECT_DOUBLE_EQ(options_.rate, 2e-3);
+  EXPECT_TRUE(options_.quiet);
+  EXPECT_EQ(options_.name, "a b");
+  EXPECT_EQ(options_.files, std::vector<std::string>{"z"});
+  EXPECT_FALSE(options_.micro.has_value());
+  EXPECT_EQ(options_.speed, Speed::kFast);
 }
 
-TEST_F(OptionsTest, AllErrorsAreReportedTogetherWithKeyLineAndRemedy) {
-  const std::string message = error_of("run:\n  stepz: 7\n  rate: -1\n  speed: warp\n", {"run.quiet=perhaps"});
+TEST_F(OptionsTest, ReportsAllErrorsTogether) {
+  const std::string message = get_error("run:\n  stepz: 7\n  rate: -1\n  speed: warp\n", {"run.quiet=perhaps"});
   EXPECT_THAT(message, HasSubstr("4 errors"));
   EXPECT_THAT(message, HasSubstr(":2: unknown key run.stepz; did you mean run.steps?"));
   EXPECT_THAT(message, HasSubstr(":3: run.rate: must be greater than 0, not -1"));
@@ -90,115 +90,115 @@ TEST_F(OptionsTest, AllErrorsAreReportedTogetherWithKeyLineAndRemedy) {
 }
 
 TEST_F(OptionsTest, WrongTypesAndDuplicatesAreErrors) {
-  EXPECT_THAT(error_of("run: {steps: 1.5}"), HasSubstr("must be an integer, not 1.5"));
-  EXPECT_THAT(error_of("run: {steps: [1]}"), HasSubstr("must be an integer, not a list or section"));
-  EXPECT_THAT(error_of("run: {steps: 1, steps: 2}"), HasSubstr("stands twice"));
-  EXPECT_THAT(error_of("- a\n"), HasSubstr("must hold sections"));
-  EXPECT_THAT(error_of("run: [\n"), HasSubstr("is not YAML"));
-  EXPECT_THAT(error_of("", {"run.steps"}), HasSubstr("key=value"));
+  EXPECT_THAT(get_error("run: {steps: 1.5}"), HasSubstr("must be an integer, not 1.5"));
+  EXPECT_THAT(get_error("run: {steps: [1]}"), HasSubstr("must be an integer, not a list or section"));
+  EXPECT_THAT(get_error("run: {steps: 1, steps: 2}"), HasSubstr("stands twice"));
+  EXPECT_THAT(get_error("- a\n"), HasSubstr("must hold sections"));
+  EXPECT_THAT(get_error("run: [\n"), HasSubstr("is not YAML"));
+  EXPECT_THAT(get_error("", {"run.steps"}), HasSubstr("key=value"));
 }
 
-TEST_F(OptionsTest, ASectionWhoseKeysHaveNoBlankBehindTheirColon) {
-  EXPECT_THAT(error_of("run:\n  steps:7\n"), HasSubstr(":1: run is a section"));
-  EXPECT_THAT(error_of("run:\n  steps:7\n"), HasSubstr("here is steps:7"));
+TEST_F(OptionsTest, ASectionWithoutSpacesAfterColonsIsAnError) {
+  EXPECT_THAT(get_error("run:\n  steps:7\n"), HasSubstr(":1: run is a section"));
+  EXPECT_THAT(get_error("run:\n  steps:7\n"), HasSubstr("here is steps:7"));
 }
 
-TEST_F(OptionsTest, ASecondDocumentAndAListInTheirPlaceAreErrors) {
-  EXPECT_THAT(error_of("run:\n  steps: 7\n---\nrun:\n  steps: 8\n"), HasSubstr("holds 2 YAML documents"));
+TEST_F(OptionsTest, ASecondDocumentAndAListAreErrors) {
+  EXPECT_THAT(get_error("run:\n  steps: 7\n---\nrun:\n  steps: 8\n"), HasSubstr("holds 2 YAML documents"));
   EXPECT_NO_THROW(read("---\nrun:\n  steps: 7\n"));
-  EXPECT_THAT(error_of("run:\n  - steps: 7\n"), HasSubstr("run is a section"));
+  EXPECT_THAT(get_error("run:\n  - steps: 7\n"), HasSubstr("run is a section"));
 }
 
-TEST_F(OptionsTest, AnOverrideThatIsDividedByBlanksIsOneError) {
-  const auto errors = error_of("", {"run.steps", "7", "run.rate", "=", "0.5", "run.name=a"});
+TEST_F(OptionsTest, AnOverrideSplitBySpacesIsOneError) {
+  const auto errors = get_error("", {"run.steps", "7", "run.rate", "=", "0.5", "run.name=a"});
   EXPECT_THAT(errors, HasSubstr("2 errors"));
   EXPECT_THAT(errors, HasSubstr("run.steps: an override is one word, without blanks: run.steps=7"));
   EXPECT_THAT(errors, HasSubstr("without blanks: run.rate=0.5"));
-  EXPECT_THAT(error_of("", {"run.steps", "run.name=a"}), HasSubstr("is written key=value"));
-  EXPECT_THAT(error_of("", {"run.steps", "="}), HasSubstr("is written key=value"));
+  EXPECT_THAT(get_error("", {"run.steps", "run.name=a"}), HasSubstr("is written key=value"));
+  EXPECT_THAT(get_error("", {"run.steps", "="}), HasSubstr("is written key=value"));
 }
 
-TEST_F(OptionsTest, AWordInTheWrongSectionOrInNoneIsMeantToo) {
-  EXPECT_THAT(error_of("steps: 7\n"), HasSubstr("unknown key steps; did you mean run.steps?"));
-  EXPECT_THAT(error_of("walk:\n  steps: 7\n"), HasSubstr("did you mean run.steps?"));
-  EXPECT_THAT(error_of("micro_batch_sise: 7\n"), HasSubstr("did you mean run.micro_batch_size?"));
-  EXPECT_THAT(error_of("zzzzzzzz: 7\n"), HasSubstr("`vlmtrain options` lists the known ones"));
+TEST_F(OptionsTest, SuggestsKeysOfOtherSections) {
+  EXPECT_THAT(get_error("steps: 7\n"), HasSubstr("unknown key steps; did you mean run.steps?"));
+  EXPECT_THAT(get_error("walk:\n  steps: 7\n"), HasSubstr("did you mean run.steps?"));
+  EXPECT_THAT(get_error("micro_batch_sise: 7\n"), HasSubstr("did you mean run.micro_batch_size?"));
+  EXPECT_THAT(get_error("zzzzzzzz: 7\n"), HasSubstr("`vlmtrain options` lists the known ones"));
 }
 
-TEST_F(OptionsTest, WordsOfOthersAreExplained) {
-  table_.explain_unknown(
+TEST_F(OptionsTest, ExplainsKeysOfOtherTrainers) {
+  table_.set_unknown_key_hint(
       [](std::string_view key) { return key == "pace" ? std::optional<std::string>("run.rate") : std::nullopt; });
-  EXPECT_THAT(error_of("pace: 7\n"), HasSubstr("unknown key pace; what other trainers call so is here: run.rate"));
+  EXPECT_THAT(get_error("pace: 7\n"), HasSubstr("unknown key pace; what other trainers call so is here: run.rate"));
 }
 
-TEST_F(OptionsTest, IndentationIsSaidWithItsLine) {
-  EXPECT_THAT(error_of("run:\n\tsteps: 7\n"),
+TEST_F(OptionsTest, ReportsIndentationErrorsWithTheirLine) {
+  EXPECT_THAT(get_error("run:\n\tsteps: 7\n"),
               HasSubstr(":2: this line is indented with a tab; YAML takes spaces only"));
-  EXPECT_THAT(error_of("run:\n  steps: 7\n\trate: 1\n"), HasSubstr(":3: this line is indented with a tab"));
-  EXPECT_THAT(error_of("run:\n  steps: 7\n   rate: 1\n"), HasSubstr(":3: is not YAML (illegal map value): this line"));
-  EXPECT_THAT(error_of("run: {name: a: b}\n"), HasSubstr("is not YAML"));
+  EXPECT_THAT(get_error("run:\n  steps: 7\n\trate: 1\n"), HasSubstr(":3: this line is indented with a tab"));
+  EXPECT_THAT(get_error("run:\n  steps: 7\n   rate: 1\n"), HasSubstr(":3: is not YAML (illegal map value): this line"));
+  EXPECT_THAT(get_error("run: {name: a: b}\n"), HasSubstr("is not YAML"));
 }
 
-TEST_F(OptionsTest, AnAliasWithinWhatItNamesEnds) {
-  EXPECT_THAT(error_of("x: &x\n  <<: *x\n"), HasSubstr(":2: unknown key x.<<"));
-  EXPECT_THAT(error_of("run: &x\n  <<: *x\n"), HasSubstr(":2: unknown key run.<<"));
-  EXPECT_THAT(error_of("run: {files: &x [*x]}"), HasSubstr("run.files: must be a list of texts"));
-  EXPECT_THAT(error_of("&x ? *x\n: 1\n"), HasSubstr("is not YAML"));
+TEST_F(OptionsTest, SelfReferencingAliasesTerminate) {
+  EXPECT_THAT(get_error("x: &x\n  <<: *x\n"), HasSubstr(":2: unknown key x.<<"));
+  EXPECT_THAT(get_error("run: &x\n  <<: *x\n"), HasSubstr(":2: unknown key run.<<"));
+  EXPECT_THAT(get_error("run: {files: &x [*x]}"), HasSubstr("run.files: must be a list of texts"));
+  EXPECT_THAT(get_error("&x ? *x\n: 1\n"), HasSubstr("is not YAML"));
 }
 
 TEST_F(OptionsTest, AliasesOfAliasesDoNotMultiply) {
   std::string bomb = "a0: &a0 {k: 1}\n";
   for (int i = 1; i < 40; ++i)
     bomb += fmt::format("a{}: &a{} {{x: *a{}, y: *a{}, z: *a{}}}\n", i, i, i - 1, i - 1, i - 1);
-  EXPECT_THAT(error_of(bomb), AllOf(HasSubstr("100 errors"), HasSubstr("unknown key a1.x")));
+  EXPECT_THAT(get_error(bomb), AllOf(HasSubstr("100 errors"), HasSubstr("unknown key a1.x")));
 }
 
 TEST_F(OptionsTest, DeepNestingIsAnError) {
-  EXPECT_THAT(error_of("run: " + std::string(200'000, '[')), HasSubstr("too deep"));
-  EXPECT_THAT(error_of("run: " + std::string(200'000, '{')), HasSubstr("too deep"));
-  EXPECT_THAT(error_of("", {"run.files=" + std::string(200'000, '[')}), HasSubstr("too deep"));
+  EXPECT_THAT(get_error("run: " + std::string(200'000, '[')), HasSubstr("too deep"));
+  EXPECT_THAT(get_error("run: " + std::string(200'000, '{')), HasSubstr("too deep"));
+  EXPECT_THAT(get_error("", {"run.files=" + std::string(200'000, '[')}), HasSubstr("too deep"));
   std::string blocks;
   for (int i = 0; i < 3000; ++i) blocks += std::string(static_cast<size_t>(i), ' ') + "a:\n";
-  EXPECT_THAT(error_of(blocks), HasSubstr("too deep"));
+  EXPECT_THAT(get_error(blocks), HasSubstr("too deep"));
 }
 
 TEST_F(OptionsTest, MessagesQuoteAtMostALine) {
-  const std::string longest(100'000, 'x');
-  for (const std::string& text : {longest + ": 1\n", "run: {" + longest + ": 1}", "run: {steps: " + longest + "}",
-                                  "run: {speed: " + longest + "}", "run: {name: *" + longest + "}"}) {
-    EXPECT_LT(error_of(text).size(), 500U);
+  const std::string long_text(100'000, 'x');
+  for (const std::string& text : {long_text + ": 1\n", "run: {" + long_text + ": 1}", "run: {steps: " + long_text + "}",
+                                  "run: {speed: " + long_text + "}", "run: {name: *" + long_text + "}"}) {
+    EXPECT_LT(get_error(text).size(), 500U);
   }
-  EXPECT_LT(error_of("", {longest}).size(), 400U);
-  EXPECT_LT(error_of("", {"run.steps=" + longest}).size(), 400U);
-  EXPECT_LT(error_of("", {"run.steps=[" + longest}).size(), 400U);
+  EXPECT_LT(get_error("", {long_text}).size(), 400U);
+  EXPECT_LT(get_error("", {"run.steps=" + long_text}).size(), 400U);
+  EXPECT_LT(get_error("", {"run.steps=[" + long_text}).size(), 400U);
 }
 
-TEST_F(OptionsTest, ANulIsNoPartOfAValue) {
-  EXPECT_THAT(error_of("run: {name: \"a.json\\0b\"}"), HasSubstr("run.name: a NUL cannot be part of a value"));
-  EXPECT_THAT(error_of("run: {files: [a, \"b\\0\"]}"), HasSubstr("run.files: a NUL cannot be part of a value"));
-  EXPECT_THAT(error_of("run: {speed: \"fast\\0\"}"), HasSubstr("NUL"));
+TEST_F(OptionsTest, RefusesNulInValues) {
+  EXPECT_THAT(get_error("run: {name: \"a.json\\0b\"}"), HasSubstr("run.name: a NUL cannot be part of a value"));
+  EXPECT_THAT(get_error("run: {files: [a, \"b\\0\"]}"), HasSubstr("run.files: a NUL cannot be part of a value"));
+  EXPECT_THAT(get_error("run: {speed: \"fast\\0\"}"), HasSubstr("NUL"));
 }
 
-TEST_F(OptionsTest, APathThatIsNoUtf8IsTakenAsItIs) {
+TEST_F(OptionsTest, KeepsPathsThatAreNotUtf8) {
   read("", {"run.name=caf\xE9.json"});
-  EXPECT_EQ(values_.name, "caf\xE9.json");
+  EXPECT_EQ(options_.name, "caf\xE9.json");
   // YAML is UTF-8, so the resolved configuration shows the byte.
   EXPECT_THAT(table_.to_yaml(), HasSubstr("caf\\\\xe9.json"));
   read("run: {name: \"a\\e[2J\"}");
-  EXPECT_EQ(values_.name, "a\x1b[2J");
-  EXPECT_EQ(printable_lines(table_.to_yaml()), table_.to_yaml());
+  EXPECT_EQ(options_.name, "a\x1b[2J");
+  EXPECT_EQ(to_printable_lines(table_.to_yaml()), table_.to_yaml());
   read(table_.to_yaml());
-  EXPECT_EQ(values_.name, "a\x1b[2J");
+  EXPECT_EQ(options_.name, "a\x1b[2J");
 }
 
 TEST_F(OptionsTest, ResolvedYamlReadsBackAsTheSame) {
   read("run: {name: 'true: x', files: ['', a], rate: 0.1, micro_batch_size: 3, speed: fast}");
   const std::string first = table_.to_yaml();
-  values_ = Values{};
+  options_ = TestOptions{};
   read(first);
   EXPECT_EQ(table_.to_yaml(), first);
-  EXPECT_EQ(values_.name, "true: x");
-  EXPECT_EQ(values_.micro, 3);
+  EXPECT_EQ(options_.name, "true: x");
+  EXPECT_EQ(options_.micro, 3);
 }
 
 TEST_F(OptionsTest, MarkdownNamesTypeCheckAndDefault) {
@@ -206,32 +206,32 @@ TEST_F(OptionsTest, MarkdownNamesTypeCheckAndDefault) {
   EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.rate` | number (greater than 0) | `1e-08` | Rate. |"));
 }
 
-TEST_F(OptionsTest, ASectionOfTextsIsTakenWholeOrTextByText) {
+TEST_F(OptionsTest, SetsAMapWholeOrByEntry) {
   std::map<std::string, std::string> columns;
-  const Check<std::map<std::string, std::string>> known{
+  const Check<std::map<std::string, std::string>> allowed{
       "for a and b", [](const auto& map) {
         return std::ranges::all_of(map, [](const auto& entry) { return entry.first == "a" || entry.first == "b"; });
       }};
-  table_.add("run.columns", columns, "Columns.", std::optional{known});
-  EXPECT_EQ(table_.value_of("run.columns"), "{}");
+  table_.add("run.columns", columns, "Columns.", std::optional{allowed});
+  EXPECT_EQ(table_.format_value("run.columns"), "{}");
   table_.read({}, {"run.columns={a: x y}", "run.columns.b=3"});
   EXPECT_EQ(columns, (std::map<std::string, std::string>{{"a", "x y"}, {"b", "3"}}));
-  EXPECT_EQ(table_.value_of("run.columns"), "{a: x y, b: 3}");
+  EXPECT_EQ(table_.format_value("run.columns"), "{a: x y, b: 3}");
   table_.read({}, {"run.columns.b=4"});
   EXPECT_EQ(columns.at("b"), "4");
   read("run:\n  columns:\n    a: from the file\n", {"run.columns.b=5"});
   EXPECT_EQ(columns, (std::map<std::string, std::string>{{"a", "from the file"}, {"b", "5"}}));
-  for (const char* const wrong : {"run.columns={c: x}", "run.columns.c=x", "run.columns=[a]", "run.columns={a: [1]}",
-                                  "run.columns.a={b: c}", "run.columns=x"}) {
-    EXPECT_THAT(error_of("", {wrong}), HasSubstr("must be")) << wrong;
+  for (const char* const override_text : {"run.columns={c: x}", "run.columns.c=x", "run.columns=[a]",
+                                          "run.columns={a: [1]}", "run.columns.a={b: c}", "run.columns=x"}) {
+    EXPECT_THAT(get_error("", {override_text}), HasSubstr("must be")) << override_text;
   }
-  EXPECT_THAT(error_of("", {"run.column.a=x"}), HasSubstr("unknown key run.column.a"));
-  EXPECT_THAT(error_of("", {"run.columns={a: \"x\\0\"}"}), HasSubstr("NUL"));
+  EXPECT_THAT(get_error("", {"run.column.a=x"}), HasSubstr("unknown key run.column.a"));
+  EXPECT_THAT(get_error("", {"run.columns={a: \"x\\0\"}"}), HasSubstr("NUL"));
 }
 
-TEST(Nearest, FindsTheMeantWordOnly) {
-  EXPECT_EQ(nearest("max_step", {"max_steps", "seed"}), "max_steps");
-  EXPECT_FALSE(nearest("banana", {"max_steps", "seed"}).has_value());
+TEST(Nearest, FindsOnlySimilarWords) {
+  EXPECT_EQ(find_nearest("max_step", {"max_steps", "seed"}), "max_steps");
+  EXPECT_FALSE(find_nearest("banana", {"max_steps", "seed"}).has_value());
 }
 
 }  // namespace

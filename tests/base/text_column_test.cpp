@@ -24,18 +24,18 @@ TEST(TextColumnTest, HoldsTextsInAnyOrder) {
 }
 
 TEST(TextColumnTest, EqualIsWhatHasTheSameTexts) {
-  TextColumn one(2), other(2);
-  one.set(0, "a");
-  one.set(1, "b");
-  other.set(1, "b");
-  EXPECT_FALSE(one == other);
-  other.set(0, "a");
-  EXPECT_TRUE(one == other) << "they lie in another order";
-  EXPECT_FALSE(one == TextColumn(3));
+  TextColumn a(2), b(2);
+  a.set(0, "a");
+  a.set(1, "b");
+  b.set(1, "b");
+  EXPECT_FALSE(a == b);
+  b.set(0, "a");
+  EXPECT_TRUE(a == b) << "they lie in another order";
+  EXPECT_FALSE(a == TextColumn(3));
 }
 
-TEST(RepeatedTextColumnTest, HoldsTexts) {
-  RepeatedTextColumn texts(4);
+TEST(DictionaryTextColumnTest, HoldsTexts) {
+  DictionaryTextColumn texts(4);
   texts.set(1, "vqa");
   texts.set(2, "caption");
   texts.set(3, "vqa");

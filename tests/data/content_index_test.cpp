@@ -16,7 +16,7 @@ using testing::Pair;
 
 class ContentIndexTest : public io::TemporaryFolderTest {
  protected:
-  static io::Record record(const std::string& id, const std::string& question, std::vector<io::Medium> images) {
+  static io::Record record(const std::string& id, const std::string& question, std::vector<io::MediaRef> images) {
     io::Record record;
     record.id = id;
     record.turns = {{io::Role::kUser, question}, {io::Role::kAssistant, "yes"}};
@@ -24,123 +24,127 @@ class ContentIndexTest : public io::TemporaryFolderTest {
     return record;
   }
 
-  static std::unique_ptr<ContentIndex> index_of(const io::Records& records, const io::Records& other = kNone) {
+  static std::unique_ptr<ContentIndex> make_index(const io::Records& records, const io::Records& other = kNone) {
     auto index = std::make_unique<ContentIndex>();
     EXPECT_EQ(index->add(records, 3), 0U);
     EXPECT_EQ(index->add(other, 2), 1U);
-    index->find_same(2);
+    index->hash_candidate_files(2);
     return index;
   }
 
-  static inline const io::RecordList kNone;
+  static inline const io::InMemoryRecords kNone;
 };
 
-TEST_F(ContentIndexTest, SameWordsAndPicturesAreTheSameWhateverTheirNames) {
+TEST_F(ContentIndexTest, FindsDuplicatesRegardlessOfFileNames) {
   const auto a = put("a.png", "picture one"), copy = put("copy.png", "picture one"), b = put("b.png", "picture two");
-  const io::RecordList records({record("1", "what?", {a}), record("2", "what?", {b}), record("3", "what?", {copy}),
-                                record("4", "who?", {a}), record("5", "what?", {a}), record("6", "what?", {a, b}),
-                                record("7", "what?", {b, a})});
-  const auto index = index_of(records);
-  EXPECT_THAT(index->same_records(0), ElementsAre(ElementsAre(0, 2, 4)));
-  EXPECT_THAT(index->same_files(), ElementsAre(ElementsAre(a.string(), copy.string())));
+  const io::InMemoryRecords records({record("1", "what?", {a}), record("2", "what?", {b}), record("3", "what?", {copy}),
+                                     record("4", "who?", {a}), record("5", "what?", {a}), record("6", "what?", {a, b}),
+                                     record("7", "what?", {b, a})});
+  const auto index = make_index(records);
+  EXPECT_THAT(index->find_duplicate_records(0), ElementsAre(ElementsAre(0, 2, 4)));
+  EXPECT_THAT(index->duplicate_files(), ElementsAre(ElementsAre(a.string(), copy.string())));
   EXPECT_EQ(index->media(), 3);
-  EXPECT_THAT(index->missing(0), IsEmpty());
+  EXPECT_THAT(index->find_missing_files(0), IsEmpty());
 }
 
-TEST_F(ContentIndexTest, SubjectsInBothSetsAreToldWithTheirRecords) {
+TEST_F(ContentIndexTest, ReportsSharedSubjectsWithTheirRecords) {
   const auto a = put("a.nii", "scan one");
-  const auto of = [&](const std::string& id, std::vector<std::string> subjects) {
-    io::Record one = record(id, "what " + id, {a});
-    one.subjects = std::move(subjects);
-    return one;
+  const auto make_scan_record = [&](const std::string& id, std::vector<std::string> subjects) {
+    io::Record scan_record = record(id, "what " + id, {a});
+    scan_record.subjects = std::move(subjects);
+    return scan_record;
   };
-  const io::RecordList trained({of("1", {"sub-1"}), of("2", {"sub-2", "sub-3"}), of("3", {})});
-  const io::RecordList evaluated({of("4", {"sub-4"}), of("5", {"sub-9", "sub-3"}), of("6", {}), of("7", {"sub-3"})});
-  const auto index = index_of(trained, evaluated);
-  EXPECT_TRUE(index->names_subjects(1));
-  const SharedSubjects shared = index->with_subjects_of(1, 0);
+  const io::InMemoryRecords trained(
+      {make_scan_record("1", {"sub-1"}), make_scan_record("2", {"sub-2", "sub-3"}), make_scan_record("3", {})});
+  const io::InMemoryRecords evaluated({make_scan_record("4", {"sub-4"}), make_scan_record("5", {"sub-9", "sub-3"}),
+                                       make_scan_record("6", {}), make_scan_record("7", {"sub-3"})});
+  const auto index = make_index(trained, evaluated);
+  EXPECT_TRUE(index->has_subjects(1));
+  const SharedSubjects shared = index->find_shared_subjects(1, 0);
   EXPECT_THAT(shared.subjects, ElementsAre("sub-3"));
   EXPECT_THAT(shared.records, ElementsAre(1, 3));
-  EXPECT_THAT(index->with_subjects_of(0, 0).subjects, ElementsAre("sub-1", "sub-2", "sub-3"));
-  EXPECT_FALSE(index_of(trained)->names_subjects(1));
+  EXPECT_THAT(index->find_shared_subjects(0, 0).subjects, ElementsAre("sub-1", "sub-2", "sub-3"));
+  EXPECT_FALSE(make_index(trained)->has_subjects(1));
 }
 
-TEST_F(ContentIndexTest, AnotherModalityIsAnotherQuestion) {
-  io::Medium first = put("a.nii", "scan one"), second = first;
+TEST_F(ContentIndexTest, DistinguishesModalities) {
+  io::MediaRef first = put("a.nii", "scan one"), second = first;
   second.modality = "T2w";
-  const io::RecordList records({record("1", "what?", {first}), record("2", "what?", {second})});
-  EXPECT_THAT(index_of(records)->same_records(0), IsEmpty());
+  const io::InMemoryRecords records({record("1", "what?", {first}), record("2", "what?", {second})});
+  EXPECT_THAT(make_index(records)->find_duplicate_records(0), IsEmpty());
 }
 
 /// Files of one size whose first 64 KiB are equal are read to their end.
-TEST_F(ContentIndexTest, WhatDiffersAtItsEndDiffers) {
+TEST_F(ContentIndexTest, ComparesFilesToTheirEnd) {
   const std::string begin(size_t{200} << 10, 'x');
   const auto a = put("a.png", begin + "a"), b = put("b.png", begin + "b"), c = put("c.png", begin + "a");
-  const io::RecordList records({record("1", "what?", {a}), record("2", "what?", {b}), record("3", "what?", {c})});
-  const auto index = index_of(records);
-  EXPECT_THAT(index->same_records(0), ElementsAre(ElementsAre(0, 2)));
-  EXPECT_THAT(index->same_files(), ElementsAre(ElementsAre(a.string(), c.string())));
+  const io::InMemoryRecords records({record("1", "what?", {a}), record("2", "what?", {b}), record("3", "what?", {c})});
+  const auto index = make_index(records);
+  EXPECT_THAT(index->find_duplicate_records(0), ElementsAre(ElementsAre(0, 2)));
+  EXPECT_THAT(index->duplicate_files(), ElementsAre(ElementsAre(a.string(), c.string())));
 }
 
-TEST_F(ContentIndexTest, CarriedBytesAreTheSameAsAFileOfThem) {
+TEST_F(ContentIndexTest, EmbeddedBytesMatchAFileOfThem) {
   for (const size_t size : {size_t{5}, size_t{64} << 10, (size_t{128} << 10) + 1}) {
     SCOPED_TRACE(size);
     const std::string content(size, 'p');
     const auto file = put("a.png", content);
-    io::Medium carried("row 3");
-    carried.bytes = std::make_shared<const std::string>(content);
-    const io::RecordList records({record("1", "what?", {file}), record("2", "what?", {carried})});
-    EXPECT_THAT(index_of(records)->same_records(0), ElementsAre(ElementsAre(0, 1)));
+    io::MediaRef embedded("row 3");
+    embedded.bytes = std::make_shared<const std::string>(content);
+    const io::InMemoryRecords records({record("1", "what?", {file}), record("2", "what?", {embedded})});
+    EXPECT_THAT(make_index(records)->find_duplicate_records(0), ElementsAre(ElementsAre(0, 1)));
   }
 }
 
-TEST_F(ContentIndexTest, NamesWhatIsNotThere) {
+TEST_F(ContentIndexTest, ReportsMissingFiles) {
   const auto pipe = folder() / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const auto nowhere = folder() / "nowhere.png";
-  const io::RecordList records({record("1", "a", {put("a.png", "x")}), record("2", "b", {nowhere, pipe}),
-                                record("3", "c", {nowhere, nowhere}), record("4", "d", {folder()})});
-  const auto missing = index_of(records)->missing(0);
-  ASSERT_EQ(missing.size(), 2U);
-  EXPECT_EQ(missing[0].path, nowhere.string());
-  EXPECT_EQ(missing[0].reason, "No such file or directory");
-  EXPECT_EQ(missing[0].first, 1);
-  EXPECT_EQ(missing[0].records, 2);
-  EXPECT_EQ(missing[1].path, pipe.string());
-  EXPECT_EQ(missing[1].reason, "is no file");
+  const io::InMemoryRecords records({record("1", "a", {put("a.png", "x")}), record("2", "b", {nowhere, pipe}),
+                                     record("3", "c", {nowhere, nowhere}), record("4", "d", {folder()})});
+  const auto missing_files = make_index(records)->find_missing_files(0);
+  ASSERT_EQ(missing_files.size(), 2U);
+  EXPECT_EQ(missing_files[0].path, nowhere.string());
+  EXPECT_EQ(missing_files[0].reason, "No such file or directory");
+  EXPECT_EQ(missing_files[0].first_record, 1);
+  EXPECT_EQ(missing_files[0].num_records, 2);
+  EXPECT_EQ(missing_files[1].path, pipe.string());
+  EXPECT_EQ(missing_files[1].reason, "is no file");
 }
 
-TEST_F(ContentIndexTest, FindsWhatTwoDataSetsShare) {
-  const auto a = put("a.png", "one"), b = put("b.png", "two"), again = put("again.png", "two"), c = put("c.png", "333");
-  const io::RecordList train({record("1", "what?", {a}), record("2", "what?", {b})});
-  const io::RecordList eval({record("x", "what?", {c}), record("y", "what?", {again}), record("z", "who?", {a})});
-  const auto index = index_of(train, eval);
-  EXPECT_THAT(index->also_in(1, 0), ElementsAre(Pair(1, 1)));
-  EXPECT_THAT(index->with_media_of(1, 0), ElementsAre(1, 2));
-  EXPECT_THAT(index->same_records(0), IsEmpty());
+TEST_F(ContentIndexTest, FindsSharedRecordsAndMedia) {
+  const auto a = put("a.png", "one"), b = put("b.png", "two"), renamed = put("again.png", "two"),
+             c = put("c.png", "333");
+  const io::InMemoryRecords train({record("1", "what?", {a}), record("2", "what?", {b})});
+  const io::InMemoryRecords eval(
+      {record("x", "what?", {c}), record("y", "what?", {renamed}), record("z", "who?", {a})});
+  const auto index = make_index(train, eval);
+  EXPECT_THAT(index->find_shared_records(1, 0), ElementsAre(Pair(1, 1)));
+  EXPECT_THAT(index->find_records_sharing_media(1, 0), ElementsAre(1, 2));
+  EXPECT_THAT(index->find_duplicate_records(0), IsEmpty());
 }
 
-TEST_F(ContentIndexTest, RecordsThatCannotBeUsedAreLeftOut) {
+TEST_F(ContentIndexTest, SkipsUnusableRecords) {
   io::Record bad = record("1", "what?", {});
   bad.problem = "no turns";
-  const io::RecordList records({bad, bad});
-  const auto index = index_of(records);
-  EXPECT_THAT(index->same_records(0), IsEmpty());
+  const io::InMemoryRecords records({bad, bad});
+  const auto index = make_index(records);
+  EXPECT_THAT(index->find_duplicate_records(0), IsEmpty());
 }
 
-TEST_F(ContentIndexTest, ManyThreadsFindTheSame) {
+TEST_F(ContentIndexTest, ResultDoesNotDependOnThreads) {
   std::vector<io::Record> records;
   for (int i = 0; i < 500; ++i) {
     const auto file = put(std::to_string(i) + ".png", "picture " + std::to_string(i % 7));
     records.push_back(record(std::to_string(i), "what?", {file}));
   }
-  const io::RecordList list(std::move(records));
-  const auto index = index_of(list);
-  const auto same = index->same_records(0);
-  ASSERT_EQ(same.size(), 7U);
-  EXPECT_EQ(same[3].front(), 3);
-  EXPECT_EQ(same[3].size(), 71U);
-  EXPECT_EQ(index->same_files().size(), 7U);
+  const io::InMemoryRecords list(std::move(records));
+  const auto index = make_index(list);
+  const auto duplicates = index->find_duplicate_records(0);
+  ASSERT_EQ(duplicates.size(), 7U);
+  EXPECT_EQ(duplicates[3].front(), 3);
+  EXPECT_EQ(duplicates[3].size(), 71U);
+  EXPECT_EQ(index->duplicate_files().size(), 7U);
 }
 
 }  // namespace

@@ -17,15 +17,15 @@
 namespace vlmtrain::data {
 
 /// Samples of two tokens that name their record, made by as many calls as are counted; their outlines, which are not
-/// counted, name it by another number. `trouble` may throw or wait.
+/// counted, name it by another number. `fault` may throw or wait.
 class FakeProcessor : public SampleProcessor {
  public:
-  explicit FakeProcessor(std::function<void(int64_t index)> trouble = {}) : trouble_(std::move(trouble)) {}
+  explicit FakeProcessor(std::function<void(int64_t index)> fault = {}) : fault_(std::move(fault)) {}
 
   Sample process(const io::Record& record, int64_t index) const override {
     ++calls_;
-    if (trouble_) trouble_(index);
-    return sample_of(record, index, 100 + index);
+    if (fault_) fault_(index);
+    return make_fake_sample(record, index, 100 + index);
   }
 
   /// Names the seed as well.
@@ -35,59 +35,59 @@ class FakeProcessor : public SampleProcessor {
     return sample;
   }
 
-  Sample outline(const io::Record& record, int64_t index) const override {
-    return sample_of(record, index, 500 + index);
+  Sample process_headers(const io::Record& record, int64_t index) const override {
+    return make_fake_sample(record, index, 500 + index);
   }
 
   int64_t calls() const { return calls_; }
 
  private:
-  static Sample sample_of(const io::Record& record, int64_t index, int64_t name) {
+  static Sample make_fake_sample(const io::Record& record, int64_t index, int64_t token) {
     Sample sample;
     sample.index = index;
     sample.id = record.id;
-    sample.token_ids = {1, name};
+    sample.token_ids = {1, token};
     sample.is_label = {0, static_cast<char>(record.task == "unlabelled" ? 0 : 1)};
     return sample;
   }
 
-  std::function<void(int64_t index)> trouble_;
+  std::function<void(int64_t index)> fault_;
   mutable std::atomic<int64_t> calls_{0};
 };
 
-inline io::RecordList make_records(int64_t count) {
-  io::RecordList records(std::vector<io::Record>(static_cast<size_t>(count)));
+inline io::InMemoryRecords make_records(int64_t count) {
+  io::InMemoryRecords records(std::vector<io::Record>(static_cast<size_t>(count)));
   for (int64_t i = 0; i < count; ++i) {
     records[i].id = fmt::format("s{}", i);
-    records[i].place = fmt::format("line {}", i + 1);
+    records[i].location = fmt::format("line {}", i + 1);
   }
   return records;
 }
 
-struct OwnOrder {
-  DrawOrder order;
+struct OrderHolder {
+  SampleOrder order;
 };
 
 /// A loader of all records in one lane.
-class OneLaneLoader : private OwnOrder, public Loader {
+class SingleSourceLoader : private OrderHolder, public Loader {
  public:
-  OneLaneLoader(const io::Records& records, const SampleProcessor& processor, LoaderSettings settings, uint64_t seed,
-                Cursor start, Ledger& ledger)
-      : OwnOrder{DrawOrder(records.size(), seed)},
+  SingleSourceLoader(const io::Records& records, const SampleProcessor& processor, LoaderSettings settings,
+                     uint64_t seed, Cursor start, Ledger& ledger)
+      : OrderHolder{SampleOrder(records.size(), seed)},
         Loader(records, processor, order, settings, std::move(start), ledger) {}
 };
 
 /// Where a data set of one lane goes on.
 inline Cursor cursor_at(int64_t epoch, int64_t position) {
-  return {.lanes = {{.epoch = epoch, .position = position}}, .due = {0}, .batches = 0};
+  return {.sources = {{.epoch = epoch, .offset = position}}, .deficits = {0}, .num_batches = 0};
 }
 
 /// Lets threads overtake each other: a wait of 0 to 150 microseconds that differs from index to index.
-inline void stagger(int64_t index) {
+inline void sleep_briefly(int64_t index) {
   std::this_thread::sleep_for(std::chrono::microseconds(index * 7919 % 4 * 50));
 }
 
-inline void reject(int64_t index) {
+inline void throw_too_long(int64_t index) {
   throw SampleError("too long", fmt::format("sample s{} is too long; raise data.max_length", index));
 }
 

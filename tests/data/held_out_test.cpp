@@ -11,18 +11,18 @@
 namespace vlmtrain::data {
 namespace {
 
-TEST(HoldOut, DividesADataSetInTwo) {
+TEST(HoldOut, SplitsADataSetInTwo) {
   for (const int64_t samples : {2, 3, 19, 1000}) {
     for (const double share : {1e-6, 0.05, 0.5, 0.999999}) {
-      const HeldOut split = hold_out(samples, share, 7);
-      std::vector<int64_t> all = split.kept;
-      all.insert(all.end(), split.held_out.begin(), split.held_out.end());
-      std::ranges::sort(all);
-      ASSERT_EQ(std::ssize(all), samples);
-      for (int64_t i = 0; i < samples; ++i) ASSERT_EQ(all[static_cast<size_t>(i)], i);
-      EXPECT_FALSE(split.kept.empty());
+      const HoldOutSplit split = hold_out(samples, share, 7);
+      std::vector<int64_t> indices = split.train;
+      indices.insert(indices.end(), split.held_out.begin(), split.held_out.end());
+      std::ranges::sort(indices);
+      ASSERT_EQ(std::ssize(indices), samples);
+      for (int64_t i = 0; i < samples; ++i) ASSERT_EQ(indices[static_cast<size_t>(i)], i);
+      EXPECT_FALSE(split.train.empty());
       EXPECT_FALSE(split.held_out.empty());
-      EXPECT_TRUE(std::ranges::is_sorted(split.kept));
+      EXPECT_TRUE(std::ranges::is_sorted(split.train));
       EXPECT_TRUE(std::ranges::is_sorted(split.held_out));
     }
   }
@@ -38,26 +38,26 @@ TEST(HoldOut, DependsOnTheSeedAlone) {
   EXPECT_GT(held_out.back(), 800);
 }
 
-TEST(HoldOut, RefusesADataSetOfOne) {
+TEST(HoldOut, RejectsADataSetOfOneSample) {
   EXPECT_THROW(hold_out(1, 0.5, 7), UserError);
 }
 
-TEST(HoldOut, AShareIsANumberAndNothingElse) {
-  const auto share_of = [](const char* eval) {
+TEST(HoldOut, ShareIsParsedOnlyFromANumber) {
+  const auto parse_share = [](const char* eval) {
     DataOptions options;
     options.eval = eval;
-    return share_to_hold_out(options);
+    return parse_hold_out_share(options);
   };
-  EXPECT_EQ(share_of("0.05"), 0.05);
-  EXPECT_EQ(share_of("5e-2"), 0.05);
+  EXPECT_EQ(parse_share("0.05"), 0.05);
+  EXPECT_EQ(parse_share("5e-2"), 0.05);
   for (const char* const path : {"", "eval.json", "0.05.json", "./0.05", "0.05 "}) {
-    EXPECT_EQ(share_of(path), std::nullopt) << path;
+    EXPECT_EQ(parse_share(path), std::nullopt) << path;
   }
   DataOptions options;
   OptionTable table;
   declare(table, options);
-  for (const char* const wrong : {"data.eval=0", "data.eval=1", "data.eval=-0.5", "data.eval=12", "data.eval=nan"}) {
-    EXPECT_THROW(table.read({}, {wrong}), UserError) << wrong;
+  for (const char* const invalid : {"data.eval=0", "data.eval=1", "data.eval=-0.5", "data.eval=12", "data.eval=nan"}) {
+    EXPECT_THROW(table.read({}, {invalid}), UserError) << invalid;
   }
   table.read({}, {"data.eval=0.05", "data.columns.answer=label"});
   EXPECT_EQ(options.columns.at("answer"), "label");

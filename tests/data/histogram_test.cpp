@@ -10,8 +10,8 @@
 
 namespace vlmtrain::data {
 
-bool operator==(const Histogram::Bin& one, const Histogram::Bin& other) {
-  return one.first == other.first && one.last == other.last && one.count == other.count;
+bool operator==(const Histogram::Bin& left, const Histogram::Bin& right) {
+  return left.first == right.first && left.last == right.last && left.count == right.count;
 }
 
 namespace {
@@ -20,31 +20,31 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using Bin = Histogram::Bin;
 
-TEST(HistogramTest, FewNumbersHaveABinEach) {
-  const Histogram images = histogram_of({1, 0, 1, 3, 1});
+TEST(HistogramTest, GivesFewNumbersABinEach) {
+  const Histogram images = make_histogram({1, 0, 1, 3, 1});
   EXPECT_THAT(images.bins, ElementsAre(Bin{0, 0, 1}, Bin{1, 1, 3}, Bin{2, 2, 0}, Bin{3, 3, 1}));
   EXPECT_EQ(images.count, 5);
   EXPECT_EQ(images.sum, 6);
-  EXPECT_EQ(images.least, 0);
+  EXPECT_EQ(images.min, 0);
   EXPECT_EQ(images.median, 1);
   EXPECT_EQ(images.percentile_95, 3);
-  EXPECT_EQ(images.most, 3);
+  EXPECT_EQ(images.max, 3);
   EXPECT_DOUBLE_EQ(images.mean(), 1.2);
 }
 
-TEST(HistogramTest, NothingHasNoBins) {
-  EXPECT_THAT(histogram_of({}).bins, IsEmpty());
-  EXPECT_EQ(histogram_of({}).mean(), 0);
+TEST(HistogramTest, HasNoBinsWithoutNumbers) {
+  EXPECT_THAT(make_histogram({}).bins, IsEmpty());
+  EXPECT_EQ(make_histogram({}).mean(), 0);
 }
 
-TEST(HistogramTest, OneNumberIsABin) {
-  EXPECT_THAT(histogram_of({577}).bins, ElementsAre(Bin{577, 577, 1}));
+TEST(HistogramTest, GivesOneNumberOneBin) {
+  EXPECT_THAT(make_histogram({577}).bins, ElementsAre(Bin{577, 577, 1}));
 }
 
-TEST(HistogramTest, BinsBeginAtMultiplesOfTheirWidth) {
+TEST(HistogramTest, BinsStartAtMultiplesOfTheirWidth) {
   std::vector<int64_t> numbers(100);
   std::iota(numbers.begin(), numbers.end(), int64_t{105});
-  const Histogram histogram = histogram_of(numbers);
+  const Histogram histogram = make_histogram(numbers);
   EXPECT_EQ(histogram.bins.front(), (Bin{100, 109, 5}));
   EXPECT_EQ(histogram.bins.back(), (Bin{200, 209, 5}));
   EXPECT_EQ(histogram.median, 154);
@@ -52,30 +52,31 @@ TEST(HistogramTest, BinsBeginAtMultiplesOfTheirWidth) {
 }
 
 /// A few samples of many tokens do not put all others into one bin.
-TEST(HistogramTest, TheLargestHundredthMayHaveABinOfItsOwn) {
+TEST(HistogramTest, PutsOutliersIntoTheLastBin) {
   std::vector<int64_t> numbers(1000);
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
   numbers.push_back(90'000);
-  const Histogram histogram = histogram_of(numbers);
+  const Histogram histogram = make_histogram(numbers);
   EXPECT_EQ(histogram.bins.front(), (Bin{0, 99, 100}));
   EXPECT_EQ(histogram.bins.back(), (Bin{1000, 90'000, 1}));
 }
 
-TEST(HistogramTest, BinsHoldAllNumbersAndHaveNoGaps) {
+TEST(HistogramTest, BinsCoverAllNumbersWithoutGaps) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    std::vector<int64_t> numbers = permutation(1 + static_cast<int64_t>(stream_seed(seed, "count", {}) % 700), seed);
+    std::vector<int64_t> numbers =
+        random_permutation(1 + static_cast<int64_t>(derive_stream_seed(seed, "count", {}) % 700), seed);
     for (int64_t& number : numbers) number = number * number / (1 + static_cast<int64_t>(seed));
-    const Histogram histogram = histogram_of(numbers);
-    int64_t held = 0;
+    const Histogram histogram = make_histogram(numbers);
+    int64_t total = 0;
     for (size_t i = 0; i < histogram.bins.size(); ++i) {
       const Bin& bin = histogram.bins[i];
-      held += bin.count;
+      total += bin.count;
       if (i > 0) {
         EXPECT_EQ(bin.first, histogram.bins[i - 1].last + 1);
       }
       EXPECT_EQ(bin.count, std::ranges::count_if(numbers, [&](int64_t n) { return bin.first <= n && n <= bin.last; }));
     }
-    EXPECT_EQ(held, std::ssize(numbers));
+    EXPECT_EQ(total, std::ssize(numbers));
     EXPECT_LE(histogram.bins.size(), 16U);
     EXPECT_GT(histogram.bins.back().count, 0);
   }

@@ -31,7 +31,7 @@ TEST(Ledger, CountsEachSampleOnce) {
   expect_counts(ledger, 2, 1, 1, 1);
 }
 
-TEST(Ledger, TheWorseStatusWins) {
+TEST(Ledger, KeepsTheWorseStatus) {
   Ledger ledger("train.json", 2);
   ledger.mark_used(0);
   ledger.mark_dropped(0, "a", "too long", "first");
@@ -44,27 +44,27 @@ TEST(Ledger, TheWorseStatusWins) {
   expect_counts(ledger, 0, 0, 1, 1);
 }
 
-TEST(Ledger, NamesWhatWasShrunk) {
+TEST(Ledger, ReportsShrunkSamples) {
   Ledger ledger("train.json", 4);
-  const Shrunk shrunk{.tokens = 15'326,
-                      .pixels = 11'996'000,
-                      .tokens_left = 8'100,
-                      .pixels_left = 6'300'000,
-                      .image_max_pixels = 6'400'000};
+  const ShrinkInfo shrunk{.tokens = 15'326,
+                          .pixels = 11'996'000,
+                          .tokens_after = 8'100,
+                          .pixels_after = 6'300'000,
+                          .image_max_pixels = 6'400'000};
   ledger.mark_used(2);
   for (int epoch = 0; epoch < 2; ++epoch) ledger.mark_shrunk(2, "c", shrunk);
   const auto saved = ledger.to_json();
   EXPECT_EQ(saved["shrunk"].dump(),
             R"({"samples":1,"each":[{"index":2,"id":"c","tokens":[15326,8100],"pixels":[11996000,6300000],)"
             R"("image_max_pixels":6400000,"frame_max_pixels":0}]})");
-  EXPECT_EQ(Ledger::restore(saved, "train.json", DrawOrder(4, 1), cursor_at(1, 0)).to_json()["shrunk"],
+  EXPECT_EQ(Ledger::restore(saved, "train.json", SampleOrder(4, 1), cursor_at(1, 0)).to_json()["shrunk"],
             saved["shrunk"]);
   auto outside = saved;
   outside["shrunk"]["each"][0]["index"] = 4;
-  EXPECT_THROW(Ledger::restore(outside, "train.json", DrawOrder(4, 1), {}), UserError);
+  EXPECT_THROW(Ledger::restore(outside, "train.json", SampleOrder(4, 1), {}), UserError);
 }
 
-TEST(Ledger, JsonNamesProblemsAndCountsReasons) {
+TEST(Ledger, JsonListsProblemsAndCountsReasons) {
   Ledger ledger("train.json", 4);
   ledger.mark_dropped(3, "d", "too long", "d is too long");
   ledger.mark_dropped(1, "b", "too long", "b is too long");
@@ -80,104 +80,104 @@ TEST(Ledger, JsonNamesProblemsAndCountsReasons) {
   EXPECT_EQ(Ledger("empty", 0).to_json()["reasons"].dump(), "{}");
 }
 
-TEST(Ledger, RestoresFromTheCursor) {
-  const auto order = epoch_order(6, 1, 0);
+TEST(Ledger, RestoresFromACursor) {
+  const auto order = shuffle_epoch(6, 1, 0);
   Ledger before("train.json", 6);
   before.mark_used(order[0]);
   before.mark_used(order[1]);
   before.mark_dropped(order[2], "c", "too long", "c");
   before.mark_dropped(order[5], "f", "unusable record", "f");  // known from the start, not reached yet
-  const Ledger restored = Ledger::restore(before.to_json(), "train.json", DrawOrder(6, 1), cursor_at(0, 3));
+  const Ledger restored = Ledger::restore(before.to_json(), "train.json", SampleOrder(6, 1), cursor_at(0, 3));
   EXPECT_EQ(restored.to_json(), before.to_json());
   expect_counts(restored, 2, 2, 0, 2);
-  expect_counts(Ledger::restore(before.to_json(), "train.json", DrawOrder(6, 1), cursor_at(1, 0)), 4, 2, 0, 0);
-  expect_counts(Ledger::restore(Ledger("", 6).to_json(), "train.json", DrawOrder(6, 1), cursor_at(0, 0)), 0, 0, 0, 6);
+  expect_counts(Ledger::restore(before.to_json(), "train.json", SampleOrder(6, 1), cursor_at(1, 0)), 4, 2, 0, 0);
+  expect_counts(Ledger::restore(Ledger("", 6).to_json(), "train.json", SampleOrder(6, 1), cursor_at(0, 0)), 0, 0, 0, 6);
 }
 
-TEST(Ledger, NoticesAreCountedOnceASampleHoweverOftenItIsUsed) {
+TEST(Ledger, CountsNoticesOncePerSample) {
   const std::vector<io::Notice> notices{{R"(key "source" of a record)", "web"}};
-  const auto order = epoch_order(6, 1, 0);
-  const auto place = [&](size_t i) { return order[i]; };
+  const auto order = shuffle_epoch(6, 1, 0);
+  const auto sample_at = [&](size_t i) { return order[i]; };
   Ledger before("train.json", 6);
-  for (int epoch = 0; epoch < 3; ++epoch) before.mark_used(place(0), "a", notices);
-  before.mark_used(place(1), "b");
-  before.mark_used(place(2), "c", notices);
+  for (int epoch = 0; epoch < 3; ++epoch) before.mark_used(sample_at(0), "a", notices);
+  before.mark_used(sample_at(1), "b");
+  before.mark_used(sample_at(2), "c", notices);
   EXPECT_EQ(before.notices().kinds().begin()->second.samples, 2);
   const auto saved = before.to_json();
   EXPECT_EQ(saved["notices"][0]["samples"], 2);
   EXPECT_EQ(saved["notices"][0]["example"]["id"], "a");
   EXPECT_EQ(saved["notices_of"], "used");
-  Ledger resumed = Ledger::restore(saved, "train.json", DrawOrder(6, 1), cursor_at(0, 3));
-  resumed.mark_used(place(0), "a", notices);
-  resumed.mark_used(place(3), "d", notices);
+  Ledger resumed = Ledger::restore(saved, "train.json", SampleOrder(6, 1), cursor_at(0, 3));
+  resumed.mark_used(sample_at(0), "a", notices);
+  resumed.mark_used(sample_at(3), "d", notices);
   EXPECT_EQ(resumed.to_json()["notices"][0]["samples"], 3) << "the next epoch counts none again";
   auto older = saved;
   older.erase("notices");
   older.erase("notices_of");
-  EXPECT_TRUE(Ledger::restore(older, "train.json", DrawOrder(6, 1), cursor_at(0, 3)).notices().empty());
+  EXPECT_TRUE(Ledger::restore(older, "train.json", SampleOrder(6, 1), cursor_at(0, 3)).notices().empty());
   auto wrong = saved;
   wrong["notices"][0].erase("samples");
-  EXPECT_THROW(Ledger::restore(wrong, "train.json", DrawOrder(6, 1), cursor_at(0, 3)), UserError);
+  EXPECT_THROW(Ledger::restore(wrong, "train.json", SampleOrder(6, 1), cursor_at(0, 3)), UserError);
 }
 
-TEST(Ledger, NoticesOfAllSamplesAreNotCountedAgain) {
+TEST(Ledger, DoesNotCountPrecountedNoticesAgain) {
   const std::vector<io::Notice> notices{{R"(key "source" of a record)", "web"}};
   NoticeCounts all;
   for (const char* id : {"a", "b", "c", "d"}) all.add(id, notices);
   Ledger ledger("train.json", 4);
-  ledger.enter_notices(all);
+  ledger.set_all_notices(all);
   ledger.mark_used(0, "a", notices);
   EXPECT_EQ(ledger.to_json()["notices"][0]["samples"], 4);
   EXPECT_EQ(ledger.to_json()["notices_of"], "all");
-  Ledger resumed = Ledger::restore(ledger.to_json(), "train.json", DrawOrder(4, 1), cursor_at(0, 1));
+  Ledger resumed = Ledger::restore(ledger.to_json(), "train.json", SampleOrder(4, 1), cursor_at(0, 1));
   EXPECT_TRUE(resumed.has_all_notices());
   resumed.mark_used(1, "b", notices);
   resumed.mark_used(3, "d", notices);
   EXPECT_EQ(resumed.to_json()["notices"][0]["samples"], 4) << "though data.check_at_start is false from here on";
 }
 
-TEST(Ledger, NoticesThatOnlyPixelsShowAreCountedAsSamplesAreUsed) {
-  const io::Notice of_record{R"(key "source" of a record)", "web"}, of_pixels{"an image of one color", "a.png"};
+TEST(Ledger, CountsPixelNoticesWhenSamplesAreUsed) {
+  const io::Notice record_notice{R"(key "source" of a record)", "web"}, pixel_notice{"an image of one color", "a.png"};
   NoticeCounts all;
-  for (const char* id : {"a", "b", "c", "d"}) all.add(id, {of_record});
-  const auto order = epoch_order(4, 1, 0);
+  for (const char* id : {"a", "b", "c", "d"}) all.add(id, {record_notice});
+  const auto order = shuffle_epoch(4, 1, 0);
   Ledger ledger("train.json", 4);
-  ledger.enter_notices(all);
-  for (int epoch = 0; epoch < 2; ++epoch) ledger.mark_used(order[0], "a", {of_record, of_pixels});
-  EXPECT_EQ(ledger.notices().kinds().at(of_record.kind).samples, 4);
-  EXPECT_EQ(ledger.notices().kinds().at(of_pixels.kind).samples, 1);
-  Ledger resumed = Ledger::restore(ledger.to_json(), "train.json", DrawOrder(4, 1), cursor_at(0, 1));
-  resumed.enter_notices(all);
-  resumed.mark_used(order[1], "b", {of_record, of_pixels});
-  EXPECT_EQ(resumed.notices().kinds().at(of_record.kind).samples, 4);
-  EXPECT_EQ(resumed.notices().kinds().at(of_pixels.kind).samples, 2) << "those before the resume stay";
+  ledger.set_all_notices(all);
+  for (int epoch = 0; epoch < 2; ++epoch) ledger.mark_used(order[0], "a", {record_notice, pixel_notice});
+  EXPECT_EQ(ledger.notices().kinds().at(record_notice.kind).samples, 4);
+  EXPECT_EQ(ledger.notices().kinds().at(pixel_notice.kind).samples, 1);
+  Ledger resumed = Ledger::restore(ledger.to_json(), "train.json", SampleOrder(4, 1), cursor_at(0, 1));
+  resumed.set_all_notices(all);
+  resumed.mark_used(order[1], "b", {record_notice, pixel_notice});
+  EXPECT_EQ(resumed.notices().kinds().at(record_notice.kind).samples, 4);
+  EXPECT_EQ(resumed.notices().kinds().at(pixel_notice.kind).samples, 2) << "those before the resume stay";
 }
 
-TEST(Ledger, AFailedSampleIsTriedAnew) {
-  const auto order = epoch_order(3, 1, 0);
+TEST(Ledger, RetriesAFailedSample) {
+  const auto order = shuffle_epoch(3, 1, 0);
   Ledger before("train.json", 3);
   before.mark_used(order[0]);
   before.mark_failed(order[1], "b", "too long", "b");
-  expect_counts(Ledger::restore(before.to_json(), "train.json", DrawOrder(3, 1), cursor_at(0, 1)), 1, 0, 0, 2);
+  expect_counts(Ledger::restore(before.to_json(), "train.json", SampleOrder(3, 1), cursor_at(0, 1)), 1, 0, 0, 2);
 }
 
-TEST(Ledger, RefusesWhatIsNotItsDataSet) {
-  const auto error_of = [](const nlohmann::ordered_json& saved) -> std::string {
+TEST(Ledger, RejectsALedgerOfAnotherDataSet) {
+  const auto get_error = [](const nlohmann::ordered_json& saved) -> std::string {
     try {
-      Ledger::restore(saved, "train.json", DrawOrder(6, 1), cursor_at(0, 0));
+      Ledger::restore(saved, "train.json", SampleOrder(6, 1), cursor_at(0, 0));
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
       return error.what();
     }
     return "no error";
   };
-  EXPECT_THAT(error_of(Ledger("train.json", 5).to_json()),
+  EXPECT_THAT(get_error(Ledger("train.json", 5).to_json()),
               testing::HasSubstr("train.json holds 6 samples, but the run to resume had 5"));
-  EXPECT_THAT(error_of({{"samples", 6}}), testing::HasSubstr("ledger cannot be read"));
-  EXPECT_THAT(error_of("nonsense"), testing::HasSubstr("ledger cannot be read"));
+  EXPECT_THAT(get_error({{"samples", 6}}), testing::HasSubstr("ledger cannot be read"));
+  EXPECT_THAT(get_error("nonsense"), testing::HasSubstr("ledger cannot be read"));
   auto outside = Ledger("train.json", 6).to_json();
   outside["problems"].push_back({{"index", 6}, {"id", ""}, {"status", "dropped"}, {"reason", ""}, {"message", ""}});
-  EXPECT_THAT(error_of(outside), testing::HasSubstr("sample 6 of 6"));
+  EXPECT_THAT(get_error(outside), testing::HasSubstr("sample 6 of 6"));
 }
 
 }  // namespace

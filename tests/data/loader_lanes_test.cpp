@@ -20,15 +20,15 @@ using testing::ElementsAre;
 
 constexpr int64_t kSamples = 90;
 
-Lane lane_of(std::string name, int64_t begin, int64_t end) {
-  Lane lane{.name = std::move(name), .samples = std::vector<int64_t>(static_cast<size_t>(end - begin))};
-  std::iota(lane.samples.begin(), lane.samples.end(), begin);
-  return lane;
+MixtureSource make_source(std::string name, int64_t begin, int64_t end) {
+  MixtureSource source{.name = std::move(name), .samples = std::vector<int64_t>(static_cast<size_t>(end - begin))};
+  std::iota(source.samples.begin(), source.samples.end(), begin);
+  return source;
 }
 
 /// Three sources of very unequal sizes, drawn 2 : 1 : 1.
-DrawOrder three_lanes(uint64_t seed) {
-  return {{lane_of("a", 0, 60), lane_of("b", 60, 83), lane_of("c", 83, kSamples)},
+SampleOrder make_three_sources(uint64_t seed) {
+  return {{make_source("a", 0, 60), make_source("b", 60, 83), make_source("c", 83, kSamples)},
           {{.from_batch = 0, .shares = {2, 1, 1}}},
           {.seed = seed},
           kSamples,
@@ -36,33 +36,33 @@ DrawOrder three_lanes(uint64_t seed) {
           {}};
 }
 
-std::vector<int64_t> counts_of(const DrawOrder& order, const GlobalBatch& batch) {
-  std::vector<int64_t> counts(static_cast<size_t>(order.lanes()));
-  for (const Sample& sample : batch.samples) ++counts[static_cast<size_t>(order.lane_of(sample.index))];
+std::vector<int64_t> count_by_source(const SampleOrder& order, const GlobalBatch& batch) {
+  std::vector<int64_t> counts(static_cast<size_t>(order.num_sources()));
+  for (const Sample& sample : batch.samples) ++counts[static_cast<size_t>(order.find_source(sample.index))];
   return counts;
 }
 
 using Keys = std::vector<std::pair<int64_t, uint64_t>>;
 
-Keys keys_of(const GlobalBatch& batch) {
+Keys get_keys(const GlobalBatch& batch) {
   Keys keys;
   for (const Sample& sample : batch.samples) keys.emplace_back(sample.index, sample.seed);
   return keys;
 }
 
 void reject_some(int64_t index) {
-  stagger(index);
-  if (index % 5 == 3) reject(index);
+  sleep_briefly(index);
+  if (index % 5 == 3) throw_too_long(index);
 }
 
-class LoaderLanesTest : public testing::Test {
+class LoaderMixtureTest : public testing::Test {
  protected:
-  const io::RecordList records_ = make_records(kSamples);
-  const DrawOrder order_ = three_lanes(7);
+  const io::InMemoryRecords records_ = make_records(kSamples);
+  const SampleOrder order_ = make_three_sources(7);
   const CapturedLog log_;
 };
 
-TEST_F(LoaderLanesTest, SharesHoldInEachStepWhateverIsDropped) {
+TEST_F(LoaderMixtureTest, KeepsSharesInEachStepWithDroppedSamples) {
   const FakeProcessor processor(reject_some);
   Ledger ledger("train", kSamples);
   Loader loader(records_, processor, order_,
@@ -70,38 +70,39 @@ TEST_F(LoaderLanesTest, SharesHoldInEachStepWhateverIsDropped) {
   std::map<int64_t, int64_t> drawn;
   for (int64_t step = 0; step < 200; ++step) {
     const GlobalBatch batch = loader.next();
-    ASSERT_THAT(counts_of(order_, batch), ElementsAre(4, 2, 2)) << step;
+    ASSERT_THAT(count_by_source(order_, batch), ElementsAre(4, 2, 2)) << step;
     for (const Sample& sample : batch.samples) ++drawn[sample.index];
   }
-  const auto epochs = [&](int64_t begin, int64_t end) {
-    std::set<int64_t> times;
+  const auto count_draws = [&](int64_t begin, int64_t end) {
+    std::set<int64_t> draws;
     for (int64_t index = begin; index < end; ++index) {
-      if (index % 5 != 3) times.insert(drawn[index]);
+      if (index % 5 != 3) draws.insert(drawn[index]);
     }
-    return times;
+    return draws;
   };
   for (const auto& [begin, end] : {std::pair{0, 60}, {60, 83}, {83, 90}}) {
-    const auto times = epochs(begin, end);
-    EXPECT_LE(*times.rbegin() - *times.begin(), 1) << "a source goes through all of its samples, then begins again";
+    const auto draws = count_draws(begin, end);
+    EXPECT_LE(*draws.rbegin() - *draws.begin(), 1) << "a source goes through all of its samples, then begins again";
   }
 }
 
-TEST_F(LoaderLanesTest, OddBatchesStayWithinOneSampleOfTheirShares) {
+TEST_F(LoaderMixtureTest, StaysWithinOneSampleOfItsSharesWithOddBatches) {
   const FakeProcessor processor;
   Ledger ledger("train", kSamples);
   Loader loader(records_, processor, order_, {.global_batch_size = 5, .num_workers = 2}, {}, ledger);
   std::vector<int64_t> total(3);
   for (int64_t step = 1; step <= 1000; ++step) {
-    const auto counts = counts_of(order_, loader.next());
-    for (size_t lane = 0; lane < 3; ++lane) {
-      total[lane] += counts[lane];
-      const double wanted = static_cast<double>(5 * step) * (lane == 0 ? 0.5 : 0.25);
-      ASSERT_LT(std::abs(static_cast<double>(total[lane]) - wanted), 1.0) << "step " << step << ", lane " << lane;
+    const auto counts = count_by_source(order_, loader.next());
+    for (size_t source = 0; source < 3; ++source) {
+      total[source] += counts[source];
+      const double expected_count = static_cast<double>(5 * step) * (source == 0 ? 0.5 : 0.25);
+      ASSERT_LT(std::abs(static_cast<double>(total[source]) - expected_count), 1.0)
+          << "step " << step << ", lane " << source;
     }
   }
 }
 
-TEST_F(LoaderLanesTest, BatchesDoNotDependOnTheThreadsAndGoOnAtAnyStep) {
+TEST_F(LoaderMixtureTest, BatchesDoNotDependOnThreadsAndResumeAtAnyStep) {
   const FakeProcessor processor(reject_some);
   const auto settings = [](int64_t workers) {
     return LoaderSettings{.global_batch_size = 7, .num_workers = workers, .on_bad_sample = BadSamplePolicy::kSkip};
@@ -109,31 +110,31 @@ TEST_F(LoaderLanesTest, BatchesDoNotDependOnTheThreadsAndGoOnAtAnyStep) {
   std::vector<Keys> expected;
   std::vector<Cursor> cursors;
   std::vector<nlohmann::ordered_json> ledgers;
-  Ledger whole("train", kSamples);
-  Loader straight(records_, processor, order_, settings(1), {}, whole);
+  Ledger reference_ledger("train", kSamples);
+  Loader reference_loader(records_, processor, order_, settings(1), {}, reference_ledger);
   for (int64_t step = 0; step < 40; ++step) {
-    const GlobalBatch batch = straight.next();
-    for (const Sample& sample : batch.samples) whole.mark_used(sample.index);
-    expected.push_back(keys_of(batch));
+    const GlobalBatch batch = reference_loader.next();
+    for (const Sample& sample : batch.samples) reference_ledger.mark_used(sample.index);
+    expected.push_back(get_keys(batch));
     cursors.push_back(batch.next);
-    ledgers.push_back(whole.to_json());
+    ledgers.push_back(reference_ledger.to_json());
   }
   for (const int64_t workers : {2, 4}) {
     Ledger ledger("train", kSamples);
     Loader loader(records_, processor, order_, settings(workers), {}, ledger);
-    for (const Keys& keys : expected) ASSERT_EQ(keys_of(loader.next()), keys) << workers << " workers";
+    for (const Keys& keys : expected) ASSERT_EQ(get_keys(loader.next()), keys) << workers << " workers";
   }
   for (size_t step = 0; step + 1 < expected.size(); step += 3) {
     Ledger ledger = Ledger::restore(ledgers[step], "train", order_, cursors[step]);
     EXPECT_EQ(ledger.to_json(), ledgers[step]);
     Loader resumed(records_, processor, order_, settings(3), cursors[step], ledger);
     for (size_t next = step + 1; next < std::min(step + 6, expected.size()); ++next) {
-      ASSERT_EQ(keys_of(resumed.next()), expected[next]) << "from step " << step;
+      ASSERT_EQ(get_keys(resumed.next()), expected[next]) << "from step " << step;
     }
   }
 }
 
-TEST_F(LoaderLanesTest, ALostSampleIsReplacedByOneOfItsLane) {
+TEST_F(LoaderMixtureTest, ReplacesALostSampleByOneOfItsSource) {
   const FakeProcessor processor;
   Ledger ledger("train", kSamples);
   Loader loader(records_, processor, order_,
@@ -141,21 +142,22 @@ TEST_F(LoaderLanesTest, ALostSampleIsReplacedByOneOfItsLane) {
   GlobalBatch step = loader.next();
   std::vector<GlobalBatch> later;
   for (int i = 0; i < 2; ++i) later.push_back(loader.next());
-  const auto next_before = keys_of(later[0]);
-  const auto lost = std::ranges::find_if(step.samples, [&](const Sample& s) { return order_.lane_of(s.index) == 2; });
-  ledger.mark_dropped(lost->index, "s", "does not fit into memory", "is too large");
+  const auto next_before = get_keys(later[0]);
+  const auto lost_sample =
+      std::ranges::find_if(step.samples, [&](const Sample& s) { return order_.find_source(s.index) == 2; });
+  ledger.mark_dropped(lost_sample->index, "s", "does not fit into memory", "is too large");
   for (; !later.empty(); later.pop_back()) loader.put_back(std::move(later.back()));
-  step.samples.erase(lost);
-  loader.fill(step);
-  EXPECT_THAT(counts_of(order_, step), ElementsAre(4, 2, 2));
-  for (int i = 0; i < 20; ++i) EXPECT_THAT(counts_of(order_, loader.next()), ElementsAre(4, 2, 2)) << i;
+  step.samples.erase(lost_sample);
+  loader.refill(step);
+  EXPECT_THAT(count_by_source(order_, step), ElementsAre(4, 2, 2));
+  for (int i = 0; i < 20; ++i) EXPECT_THAT(count_by_source(order_, loader.next()), ElementsAre(4, 2, 2)) << i;
 }
 
-TEST_F(LoaderLanesTest, ABatchOfPacksHoldsWholePacks) {
+TEST_F(LoaderMixtureTest, BatchesHoldWholePacks) {
   std::vector<SampleSize> sizes(kSamples);
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = {.tokens = static_cast<int64_t>(i % 7) + 1};
-  const DrawOrder order({lane_of("", 0, kSamples)}, {{.from_batch = 0, .shares = {1}}},
-                        {.seed = 2, .packs = PackLimits{.tokens = 10}}, kSamples, sizes, {});
+  const SampleOrder order({make_source("", 0, kSamples)}, {{.from_batch = 0, .shares = {1}}},
+                          {.seed = 2, .packs = PackLimits{.tokens = 10}}, kSamples, sizes, {});
   const FakeProcessor processor;
   Ledger ledger("train", kSamples);
   Loader loader(records_, processor, order, {.global_batch_size = 4, .num_workers = 3}, {}, ledger);

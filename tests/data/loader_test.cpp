@@ -17,13 +17,13 @@ namespace {
 
 using testing::HasSubstr;
 
-std::vector<int64_t> indices(const GlobalBatch& batch) {
+std::vector<int64_t> get_indices(const GlobalBatch& batch) {
   std::vector<int64_t> result;
   for (const Sample& sample : batch.samples) result.push_back(sample.index);
   return result;
 }
 
-void expect_sum(const Ledger& ledger) {
+void expect_complete_counts(const Ledger& ledger) {
   const auto json = ledger.to_json();
   EXPECT_EQ(json["used"].get<int64_t>() + json["dropped"].get<int64_t>() + json["failed"].get<int64_t>() +
                 json["not_reached"].get<int64_t>(),
@@ -35,14 +35,14 @@ void mark_used(Ledger& ledger, const GlobalBatch& batch) {
   for (const Sample& sample : batch.samples) ledger.mark_used(sample.index);
 }
 
-struct Drawn {
+struct DrawnBatches {
   std::vector<uint64_t> seeds;  ///< of the samples
   std::vector<std::vector<int64_t>> batches;
   std::vector<Cursor> cursors;
 };
 
-Drawn draw(Loader& loader, int64_t batches, Ledger* ledger = nullptr) {
-  Drawn drawn;
+DrawnBatches draw(Loader& loader, int64_t batches, Ledger* ledger = nullptr) {
+  DrawnBatches drawn;
   for (int64_t i = 0; i < batches; ++i) {
     const GlobalBatch batch = loader.next();
     if (ledger != nullptr) mark_used(*ledger, batch);
@@ -50,19 +50,19 @@ Drawn draw(Loader& loader, int64_t batches, Ledger* ledger = nullptr) {
       EXPECT_EQ(sample.task, std::to_string(sample.seed)) << "made with the seed that it has";
       drawn.seeds.push_back(sample.seed);
     }
-    drawn.batches.push_back(indices(batch));
+    drawn.batches.push_back(get_indices(batch));
     drawn.cursors.push_back(batch.next);
   }
   return drawn;
 }
 
 void reject_every_fourth(int64_t index) {
-  stagger(index);
-  if (index % 4 == 0) reject(index);
+  sleep_briefly(index);
+  if (index % 4 == 0) throw_too_long(index);
 }
 
 template <class Error = UserError>
-std::string error_of(const std::function<void()>& act) {
+std::string get_error(const std::function<void()>& act) {
   try {
     act();
   } catch (const Error& error) {
@@ -72,7 +72,7 @@ std::string error_of(const std::function<void()>& act) {
   return "";
 }
 
-TEST(Loader, TheOrderDoesNotDependOnTheThreads) {
+TEST(Loader, OrderDoesNotDependOnThreads) {
   const auto records = make_records(23);
   const FakeProcessor processor(reject_every_fourth);
   const CapturedLog log;
@@ -80,12 +80,12 @@ TEST(Loader, TheOrderDoesNotDependOnTheThreads) {
   for (const int64_t workers : {1, 2, 4}) {
     for (const int64_t ahead : {0, 1, 50}) {
       Ledger ledger("train.json", 23);
-      OneLaneLoader loader(records, processor,
-                           {.global_batch_size = 5,
-                            .num_workers = workers,
-                            .samples_ahead = ahead,
-                            .on_bad_sample = BadSamplePolicy::kSkip},
-                           3, {}, ledger);
+      SingleSourceLoader loader(records, processor,
+                                {.global_batch_size = 5,
+                                 .num_workers = workers,
+                                 .prefetch_samples = ahead,
+                                 .on_bad_sample = BadSamplePolicy::kSkip},
+                                3, {}, ledger);
       const auto batches = draw(loader, 12).batches;
       if (expected.empty()) expected = batches;
       EXPECT_EQ(batches, expected) << workers << " workers, " << ahead << " ahead";
@@ -93,20 +93,21 @@ TEST(Loader, TheOrderDoesNotDependOnTheThreads) {
   }
 }
 
-TEST(Loader, SaysOnceThatItHoldsSamplesBack) {
+TEST(Loader, WarnsOnceIfPrefetchingIsMemoryLimited) {
   const auto records = make_records(23);
   const FakeProcessor processor;
-  Drawn unbounded;
-  for (const int64_t bytes : {0, 1}) {
+  DrawnBatches unbounded;
+  for (const int64_t prefetch_bytes : {0, 1}) {
     Ledger ledger("train.json", 23);
     const CapturedLog log;
-    OneLaneLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2, .bytes_ahead = bytes}, 3, {},
-                         ledger);
-    const Drawn drawn = draw(loader, 12);
-    if (bytes == 0) unbounded = drawn;
+    SingleSourceLoader loader(records, processor,
+                              {.global_batch_size = 5, .num_workers = 2, .prefetch_bytes = prefetch_bytes}, 3, {},
+                              ledger);
+    const DrawnBatches drawn = draw(loader, 12);
+    if (prefetch_bytes == 0) unbounded = drawn;
     EXPECT_EQ(drawn.batches, unbounded.batches);
-    EXPECT_EQ(log.lines(), bytes == 0 ? 0 : 1);
-    if (bytes > 0) {
+    EXPECT_EQ(log.lines(), prefetch_bytes == 0 ? 0 : 1);
+    if (prefetch_bytes > 0) {
       EXPECT_THAT(log.text(), HasSubstr("decoded samples wait in 1 B of host memory"));
     }
   }
@@ -116,27 +117,28 @@ TEST(Loader, BatchesAreExactAcrossEpochs) {
   const auto records = make_records(7);
   const FakeProcessor processor;
   Ledger ledger("train.json", 7);
-  OneLaneLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 11, {}, ledger);
+  SingleSourceLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 11, {}, ledger);
   std::vector<int64_t> drawn;
   for (int64_t step = 1; step <= 7; ++step) {
     const GlobalBatch batch = loader.next();
     ASSERT_EQ(batch.samples.size(), 5U);
     EXPECT_EQ(batch.label_tokens, 5);
     EXPECT_GE(batch.wait_seconds, 0);
-    EXPECT_EQ(batch.next.lanes[0], (Place{step * 5 / 7, step * 5 % 7}));
-    for (const int64_t index : indices(batch)) drawn.push_back(index);
+    EXPECT_EQ(batch.next.sources[0], (EpochPosition{step * 5 / 7, step * 5 % 7}));
+    for (const int64_t index : get_indices(batch)) drawn.push_back(index);
   }
   for (int64_t epoch = 0; epoch < 5; ++epoch) {
-    EXPECT_EQ(std::vector(drawn.begin() + epoch * 7, drawn.begin() + (epoch + 1) * 7), epoch_order(7, 11, epoch));
+    EXPECT_EQ(std::vector(drawn.begin() + epoch * 7, drawn.begin() + (epoch + 1) * 7), shuffle_epoch(7, 11, epoch));
   }
 }
 
-TEST(Loader, ASampleHasANewSeedEachTimeItIsDrawn) {
+TEST(Loader, SampleHasANewSeedEachTimeItIsDrawn) {
   const auto records = make_records(7);
   const FakeProcessor processor;
   const auto seeds = [&](uint64_t seed, int64_t batch_size) {
     Ledger ledger("train.json", 7);
-    OneLaneLoader loader(records, processor, {.global_batch_size = batch_size, .num_workers = 2}, seed, {}, ledger);
+    SingleSourceLoader loader(records, processor, {.global_batch_size = batch_size, .num_workers = 2}, seed, {},
+                              ledger);
     return draw(loader, 30 / batch_size).seeds;
   };
   const auto drawn = seeds(11, 5);
@@ -145,13 +147,13 @@ TEST(Loader, ASampleHasANewSeedEachTimeItIsDrawn) {
   EXPECT_NE(seeds(12, 5).front(), drawn.front());
 }
 
-TEST(Loader, ABatchMayHoldMoreThanAnEpoch) {
+TEST(Loader, BatchMaySpanEpochs) {
   const auto records = make_records(2);
   const FakeProcessor processor;
   Ledger ledger("train.json", 2);
-  OneLaneLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 0, {}, ledger);
+  SingleSourceLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 0, {}, ledger);
   EXPECT_EQ(loader.next().samples.size(), 5U);
-  EXPECT_EQ(loader.next().next.lanes[0], (Place{5, 0}));
+  EXPECT_EQ(loader.next().next.sources[0], (EpochPosition{5, 0}));
 }
 
 TEST(Loader, ResumesWithTheSameBatchesAndLedger) {
@@ -159,37 +161,37 @@ TEST(Loader, ResumesWithTheSameBatchesAndLedger) {
   const FakeProcessor processor(reject_every_fourth);
   const LoaderSettings settings{.global_batch_size = 5, .num_workers = 3, .on_bad_sample = BadSamplePolicy::kSkip};
   const CapturedLog log;
-  for (int64_t stop = 1; stop < 10; ++stop) {
+  for (int64_t num_batches = 1; num_batches < 10; ++num_batches) {
     Ledger ledger("train.json", 23);
-    OneLaneLoader loader(records, processor, settings, 3, {}, ledger);
-    const Cursor cursor = draw(loader, stop, &ledger).cursors.back();
-    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", DrawOrder(23, 3), cursor);
+    SingleSourceLoader loader(records, processor, settings, 3, {}, ledger);
+    const Cursor cursor = draw(loader, num_batches, &ledger).cursors.back();
+    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", SampleOrder(23, 3), cursor);
     EXPECT_EQ(restored.to_json(), ledger.to_json());
-    OneLaneLoader resumed(records, processor, settings, 3, cursor, restored);
-    const Drawn expected = draw(loader, 6, &ledger);
-    const Drawn actual = draw(resumed, 6, &restored);
-    EXPECT_EQ(actual.batches, expected.batches) << "stopped after " << stop;
+    SingleSourceLoader resumed(records, processor, settings, 3, cursor, restored);
+    const DrawnBatches expected = draw(loader, 6, &ledger);
+    const DrawnBatches actual = draw(resumed, 6, &restored);
+    EXPECT_EQ(actual.batches, expected.batches) << "stopped after " << num_batches;
     EXPECT_EQ(actual.cursors, expected.cursors);
     EXPECT_EQ(actual.seeds, expected.seeds);
     EXPECT_EQ(restored.to_json(), ledger.to_json());
-    expect_sum(restored);
+    expect_complete_counts(restored);
   }
 }
 
-TEST(Loader, SkipsUnusableRecordsAndWarnsOfEachOnce) {
+TEST(Loader, SkipsUnusableRecordsAndWarnsOncePerRecord) {
   auto records = make_records(6);
   records[2].problem = "no turns";
   records[4].task = "unlabelled";
   const FakeProcessor processor;
   Ledger ledger("train.json", 6);
   const CapturedLog log;
-  OneLaneLoader loader(records, processor,
-                       {.global_batch_size = 4, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 0, {},
-                       ledger);
+  SingleSourceLoader loader(records, processor,
+                            {.global_batch_size = 4, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 0, {},
+                            ledger);
   for (int64_t step = 0; step < 5; ++step) {
     const GlobalBatch batch = loader.next();
     mark_used(ledger, batch);
-    for (const int64_t index : indices(batch)) EXPECT_TRUE(index != 2 && index != 4) << index;
+    for (const int64_t index : get_indices(batch)) EXPECT_TRUE(index != 2 && index != 4) << index;
   }
   EXPECT_EQ(log.lines(), 2);
   EXPECT_THAT(log.text(), HasSubstr("warning: dropped: sample s2 (line 3): no turns"));
@@ -199,42 +201,43 @@ TEST(Loader, SkipsUnusableRecordsAndWarnsOfEachOnce) {
   EXPECT_EQ(json["reasons"].dump(), R"({"no label tokens":1,"unusable record":1})");
 }
 
-TEST(Loader, DropsASampleThatIsToBeDroppedWhateverThePolicy) {
+TEST(Loader, DropsSamplesMarkedAsDroppedRegardlessOfPolicy) {
   const auto records = make_records(8);
-  const int64_t bad = epoch_order(8, 5, 0)[1];
-  const FakeProcessor processor([bad](int64_t index) {
-    if (index == bad) throw TooLong(9000, "it has 9000 tokens", /*is_dropped=*/true);
+  const int64_t bad_index = shuffle_epoch(8, 5, 0)[1];
+  const FakeProcessor processor([bad_index](int64_t index) {
+    if (index == bad_index) throw SampleTooLongError(9000, "it has 9000 tokens", /*is_dropped=*/true);
   });
   Ledger ledger("train.json", 8);
-  OneLaneLoader loader(records, processor, {.global_batch_size = 7, .on_bad_sample = BadSamplePolicy::kFail}, 5, {},
-                       ledger);
+  SingleSourceLoader loader(records, processor, {.global_batch_size = 7, .on_bad_sample = BadSamplePolicy::kFail}, 5,
+                            {}, ledger);
   EXPECT_EQ(loader.next().samples.size(), 7);
-  EXPECT_EQ(ledger.status(bad), SampleStatus::kDropped);
+  EXPECT_EQ(ledger.status(bad_index), SampleStatus::kDropped);
 }
 
 TEST(Loader, StopsAtABadSample) {
   const auto records = make_records(8);
-  const int64_t bad = epoch_order(8, 5, 0)[5];
-  const FakeProcessor processor([bad](int64_t index) {
-    if (index == bad) reject(index);
+  const int64_t bad_index = shuffle_epoch(8, 5, 0)[5];
+  const FakeProcessor processor([bad_index](int64_t index) {
+    if (index == bad_index) throw_too_long(index);
   });
   Ledger ledger("train.json", 8);
-  OneLaneLoader loader(records, processor, {.global_batch_size = 4, .num_workers = 2}, 5, {}, ledger);
+  SingleSourceLoader loader(records, processor, {.global_batch_size = 4, .num_workers = 2}, 5, {}, ledger);
   mark_used(ledger, loader.next());
-  EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("is too long; raise data.max_length"));
-  EXPECT_EQ(ledger.status(bad), SampleStatus::kFailed);
+  EXPECT_THAT(get_error([&] { loader.next(); }), HasSubstr("is too long; raise data.max_length"));
+  EXPECT_EQ(ledger.status(bad_index), SampleStatus::kFailed);
   EXPECT_EQ(ledger.count(SampleStatus::kUsed), 4);
   EXPECT_EQ(ledger.count(SampleStatus::kNotReached), 3);
   EXPECT_EQ(ledger.to_json()["reasons"]["too long"], 1);
 }
 
-TEST(Loader, ARunOfAnOlderVersionIsToldHowItsSamplesWereRead) {
-  io::RecordList records = make_records(4);
+TEST(Loader, ErrorExplainsIgnoredKeysToRunsOfOlderVersions) {
+  io::InMemoryRecords records = make_records(4);
   records[2].problem = "weight of a turn is 0, which is not supported; list it in data.ignore_keys to pass over it";
   const FakeProcessor processor;
-  const auto error_of = [&](bool read_otherwise) -> std::string {
+  const auto get_error = [&](bool began_ignoring_keys) -> std::string {
     Ledger ledger("train.json", 4);
-    OneLaneLoader loader(records, processor, {.global_batch_size = 4, .read_otherwise = read_otherwise}, 1, {}, ledger);
+    SingleSourceLoader loader(records, processor, {.global_batch_size = 4, .began_ignoring_keys = began_ignoring_keys},
+                              1, {}, ledger);
     try {
       loader.next();
     } catch (const UserError& error) {
@@ -242,185 +245,186 @@ TEST(Loader, ARunOfAnOlderVersionIsToldHowItsSamplesWereRead) {
     }
     return "";
   };
-  EXPECT_THAT(error_of(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("begun by a version")));
-  EXPECT_THAT(error_of(false), testing::Not(HasSubstr("begun by a version")));
+  EXPECT_THAT(get_error(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("begun by a version")));
+  EXPECT_THAT(get_error(false), testing::Not(HasSubstr("begun by a version")));
   records[2].problem = "no turns";
-  EXPECT_THAT(error_of(true), testing::Not(HasSubstr("begun by a version"))) << "it was bad before";
+  EXPECT_THAT(get_error(true), testing::Not(HasSubstr("begun by a version"))) << "it was bad before";
 }
 
-TEST(Loader, ASampleThatWasDroppedStaysDroppedAndTheNextOneTakesItsPlace) {
+TEST(Loader, DroppedSampleStaysDroppedAndIsReplaced) {
   const auto records = make_records(10);
   std::atomic<int64_t> attempts{0};
   const FakeProcessor processor([&](int64_t index) {
-    if (index == 4 && attempts++ == 0) reject(index);  // its file is mended while the run goes on
+    if (index == 4 && attempts++ == 0) throw_too_long(index);  // its file is mended while the run goes on
   });
   Ledger ledger("train.json", 10);
   const CapturedLog log;
-  OneLaneLoader loader(records, processor,
-                       {.global_batch_size = 4, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 5, {},
-                       ledger);
-  std::vector<int64_t> wanted;
+  SingleSourceLoader loader(records, processor,
+                            {.global_batch_size = 4, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 5, {},
+                            ledger);
+  std::vector<int64_t> expected;
   for (int64_t epoch = 0; epoch < 5; ++epoch) {
-    for (const int64_t index : epoch_order(10, 5, epoch)) {
-      if (index != 4) wanted.push_back(index);
+    for (const int64_t index : shuffle_epoch(10, 5, epoch)) {
+      if (index != 4) expected.push_back(index);
     }
   }
   std::vector<int64_t> drawn;
   for (int64_t step = 0; step < 11; ++step) {
     const GlobalBatch batch = loader.next();
     ASSERT_EQ(batch.samples.size(), 4U);
-    for (const int64_t index : indices(batch)) drawn.push_back(index);
+    for (const int64_t index : get_indices(batch)) drawn.push_back(index);
   }
-  wanted.resize(drawn.size());
-  EXPECT_EQ(drawn, wanted);
+  expected.resize(drawn.size());
+  EXPECT_EQ(drawn, expected);
   EXPECT_EQ(log.lines(), 1);
 }
 
-TEST(Loader, WhatTheLedgerHasAsDroppedIsNotEvenRead) {
+TEST(Loader, DoesNotReadSamplesDroppedInTheLedger) {
   const auto records = make_records(7);
   const FakeProcessor processor([](int64_t index) {
     if (index == 2 || index == 5) throw InternalError("read all the same");
   });
   Ledger ledger("train.json", 7);
   for (const int64_t index : {2, 5}) ledger.mark_dropped(index, "s", "too long", "is too long");
-  OneLaneLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 0, {}, ledger);
+  SingleSourceLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 0, {}, ledger);
   std::vector<int64_t> drawn;
-  for (int64_t step = 0; step < 6; ++step) std::ranges::copy(indices(loader.next()), std::back_inserter(drawn));
+  for (int64_t step = 0; step < 6; ++step) std::ranges::copy(get_indices(loader.next()), std::back_inserter(drawn));
   std::ranges::sort(drawn);
-  std::vector<int64_t> wanted;
-  for (const int64_t index : {0, 1, 3, 4, 6}) wanted.insert(wanted.end(), 6, index);
-  EXPECT_EQ(drawn, wanted);
+  std::vector<int64_t> expected;
+  for (const int64_t index : {0, 1, 3, 4, 6}) expected.insert(expected.end(), 6, index);
+  EXPECT_EQ(drawn, expected);
 }
 
-TEST(Loader, ALostSampleIsReplacedByTheNextOneWhoeverHasDrawnItAlready) {
+TEST(Loader, RefillTakesTheNextSampleOfTheOrder) {
   const auto records = make_records(23);
   const FakeProcessor processor(reject_every_fourth);
   const LoaderSettings settings{.global_batch_size = 4, .num_workers = 3, .on_bad_sample = BadSamplePolicy::kSkip};
   const CapturedLog log;
   // The seed is the place's.
-  const auto key = [](const Sample& sample) { return std::pair(sample.index, sample.seed); };
-  const auto keys = [&](const GlobalBatch& batch) {
-    std::vector<std::pair<int64_t, uint64_t>> found;
-    for (const Sample& sample : batch.samples) found.push_back(key(sample));
-    return found;
+  const auto get_key = [](const Sample& sample) { return std::pair(sample.index, sample.seed); };
+  const auto get_keys = [&](const GlobalBatch& batch) {
+    std::vector<std::pair<int64_t, uint64_t>> keys;
+    for (const Sample& sample : batch.samples) keys.push_back(get_key(sample));
+    return keys;
   };
-  Ledger once("train.json", 23);
-  OneLaneLoader alone(records, processor, settings, 3, {}, once);
+  Ledger reference_ledger("train.json", 23);
+  SingleSourceLoader reference_loader(records, processor, settings, 3, {}, reference_ledger);
   std::vector<Sample> stream;
   for (int64_t step = 0; step < 12; ++step) {
-    auto batch = alone.next();
+    auto batch = reference_loader.next();
     std::ranges::move(batch.samples, std::back_inserter(stream));
   }
   for (const size_t ahead : {0U, 1U, 2U}) {
     Ledger ledger("train.json", 23);
-    OneLaneLoader loader(records, processor, settings, 3, {}, ledger);
+    SingleSourceLoader loader(records, processor, settings, 3, {}, ledger);
     GlobalBatch step = loader.next();
     std::vector<GlobalBatch> later;
     for (size_t i = 0; i < ahead; ++i) later.push_back(loader.next());
-    const int64_t lost = step.samples[1].index;
-    ledger.mark_dropped(lost, "s", "does not fit into memory", "is too large");
+    const int64_t dropped_index = step.samples[1].index;
+    ledger.mark_dropped(dropped_index, "s", "does not fit into memory", "is too large");
     for (; !later.empty(); later.pop_back()) loader.put_back(std::move(later.back()));
     step.samples.erase(step.samples.begin() + 1);
-    loader.fill(step);
+    loader.refill(step);
 
-    std::vector<std::pair<int64_t, uint64_t>> wanted, drawn;
+    std::vector<std::pair<int64_t, uint64_t>> expected, drawn;
     for (const Sample& sample : stream) {
-      if (sample.index != lost) wanted.push_back(key(sample));
+      if (sample.index != dropped_index) expected.push_back(get_key(sample));
     }
     Cursor next = step.next;
     EXPECT_EQ(step.label_tokens, 4);
-    EXPECT_EQ(next.lanes[0], step.units.back().behind);
-    for (const auto& sample : keys(step)) drawn.push_back(sample);
+    EXPECT_EQ(next.sources[0], step.units.back().end);
+    for (const auto& sample : get_keys(step)) drawn.push_back(sample);
     // A run that is resumed behind this step goes on with the same samples.
-    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", DrawOrder(23, 3), next);
-    OneLaneLoader resumed(records, processor, settings, 3, next, restored);
+    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", SampleOrder(23, 3), next);
+    SingleSourceLoader resumed(records, processor, settings, 3, next, restored);
     for (int64_t i = 0; i < 8; ++i) {
       const GlobalBatch batch = loader.next();
-      EXPECT_EQ(keys(resumed.next()), keys(batch)) << i;
-      for (const auto& sample : keys(batch)) drawn.push_back(sample);
+      EXPECT_EQ(get_keys(resumed.next()), get_keys(batch)) << i;
+      for (const auto& sample : get_keys(batch)) drawn.push_back(sample);
     }
-    wanted.resize(drawn.size());
-    EXPECT_EQ(drawn, wanted) << ahead << " drawn ahead";
+    expected.resize(drawn.size());
+    EXPECT_EQ(drawn, expected) << ahead << " drawn ahead";
   }
 }
 
-TEST(Loader, ErrorsThatAreNotTheSamplesFaultAreNeverSkipped) {
+TEST(Loader, NeverSkipsErrorsOfTheProgram) {
   const auto records = make_records(3);
-  const auto throws = [&](auto error) {
+  const auto expect_throw = [&](auto error) {
     const CapturedLog log;
     const FakeProcessor processor([error](int64_t) { throw error; });
     Ledger ledger("train.json", 3);
-    OneLaneLoader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, 0, {}, ledger);
+    SingleSourceLoader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, 0, {}, ledger);
     EXPECT_THROW(loader.next(), decltype(error));
     EXPECT_EQ(ledger.count(SampleStatus::kFailed), 1);
     EXPECT_THAT(log.text(), HasSubstr("error: train.json: sample s"));
-    expect_sum(ledger);
+    expect_complete_counts(ledger);
   };
-  throws(std::bad_alloc());
-  throws(InternalError("a bug"));
-  throws(usage_error("a wrong option"));
-  throws(42);
+  expect_throw(std::bad_alloc());
+  expect_throw(InternalError("a bug"));
+  expect_throw(usage_error("a wrong option"));
+  expect_throw(42);
 }
 
-TEST(Loader, BadDataOfAnyKindIsSkipped) {
+TEST(Loader, SkipsBadDataOfAnyKind) {
   const auto records = make_records(3);
   const FakeProcessor processor([](int64_t index) {
     if (index == 1) throw data_error("no image; put it there");
   });
   Ledger ledger("train.json", 3);
   const CapturedLog log;
-  OneLaneLoader loader(records, processor, {.global_batch_size = 3, .on_bad_sample = BadSamplePolicy::kSkip}, 0, {},
-                       ledger);
+  SingleSourceLoader loader(records, processor, {.global_batch_size = 3, .on_bad_sample = BadSamplePolicy::kSkip}, 0,
+                            {}, ledger);
   loader.next();
   EXPECT_EQ(ledger.to_json()["reasons"].dump(), R"({"bad data":1})");
 }
 
-TEST(Loader, AnEpochWithoutAUsableSampleIsAnError) {
+TEST(Loader, ThrowsIfAnEpochHasNoUsableSample) {
   auto records = make_records(4);
-  const FakeProcessor processor(reject);
+  const FakeProcessor processor(throw_too_long);
   const CapturedLog log;
   for (const Cursor& start : {cursor_at(0, 0), cursor_at(0, 2), cursor_at(3, 3)}) {
     Ledger ledger("train.json", 4);
-    OneLaneLoader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, 0, start, ledger);
-    EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("none of the 4 samples can be used"));
+    SingleSourceLoader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, 0, start, ledger);
+    EXPECT_THAT(get_error([&] { loader.next(); }), HasSubstr("none of the 4 samples can be used"));
     EXPECT_EQ(ledger.count(SampleStatus::kDropped), 4);
   }
 }
 
-TEST(Loader, ManyBadSamplesDoNotFloodTheLog) {
+TEST(Loader, LimitsWarningsAboutBadSamples) {
   const auto records = make_records(100);
   const FakeProcessor processor([](int64_t index) {
-    if (index % 2 == 0) reject(index);
+    if (index % 2 == 0) throw_too_long(index);
   });
   Ledger ledger("train.json", 100);
   const CapturedLog log;
   {
-    OneLaneLoader loader(records, processor,
-                         {.global_batch_size = 50, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 0, {},
-                         ledger);
+    SingleSourceLoader loader(records, processor,
+                              {.global_batch_size = 50, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 0,
+                              {}, ledger);
     for (int64_t step = 0; step < 4; ++step) loader.next();
   }
   EXPECT_EQ(log.lines(), 21);
   EXPECT_THAT(log.text(), HasSubstr("30 more samples are dropped, 50 of 100 in all"));
 }
 
-TEST(Loader, RefusesAnEmptyDataSetAndAForeignCursor) {
+TEST(Loader, RejectsAnEmptyDataSetAndAForeignCursor) {
   const FakeProcessor processor;
-  Ledger none("train.json", 0);
-  EXPECT_THAT(error_of([&] { OneLaneLoader(make_records(0), processor, {}, 0, {}, none); }),
+  Ledger empty_ledger("train.json", 0);
+  EXPECT_THAT(get_error([&] { SingleSourceLoader(make_records(0), processor, {}, 0, {}, empty_ledger); }),
               HasSubstr("holds no samples"));
-  Ledger three("train.json", 3);
-  EXPECT_THAT(error_of([&] { OneLaneLoader(make_records(3), processor, {}, 0, cursor_at(0, 3), three); }),
-              HasSubstr("file holds 3"));
+  Ledger ledger_of_three("train.json", 3);
+  EXPECT_THAT(
+      get_error([&] { SingleSourceLoader(make_records(3), processor, {}, 0, cursor_at(0, 3), ledger_of_three); }),
+      HasSubstr("file holds 3"));
 }
 
 TEST(Loader, StopsWhileThreadsAreBusy) {
   const auto records = make_records(40);
-  const FakeProcessor processor(stagger);
+  const FakeProcessor processor(sleep_briefly);
   for (int64_t repetition = 0; repetition < 200; ++repetition) {
     Ledger ledger("train.json", 40);
-    OneLaneLoader loader(records, processor, {.global_batch_size = 3, .num_workers = 1 + repetition % 4},
-                         static_cast<uint64_t>(repetition), {}, ledger);
+    SingleSourceLoader loader(records, processor, {.global_batch_size = 3, .num_workers = 1 + repetition % 4},
+                              static_cast<uint64_t>(repetition), {}, ledger);
     for (int64_t step = 0; step < repetition % 3; ++step) mark_used(ledger, loader.next());
     EXPECT_EQ(ledger.count(SampleStatus::kUsed), repetition % 3 * 3);
   }

@@ -6,31 +6,31 @@ namespace vlmtrain::data {
 namespace {
 
 /// An image; a video; a volume and its masks; words; not known; an image and a video.
-SampleShapes shapes() {
-  SampleShapes all(6);
-  all.set(0, {.tokens = 10, .images = 1});
-  all.set(1, {.tokens = 10, .images = 1, .videos = 1});
-  all.set(2, {.tokens = 10, .images = 1, .volumes = 1, .masks = 2});
-  all.set(3, {.tokens = 10});
-  all.set(5, {.tokens = 10, .images = 2, .videos = 1});
-  return all;
+SampleShapes make_shapes() {
+  SampleShapes shapes(6);
+  shapes.set(0, {.tokens = 10, .num_media = 1});
+  shapes.set(1, {.tokens = 10, .num_media = 1, .num_videos = 1});
+  shapes.set(2, {.tokens = 10, .num_media = 1, .num_volumes = 1, .masks = 2});
+  shapes.set(3, {.tokens = 10});
+  shapes.set(5, {.tokens = 10, .num_media = 2, .num_videos = 1});
+  return shapes;
 }
 
-TEST(MediaCensus, CountsSamplesByTheirMedia) {
-  const auto census = media_census(shapes());
-  EXPECT_EQ(census.samples, 5);
-  EXPECT_EQ(census.with_images, 2);
-  EXPECT_EQ(census.with_videos, 2);
-  EXPECT_EQ(census.with_volumes, 1);
-  EXPECT_EQ(census.with_masks, 1);
-  EXPECT_EQ(census.without_media, 1);
-  EXPECT_FALSE(census.is_blind());
+TEST(MediaCounts, CountsSamplesByMedia) {
+  const auto counts = count_media(make_shapes());
+  EXPECT_EQ(counts.samples, 5);
+  EXPECT_EQ(counts.with_images, 2);
+  EXPECT_EQ(counts.with_videos, 2);
+  EXPECT_EQ(counts.with_volumes, 1);
+  EXPECT_EQ(counts.with_masks, 1);
+  EXPECT_EQ(counts.without_media, 1);
+  EXPECT_FALSE(counts.has_no_media());
 }
 
-TEST(MediaCensus, APartOfTheDataSetMayBeBlind) {
-  EXPECT_TRUE(media_census(shapes(), 3, 5).is_blind());
-  EXPECT_FALSE(media_census(shapes(), 3, 6).is_blind());
-  EXPECT_FALSE(media_census(shapes(), 4, 5).is_blind()) << "nothing is known of it";
+TEST(MediaCounts, PartOfTheDataSetMayHaveNoMedia) {
+  EXPECT_TRUE(count_media(make_shapes(), 3, 5).has_no_media());
+  EXPECT_FALSE(count_media(make_shapes(), 3, 6).has_no_media());
+  EXPECT_FALSE(count_media(make_shapes(), 4, 5).has_no_media()) << "nothing is known of it";
 }
 
 }  // namespace

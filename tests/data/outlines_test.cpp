@@ -28,13 +28,13 @@ using testing::Not;
 using testing::UnorderedElementsAre;
 
 /// A sample has as many tokens as its picture has bytes; remembers whom it was asked for.
-class SizeOfFile : public SampleProcessor {
+class FileSizeProcessor : public SampleProcessor {
  public:
-  Sample process(const io::Record& record, int64_t index) const override { return outline(record, index); }
-  Sample outline(const io::Record& record, int64_t index) const override {
+  Sample process(const io::Record& record, int64_t index) const override { return process_headers(record, index); }
+  Sample process_headers(const io::Record& record, int64_t index) const override {
     {
       const std::lock_guard lock(mutex_);
-      asked_.insert(record.id);
+      processed_ids_.insert(record.id);
     }
     std::error_code error;
     const auto bytes = static_cast<int64_t>(fs::file_size(record.images.at(0).path, error));
@@ -45,124 +45,126 @@ class SizeOfFile : public SampleProcessor {
     sample.token_ids.assign(static_cast<size_t>(bytes), 1);
     sample.is_label.assign(static_cast<size_t>(bytes), 1);
     sample.grids = {{.frames = 1, .rows = bytes, .columns = 2}};
-    sample.making_bytes = 1000 + bytes;
-    if (bytes > 38) sample.shrunk = Shrunk{.tokens = bytes, .tokens_left = 38};
+    sample.decode_bytes = 1000 + bytes;
+    if (bytes > 38) sample.shrunk = ShrinkInfo{.tokens = bytes, .tokens_after = 38};
     return sample;
   }
 
-  std::optional<PositionLimit> made_for() const override { return limit; }
+  std::optional<PositionLimit> position_limit() const override { return limit; }
   std::optional<PositionLimit> limit{};
 
   /// Since the last call.
-  std::set<std::string> asked() const { return std::exchange(asked_, {}); }
+  std::set<std::string> processed_ids() const { return std::exchange(processed_ids_, {}); }
 
  private:
   mutable std::mutex mutex_;
-  mutable std::set<std::string> asked_;
+  mutable std::set<std::string> processed_ids_;
 };
 
-class OutlinesTest : public io::TemporaryFolderTest {
+class SampleIndexTest : public io::TemporaryFolderTest {
  protected:
   void SetUp() override {
     io::TemporaryFolderTest::SetUp();
     processor_.emplace();
     for (int64_t i = 0; i < records_.size(); ++i) {
       records_[i].images = {folder() / fmt::format("{}.png", i)};
-      put_picture(i, std::string(static_cast<size_t>(i) + 2, 'x'));
+      put_image(i, std::string(static_cast<size_t>(i) + 2, 'x'));
     }
   }
 
-  void put_picture(int64_t sample, const std::string& content) const { put(fmt::format("{}.png", sample), content); }
+  void put_image(int64_t sample, const std::string& content) const { put(fmt::format("{}.png", sample), content); }
 
-  Outlines look(const std::string& processor = "p", const fs::path& cache = "cache") const {
-    return outline_samples(records_, *processor_,
-                           {.workers = 3, .cache = cache.empty() ? cache : folder() / cache, .processor = processor});
+  SampleIndex index(const std::string& processor = "p", const fs::path& cache = "cache") const {
+    return index_samples(records_, *processor_,
+                         {.workers = 3, .cache = cache.empty() ? cache : folder() / cache, .processor = processor});
   }
 
-  io::RecordList records_ = make_records(40);
-  std::optional<SizeOfFile> processor_;
+  io::InMemoryRecords records_ = make_records(40);
+  std::optional<FileSizeProcessor> processor_;
 };
 
-TEST_F(OutlinesTest, AllShapesAndAllProblemsComeTogether) {
+TEST_F(SampleIndexTest, CollectsShapesAndProblems) {
   fs::remove(folder() / "7.png");
   records_[9].problem = "no turns";
-  const Outlines found = look("p", {});
-  ASSERT_EQ(found.shapes.size(), 40);
-  EXPECT_EQ(found.shapes[0]->tokens, 2);
-  EXPECT_EQ(found.shapes[39]->tokens, 41);
-  EXPECT_FALSE(found.shapes.has(7) || found.shapes.has(9));
-  ASSERT_EQ(found.problems.size(), 2U);
-  EXPECT_EQ(found.problems.at(7).reason, "unreadable image");
-  EXPECT_EQ(found.problems.at(9).reason, "unusable record");
-  EXPECT_EQ(found.usable(), 38);
+  const SampleIndex index_result = index("p", {});
+  ASSERT_EQ(index_result.shapes.size(), 40);
+  EXPECT_EQ(index_result.shapes[0]->tokens, 2);
+  EXPECT_EQ(index_result.shapes[39]->tokens, 41);
+  EXPECT_FALSE(index_result.shapes.has(7) || index_result.shapes.has(9));
+  ASSERT_EQ(index_result.problems.size(), 2U);
+  EXPECT_EQ(index_result.problems.at(7).reason, "unreadable image");
+  EXPECT_EQ(index_result.problems.at(9).reason, "unusable record");
+  EXPECT_EQ(index_result.num_usable(), 38);
   EXPECT_FALSE(fs::exists(folder() / "cache"));
 }
 
 constexpr const char* kUnreadKey = R"(key "source" of a record)";
 constexpr const char* kUnreadDetail = R"(key "detail" of an image block)";
 
-TEST_F(OutlinesTest, NoticesAreCountedWithAndWithoutACache) {
+TEST_F(SampleIndexTest, CountsNoticesWithAndWithoutACache) {
   for (const int64_t index : {3, 7, 39}) records_[index].notices = {{kUnreadKey, fmt::format("web {}", index)}};
   records_[7].notices.push_back({kUnreadDetail, "high"});
   records_[9].notices = {{kUnreadKey, "of a sample that is not used"}};
   records_[9].problem = "no turns";
-  const Outlines found = look("p", {});
-  ASSERT_EQ(found.notices.kinds().size(), 2U);
-  EXPECT_EQ(found.notices.kinds().at(kUnreadKey), (NoticeCounts::Count{.samples = 3, .id = "s3", .example = "web 3"}));
-  EXPECT_EQ(found.notices.kinds().at(kUnreadDetail),
+  const SampleIndex index_result = index("p", {});
+  ASSERT_EQ(index_result.notices.kinds().size(), 2U);
+  EXPECT_EQ(index_result.notices.kinds().at(kUnreadKey),
+            (NoticeCounts::Count{.samples = 3, .id = "s3", .example = "web 3"}));
+  EXPECT_EQ(index_result.notices.kinds().at(kUnreadDetail),
             (NoticeCounts::Count{.samples = 1, .id = "s7", .example = "high"}));
-  EXPECT_EQ(look().notices, found.notices);
-  processor_->asked();
-  EXPECT_EQ(look().notices, found.notices);
-  EXPECT_THAT(processor_->asked(), UnorderedElementsAre());
+  EXPECT_EQ(index().notices, index_result.notices);
+  processor_->processed_ids();
+  EXPECT_EQ(index().notices, index_result.notices);
+  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre());
 }
 
-TEST_F(OutlinesTest, NoticesOfACacheFollowTheRecords) {
+TEST_F(SampleIndexTest, CachedNoticesFollowTheRecords) {
   for (const int64_t index : {3, 7}) records_[index].notices = {{kUnreadKey, "web"}};
-  look();
-  processor_->asked();
+  index();
+  processor_->processed_ids();
   records_[3].notices = {{kUnreadDetail, "high"}};
   records_[7].notices = {};
   records_[8].notices = {{kUnreadKey, "book"}, {"a kind that comes last", ""}};
-  const Outlines found = look();
-  EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s3", "s7", "s8"));
-  EXPECT_EQ(found.notices.kinds().at(kUnreadDetail).samples, 1);
-  EXPECT_EQ(found.notices.kinds().at(kUnreadKey).samples, 1);
-  EXPECT_EQ(found.notices.kinds().size(), 3U);
-  EXPECT_EQ(look().notices.kinds().at("a kind that comes last").samples, 1);
-  EXPECT_THAT(processor_->asked(), UnorderedElementsAre());
+  const SampleIndex index_result = index();
+  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre("s3", "s7", "s8"));
+  EXPECT_EQ(index_result.notices.kinds().at(kUnreadDetail).samples, 1);
+  EXPECT_EQ(index_result.notices.kinds().at(kUnreadKey).samples, 1);
+  EXPECT_EQ(index_result.notices.kinds().size(), 3U);
+  EXPECT_EQ(index().notices.kinds().at("a kind that comes last").samples, 1);
+  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre());
 }
 
-TEST_F(OutlinesTest, MoreKindsOfNoticesThanAreCountedAreCountedTogether) {
+TEST_F(SampleIndexTest, CountsFurtherKindsOfNoticesTogether) {
   for (int64_t index = 0; index < records_.size(); ++index) {
     for (int64_t i = 0; i < 10; ++i) records_[index].notices.push_back({fmt::format("kind {}", 10 * index + i), "x"});
   }
-  const auto first = look().notices;
-  EXPECT_EQ(first.kinds().size(), kMostNoticeKinds + 1);
+  const auto first = index().notices;
+  EXPECT_EQ(first.kinds().size(), kMaxNoticeKinds + 1);
   EXPECT_EQ(first.kinds().at(kOtherNotices).samples, 20);
-  EXPECT_EQ(look().notices.kinds().at(kOtherNotices).samples, 20);
+  EXPECT_EQ(index().notices.kinds().at(kOtherNotices).samples, 20);
 }
 
-TEST_F(OutlinesTest, ASampleOfMorePositionsThanTheModelWasMadeForIsNoticed) {
+TEST_F(SampleIndexTest, ReportsSamplesBeyondThePositionLimit) {
   processor_->limit = PositionLimit{.positions = 40, .key = "max_position_embeddings"};
   const std::string kind = "more positions than the model was made for (max_position_embeddings 40)";
   const auto expected = NoticeCounts::Count{.samples = 1, .id = "s39", .example = "41 positions of 41 tokens"};
-  EXPECT_EQ(look().notices.kinds().at(kind), expected) << "40 fit";
-  EXPECT_EQ(look().notices.kinds().at(kind).samples, 1);
+  EXPECT_EQ(index().notices.kinds().at(kind), expected) << "40 fit";
+  EXPECT_EQ(index().notices.kinds().at(kind).samples, 1);
   records_[39].notices = {{kUnreadKey, "web"}};
-  EXPECT_EQ(look().notices.kinds().size(), 2U);
-  processor_->asked();
-  EXPECT_EQ(look().notices.kinds().size(), 2U);
-  EXPECT_THAT(processor_->asked(), UnorderedElementsAre()) << "that of the record is told from that of the sample";
+  EXPECT_EQ(index().notices.kinds().size(), 2U);
+  processor_->processed_ids();
+  EXPECT_EQ(index().notices.kinds().size(), 2U);
+  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre())
+      << "that of the record is told from that of the sample";
 }
 
-TEST_F(OutlinesTest, PrintsTellEqualSamplesByContentAndFilesByAnySpelling) {
-  const auto prints_of = [&](const io::Records& records, const char* cache) {
-    return outline_samples(records, *processor_, {.workers = 2, .cache = folder() / cache, .keeps_prints = true})
-        .prints;
+TEST_F(SampleIndexTest, FingerprintsMatchEqualContentAndAnySpellingOfAFile) {
+  const auto compute_fingerprints = [&](const io::Records& records, const char* cache) {
+    return index_samples(records, *processor_, {.workers = 2, .cache = folder() / cache, .keep_fingerprints = true})
+        .fingerprints;
   };
-  auto trained = prints_of(records_, "trained");
-  io::RecordList evaluated = make_records(3);
+  auto trained = compute_fingerprints(records_, "trained");
+  io::InMemoryRecords evaluated = make_records(3);
   for (int64_t i = 0; i < 3; ++i) {
     evaluated[i].id = fmt::format("another id {}", i);
     evaluated[i].task = "another task";
@@ -173,232 +175,232 @@ TEST_F(OutlinesTest, PrintsTellEqualSamplesByContentAndFilesByAnySpelling) {
   put("alone.png", "x");
   evaluated[2].images = {(folder() / "alone.png").string()};
   for (int time = 0; time < 2; ++time) {
-    const auto shared = shared_content(prints_of(evaluated, "evaluated"), trained);
+    const auto shared = find_shared_content(compute_fingerprints(evaluated, "evaluated"), trained);
     EXPECT_THAT(shared.samples, ElementsAre(0));
-    EXPECT_THAT(shared.with_files, ElementsAre(1));
+    EXPECT_THAT(shared.samples_with_shared_files, ElementsAre(1));
   }
-  EXPECT_TRUE(look().prints.contents.empty()) << "they were not asked for";
+  EXPECT_TRUE(index().fingerprints.content_hashes.empty()) << "they were not asked for";
 }
 
-TEST_F(OutlinesTest, ALookAtSomeIsSpreadOverTheDataSet) {
-  const Outlines found = outline_samples(records_, *processor_, {.workers = 2, .most_samples = 4});
-  std::vector<int64_t> looked_at;
-  for (int64_t i = 0; i < found.shapes.size(); ++i) {
-    if (found.shapes.has(i)) looked_at.push_back(i);
+TEST_F(SampleIndexTest, MaxSamplesAreSpreadOverTheDataSet) {
+  const SampleIndex index_result = index_samples(records_, *processor_, {.workers = 2, .max_samples = 4});
+  std::vector<int64_t> indexed;
+  for (int64_t i = 0; i < index_result.shapes.size(); ++i) {
+    if (index_result.shapes.has(i)) indexed.push_back(i);
   }
-  EXPECT_THAT(looked_at, ElementsAre(0, 10, 20, 30));
+  EXPECT_THAT(indexed, ElementsAre(0, 10, 20, 30));
 }
 
-TEST_F(OutlinesTest, WhatDidNotChangeIsKnownTheNextTime) {
-  const Outlines first = look();
-  EXPECT_EQ(first.from_cache, 0);
-  EXPECT_EQ(processor_->asked().size(), 40U);
-  const Outlines second = look();
-  EXPECT_THAT(processor_->asked(), UnorderedElementsAre());
-  EXPECT_EQ(second.from_cache, 40);
-  EXPECT_EQ(second.changed, 0);
+TEST_F(SampleIndexTest, ReusesUnchangedSamples) {
+  const SampleIndex first = index();
+  EXPECT_EQ(first.num_from_cache, 0);
+  EXPECT_EQ(processor_->processed_ids().size(), 40U);
+  const SampleIndex second = index();
+  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre());
+  EXPECT_EQ(second.num_from_cache, 40);
+  EXPECT_EQ(second.num_changed, 0);
   EXPECT_EQ(second.shapes, first.shapes);
-  EXPECT_EQ(first.making_bytes, 1041) << "of the largest file, which has 41 bytes";
-  EXPECT_EQ(second.making_bytes, first.making_bytes);
+  EXPECT_EQ(first.decode_bytes, 1041) << "of the largest file, which has 41 bytes";
+  EXPECT_EQ(second.decode_bytes, first.decode_bytes);
   EXPECT_EQ(first.shrunk.size(), 3U);
   EXPECT_EQ(first.shrunk.at(39).tokens, 41);
   EXPECT_EQ(second.shrunk, first.shrunk);
 }
 
-TEST_F(OutlinesTest, ACacheMayBeReadAlone) {
-  const OutlineSettings settings{.workers = 1, .cache = folder() / "cache", .writes_cache = false, .processor = "p"};
-  outline_samples(records_, *processor_, settings);
+TEST_F(SampleIndexTest, CacheMayBeReadOnly) {
+  const SampleIndexSettings settings{.workers = 1, .cache = folder() / "cache", .write_cache = false, .processor = "p"};
+  index_samples(records_, *processor_, settings);
   EXPECT_FALSE(fs::exists(folder() / "cache"));
-  look();
-  const std::string kept = content_of(folder() / "cache");
-  put_picture(3, "another size");
-  EXPECT_EQ(outline_samples(records_, *processor_, settings).from_cache, 39);
-  EXPECT_EQ(content_of(folder() / "cache"), kept);
+  index();
+  const std::string saved = read_contents(folder() / "cache");
+  put_image(3, "another size");
+  EXPECT_EQ(index_samples(records_, *processor_, settings).num_from_cache, 39);
+  EXPECT_EQ(read_contents(folder() / "cache"), saved);
 }
 
-TEST_F(OutlinesTest, WhatChangedIsLookedAtAnew) {
+TEST_F(SampleIndexTest, ChecksChangedSamplesAgain) {
   const auto time = fs::last_write_time(folder() / "3.png");
-  look();
-  processor_->asked();
-  put_picture(3, "y234");  // of another size
-  put_picture(5, "yyyyyyy");
+  index();
+  processor_->processed_ids();
+  put_image(3, "y234");  // of another size
+  put_image(5, "yyyyyyy");
   fs::last_write_time(folder() / "5.png", time);  // of the same size and date
   fs::remove(folder() / "8.png");
   records_[11].turns = {{.role = io::Role::kUser, .text = "Why?"}};
-  const Outlines found = look();
-  EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s3", "s5", "s8", "s11"));
-  EXPECT_EQ(found.shapes[3]->tokens, 4);
-  EXPECT_EQ(found.problems.size(), 1U);
-  EXPECT_EQ(found.changed, 4);
-  put_picture(8, "yyyyyyyyyy");
-  EXPECT_EQ(look().problems.size(), 0U) << "it is there again";
-  EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s8"));
+  const SampleIndex index_result = index();
+  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre("s3", "s5", "s8", "s11"));
+  EXPECT_EQ(index_result.shapes[3]->tokens, 4);
+  EXPECT_EQ(index_result.problems.size(), 1U);
+  EXPECT_EQ(index_result.num_changed, 4);
+  put_image(8, "yyyyyyyyyy");
+  EXPECT_EQ(index().problems.size(), 0U) << "it is there again";
+  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre("s8"));
 }
 
 /// Counts how often a record is read.
-class CountedRecords final : public io::Records {
+class CountingRecords final : public io::Records {
  public:
-  explicit CountedRecords(const io::RecordList& records) : records_(records) {}
+  explicit CountingRecords(const io::InMemoryRecords& records) : records_(records) {}
   int64_t size() const override { return records_.size(); }
   io::Record at(int64_t index) const override {
     ++reads;
     return records_.at(index);
   }
-  uint64_t stamp() const override { return known_stamp; }
+  uint64_t stamp() const override { return data_stamp; }
 
   mutable std::atomic<int64_t> reads = 0;
-  uint64_t known_stamp = 5;
+  uint64_t data_stamp = 5;
 
  private:
-  const io::RecordList& records_;
+  const io::InMemoryRecords& records_;
 };
 
-TEST_F(OutlinesTest, RecordsOfUnchangedFilesAreNotReadAgain) {
-  CountedRecords counted(records_);
-  const auto look_at_counted = [&] {
-    processor_->asked();
-    counted.reads = 0;
-    return outline_samples(counted, *processor_, {.workers = 3, .cache = folder() / "cache", .processor = "p"});
+TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
+  CountingRecords counting_records(records_);
+  const auto index_counted = [&] {
+    processor_->processed_ids();
+    counting_records.reads = 0;
+    return index_samples(counting_records, *processor_, {.workers = 3, .cache = folder() / "cache", .processor = "p"});
   };
-  const Outlines first = look_at_counted();
-  EXPECT_EQ(counted.reads, 40);
-  const Outlines second = look_at_counted();
-  EXPECT_EQ(counted.reads, 0);
+  const SampleIndex first = index_counted();
+  EXPECT_EQ(counting_records.reads, 40);
+  const SampleIndex second = index_counted();
+  EXPECT_EQ(counting_records.reads, 0);
   EXPECT_EQ(second.shapes, first.shapes);
   EXPECT_EQ(second.ids, first.ids);
-  EXPECT_EQ(second.from_cache, 40);
-  put_picture(3, "y234");
-  EXPECT_EQ(look_at_counted().shapes[3]->tokens, 4) << "its picture has another size";
-  EXPECT_EQ(counted.reads, 1);
+  EXPECT_EQ(second.num_from_cache, 40);
+  put_image(3, "y234");
+  EXPECT_EQ(index_counted().shapes[3]->tokens, 4) << "its picture has another size";
+  EXPECT_EQ(counting_records.reads, 1);
   fs::remove(folder() / "7.png");
-  EXPECT_EQ(look_at_counted().problems.size(), 1U);
-  EXPECT_EQ(counted.reads, 1);
-  put_picture(7, "xxxxxxxxx");
-  look_at_counted();
-  counted.known_stamp = 6;
-  EXPECT_EQ(look_at_counted().from_cache, 40) << "a file that was written anew with the same records";
-  EXPECT_EQ(counted.reads, 40);
-  look_at_counted();
-  EXPECT_EQ(counted.reads, 0);
-  counted.known_stamp = 0;
-  look_at_counted();
-  look_at_counted();
-  EXPECT_EQ(counted.reads, 40) << "who knows no stamp is read";
+  EXPECT_EQ(index_counted().problems.size(), 1U);
+  EXPECT_EQ(counting_records.reads, 1);
+  put_image(7, "xxxxxxxxx");
+  index_counted();
+  counting_records.data_stamp = 6;
+  EXPECT_EQ(index_counted().num_from_cache, 40) << "a file that was written anew with the same records";
+  EXPECT_EQ(counting_records.reads, 40);
+  index_counted();
+  EXPECT_EQ(counting_records.reads, 0);
+  counting_records.data_stamp = 0;
+  index_counted();
+  index_counted();
+  EXPECT_EQ(counting_records.reads, 40) << "who knows no stamp is read";
 }
 
 /// Samples whose outline takes no time, for data sets that are looked at in several parts.
-TEST_F(OutlinesTest, ALargeDataSetIsLookedAtInParts) {
-  const FakeProcessor quick;
+TEST_F(SampleIndexTest, IndexesALargeDataSetInChunks) {
+  const FakeProcessor processor;
   auto records = make_records(20'000);
   records[12'345].problem = "no turns";
-  const auto look_at = [&] {
-    std::vector<int64_t> heard;
-    auto found = outline_samples(
-        records, quick,
-        {.workers = 2, .cache = folder() / "cache", .processor = "p", .on_progress = [&heard](int64_t done) {
-           heard.push_back(done);
+  const auto index_large = [&] {
+    std::vector<int64_t> progress;
+    auto index_result = index_samples(
+        records, processor,
+        {.workers = 2, .cache = folder() / "cache", .processor = "p", .on_progress = [&progress](int64_t done) {
+           progress.push_back(done);
          }});
-    EXPECT_TRUE(std::ranges::is_sorted(heard));
-    return found;
+    EXPECT_TRUE(std::ranges::is_sorted(progress));
+    return index_result;
   };
-  const Outlines first = look_at();
-  EXPECT_EQ(first.usable(), 19'999);
+  const SampleIndex first = index_large();
+  EXPECT_EQ(first.num_usable(), 19'999);
   EXPECT_EQ(first.ids[12'345], "s12345");
   EXPECT_EQ(first.ids[19'999], "s19999");
-  const std::string kept = content_of(folder() / "cache");
-  const Outlines second = look_at();
-  EXPECT_EQ(second.from_cache, 19'999);
+  const std::string saved = read_contents(folder() / "cache");
+  const SampleIndex second = index_large();
+  EXPECT_EQ(second.num_from_cache, 19'999);
   EXPECT_EQ(second.shapes, first.shapes);
   EXPECT_EQ(second.ids, first.ids);
-  EXPECT_EQ(content_of(folder() / "cache"), kept);
+  EXPECT_EQ(read_contents(folder() / "cache"), saved);
   // What stands before the first part with news is taken over.
   records[9'000].turns.push_back({.role = io::Role::kAssistant, .text = "more"});
-  EXPECT_EQ(look_at().changed, 1);
-  EXPECT_NE(content_of(folder() / "cache"), kept);
-  EXPECT_EQ(look_at().from_cache, 19'999);
+  EXPECT_EQ(index_large().num_changed, 1);
+  EXPECT_NE(read_contents(folder() / "cache"), saved);
+  EXPECT_EQ(index_large().num_from_cache, 19'999);
   records = make_records(20'000);
-  EXPECT_EQ(look_at().from_cache, 19'998);
-  EXPECT_EQ(look_at().from_cache, 20'000);
+  EXPECT_EQ(index_large().num_from_cache, 19'998);
+  EXPECT_EQ(index_large().num_from_cache, 20'000);
 }
 
-TEST_F(OutlinesTest, FramesOfAFolderCountOneByOne) {
+TEST_F(SampleIndexTest, FramesOfAFolderAreCheckedOneByOne) {
   fs::create_directory(folder() / "clip");
   std::ofstream(folder() / "clip/1.png") << "a";
   for (int64_t i = 0; i < records_.size(); ++i) records_[i].videos = {folder() / "clip"};
-  look();
-  processor_->asked();
-  look();
-  EXPECT_EQ(processor_->asked().size(), 0U);
+  index();
+  processor_->processed_ids();
+  index();
+  EXPECT_EQ(processor_->processed_ids().size(), 0U);
   std::ofstream(folder() / "clip/1.png", std::ios::app) << "b";
-  look();
-  EXPECT_EQ(processor_->asked().size(), 40U);
+  index();
+  EXPECT_EQ(processor_->processed_ids().size(), 40U);
 }
 
-TEST_F(OutlinesTest, ABadSampleIsTriedAgainAtEachStart) {
+TEST_F(SampleIndexTest, RetriesBadSamplesAtEachStart) {
   fs::remove(folder() / "7.png");
-  look();
-  processor_->asked();
-  look();
-  EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s7"));
+  index();
+  processor_->processed_ids();
+  index();
+  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre("s7"));
 }
 
-TEST_F(OutlinesTest, AForeignOrDamagedCacheIsNone) {
-  const Outlines wanted = look();
+TEST_F(SampleIndexTest, IgnoresAForeignOrDamagedCache) {
+  const SampleIndex expected = index();
   std::ifstream stream(folder() / "cache");
-  const std::string whole{std::istreambuf_iterator<char>(stream), {}};
-  const auto expect_ignored = [&](const std::string& content, const char* what) {
-    std::ofstream(folder() / "cache") << content;
-    processor_->asked();
-    const Outlines found = look();
-    EXPECT_EQ(found.from_cache, 0) << what;
-    EXPECT_EQ(found.shapes, wanted.shapes) << what;
+  const std::string content{std::istreambuf_iterator<char>(stream), {}};
+  const auto expect_ignored = [&](const std::string& damaged, const char* what) {
+    std::ofstream(folder() / "cache") << damaged;
+    processor_->processed_ids();
+    const SampleIndex index_result = index();
+    EXPECT_EQ(index_result.num_from_cache, 0) << what;
+    EXPECT_EQ(index_result.shapes, expected.shapes) << what;
   };
-  std::string flipped = whole;
-  flipped[whole.size() - 20] = flipped[whole.size() - 20] == '1' ? '2' : '1';
+  std::string flipped = content;
+  flipped[content.size() - 20] = flipped[content.size() - 20] == '1' ? '2' : '1';
   expect_ignored(flipped, "a digit");
-  expect_ignored(whole.substr(0, whole.size() / 2), "half");
-  expect_ignored(whole.substr(0, whole.rfind('\n', whole.size() - 2) + 1), "the last line");
+  expect_ignored(content.substr(0, content.size() / 2), "half");
+  expect_ignored(content.substr(0, content.rfind('\n', content.size() - 2) + 1), "the last line");
   expect_ignored("", "empty");
   expect_ignored("{}\n", "another file");
   expect_ignored(std::string(100'000, '['), "hostile");
-  look();
-  EXPECT_EQ(look("another processor").from_cache, 0);
-  EXPECT_EQ(look("another processor").from_cache, 40);
+  index();
+  EXPECT_EQ(index("another processor").num_from_cache, 0);
+  EXPECT_EQ(index("another processor").num_from_cache, 40);
   fs::remove(folder() / "cache");
   fs::create_directory(folder() / "cache");
-  EXPECT_EQ(look().shapes, wanted.shapes) << "a folder in its place";
+  EXPECT_EQ(index().shapes, expected.shapes) << "a folder in its place";
 }
 
 /// Of another processor's outlines, each of which may throw or wait.
-class TroubledOutlines : public FakeProcessor {
+class FaultyProcessor : public FakeProcessor {
  public:
-  explicit TroubledOutlines(std::function<void(int64_t index)> trouble) : trouble_(std::move(trouble)) {}
+  explicit FaultyProcessor(std::function<void(int64_t index)> fault) : fault_(std::move(fault)) {}
 
-  Sample outline(const io::Record& record, int64_t index) const override {
-    trouble_(index);
-    return FakeProcessor::outline(record, index);
+  Sample process_headers(const io::Record& record, int64_t index) const override {
+    fault_(index);
+    return FakeProcessor::process_headers(record, index);
   }
 
  private:
-  std::function<void(int64_t index)> trouble_;
+  std::function<void(int64_t index)> fault_;
 };
 
-TEST_F(OutlinesTest, AnErrorThatIsNotASamplesFaultEndsIt) {
-  const TroubledOutlines broken([](int64_t index) {
+TEST_F(SampleIndexTest, RethrowsErrorsOfTheProgram) {
+  const FaultyProcessor broken_processor([](int64_t index) {
     if (index == 17) throw InternalError("a bug");
   });
-  EXPECT_THROW(outline_samples(records_, broken, {.workers = 4}), InternalError);
+  EXPECT_THROW(index_samples(records_, broken_processor, {.workers = 4}), InternalError);
 }
 
-TEST_F(OutlinesTest, WhoeverWatchesMayEndIt) {
-  const TroubledOutlines slow([](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+TEST_F(SampleIndexTest, ProgressCallbackMayThrow) {
+  const FaultyProcessor slow_processor([](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
   const auto records = make_records(100'000);
   EXPECT_THROW(
-      outline_samples(records, slow, {.workers = 2, .on_progress = [](int64_t) { throw run_error("enough"); }}),
+      index_samples(records, slow_processor, {.workers = 2, .on_progress = [](int64_t) { throw run_error("enough"); }}),
       UserError);
 }
 
-TEST(SettleProblems, ReportsTheFirstByNameAndCountsTheRest) {
+TEST(ReportProblems, NamesTheFirstAndCountsTheRest) {
   auto records = make_records(9);
   TextColumn ids(9);
   for (int64_t i = 0; i < 9; ++i) ids.set(i, records[i].id);
@@ -407,7 +409,7 @@ TEST(SettleProblems, ReportsTheFirstByNameAndCountsTheRest) {
   records[2].problem = "no turns";
   Ledger ledger("train.json", 9);
   try {
-    settle_problems(problems, ids, ledger, BadSamplePolicy::kFail, records);
+    report_problems(problems, ids, ledger, BadSamplePolicy::kFail, records);
     FAIL() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadData);
@@ -419,7 +421,7 @@ TEST(SettleProblems, ReportsTheFirstByNameAndCountsTheRest) {
   }
   EXPECT_EQ(ledger.count(SampleStatus::kFailed), 7);
   Ledger skipping("train.json", 9);
-  settle_problems(problems, ids, skipping, BadSamplePolicy::kSkip, records);
+  report_problems(problems, ids, skipping, BadSamplePolicy::kSkip, records);
   EXPECT_EQ(skipping.count(SampleStatus::kDropped), 7);
 }
 

@@ -16,74 +16,74 @@ namespace vlmtrain::data {
 namespace {
 
 /// Log-normal lengths, with none to four pictures.
-std::vector<SampleSize> random_sizes(int64_t count, uint64_t seed) {
+std::vector<SampleSize> make_random_sizes(int64_t count, uint64_t seed) {
   RandomStream random(seed);
-  const auto uniform = [&] { return (static_cast<double>(random.below(1'000'000)) + 0.5) / 1e6; };
+  const auto uniform = [&] { return (static_cast<double>(random.uniform(1'000'000)) + 0.5) / 1e6; };
   std::vector<SampleSize> sizes(static_cast<size_t>(count));
   for (auto& size : sizes) {
     const double normal = std::sqrt(-2 * std::log(uniform())) * std::cos(2 * M_PI * uniform());
-    size.images = static_cast<int64_t>(random.below(5));
-    size.tiles = size.images * static_cast<int64_t>(1 + random.below(4));
-    size.tokens = std::clamp<int64_t>(std::llround(std::exp(5.5 + 0.8 * normal)) + 64 * size.images, 8, 4096);
+    size.num_media = static_cast<int64_t>(random.uniform(5));
+    size.tiles = size.num_media * static_cast<int64_t>(1 + random.uniform(4));
+    size.tokens = std::clamp<int64_t>(std::llround(std::exp(5.5 + 0.8 * normal)) + 64 * size.num_media, 8, 4096);
   }
   return sizes;
 }
 
-std::vector<int64_t> in_order(int64_t count) {
+std::vector<int64_t> make_order(int64_t count) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), int64_t{0});
   return order;
 }
 
-TEST(Pack, TakesEachSampleOnceAndNeverExceedsALimit) {
-  const auto sizes = random_sizes(5000, 3);
-  const PackLimits limits{.tokens = 4096, .images = 18, .tiles = 30, .window = 700};
-  const Packs packs = pack(in_order(5000), sizes, limits, 1);
-  const std::set<int64_t> taken(packs.samples.begin(), packs.samples.end());
+TEST(Pack, UsesEachSampleOnceWithinLimits) {
+  const auto sizes = make_random_sizes(5000, 3);
+  const PackLimits limits{.tokens = 4096, .num_media = 18, .tiles = 30, .window = 700};
+  const Packs packs = pack(make_order(5000), sizes, limits, 1);
+  const std::set<int64_t> unique_samples(packs.samples.begin(), packs.samples.end());
   EXPECT_EQ(packs.samples.size(), 5000U);
-  EXPECT_EQ(taken.size(), 5000U);
+  EXPECT_EQ(unique_samples.size(), 5000U);
   int64_t first = 0;
   for (const int64_t end : packs.ends) {
     SampleSize sum;
     for (; first < end; ++first) {
       const auto& size = sizes[static_cast<size_t>(packs.samples[static_cast<size_t>(first)])];
       sum.tokens += size.tokens;
-      sum.images += size.images;
+      sum.num_media += size.num_media;
       sum.tiles += size.tiles;
     }
-    ASSERT_TRUE(limits.holds(sum)) << sum.tokens << " tokens, " << sum.images << " images, " << sum.tiles << " tiles";
+    ASSERT_TRUE(limits.fits(sum)) << sum.tokens << " tokens, " << sum.num_media << " images, " << sum.tiles << " tiles";
   }
   EXPECT_EQ(first, 5000);
 }
 
 TEST(Pack, IsAFunctionOfItsArguments) {
-  const auto sizes = random_sizes(300, 4);
-  const auto order = in_order(300);
+  const auto sizes = make_random_sizes(300, 4);
+  const auto order = make_order(300);
   EXPECT_EQ(pack(order, sizes, {}, 1).samples, pack(order, sizes, {}, 1).samples);
   EXPECT_NE(pack(order, sizes, {}, 1).samples, pack(order, sizes, {}, 2).samples) << "packs are shuffled";
 }
 
-TEST(Pack, InWindowsFillsAsWellAsAllAtOnce) {
-  const auto sizes = random_sizes(10'000, 5);
+TEST(Pack, WindowsFillAsWellAsTheWholeEpoch) {
+  const auto sizes = make_random_sizes(10'000, 5);
   for (const int64_t images : {18, 1000}) {
-    const PackLimits whole{.tokens = 4096, .images = images, .window = 10'000};
-    const PackLimits windows{.tokens = 4096, .images = images};
-    const auto best = pack(in_order(10'000), sizes, whole, 1);
-    const auto found = pack(in_order(10'000), sizes, windows, 1);
-    EXPECT_LE(static_cast<double>(found.ends.size()), static_cast<double>(best.ends.size()) / 0.98);
+    const PackLimits whole{.tokens = 4096, .num_media = images, .window = 10'000};
+    const PackLimits windows{.tokens = 4096, .num_media = images};
+    const auto best = pack(make_order(10'000), sizes, whole, 1);
+    const auto windowed = pack(make_order(10'000), sizes, windows, 1);
+    EXPECT_LE(static_cast<double>(windowed.ends.size()), static_cast<double>(best.ends.size()) / 0.98);
   }
 }
 
-TEST(Pack, SaysWhichLimitBinds) {
-  const std::vector<SampleSize> pictures(100, {.tokens = 100, .images = 1, .tiles = 1});
-  const PackLimits limits{.tokens = 4096, .images = 18};
-  const auto packs = pack(in_order(100), pictures, limits, 1);
-  const PackFill fill = census_of(packs, pictures, limits).fill;
+TEST(Pack, ReportsTheLimitingFactor) {
+  const std::vector<SampleSize> image_sizes(100, {.tokens = 100, .num_media = 1, .tiles = 1});
+  const PackLimits limits{.tokens = 4096, .num_media = 18};
+  const auto packs = pack(make_order(100), image_sizes, limits, 1);
+  const PackFill fill = compute_pack_statistics(packs, image_sizes, limits).fill;
   EXPECT_EQ(fill.packs, 6);
-  EXPECT_EQ(fill.bound_by_media, 5) << "the last has ten";
+  EXPECT_EQ(fill.limited_by_media, 5) << "the last has ten";
   EXPECT_NEAR(fill.tokens, 10'000.0 / (6 * 4096), 1e-12);
-  EXPECT_NEAR(fill.images, 100.0 / (6 * 18), 1e-12);
-  EXPECT_EQ(fill.most_tiles, 18);
+  EXPECT_NEAR(fill.num_media, 100.0 / (6 * 18), 1e-12);
+  EXPECT_EQ(fill.max_tiles, 18);
 }
 
 }  // namespace

@@ -13,20 +13,20 @@
 namespace vlmtrain::data {
 namespace {
 
-Sample numbered(int64_t index) {
+Sample make_numbered_sample(int64_t index) {
   Sample sample;
   sample.index = index;
   return sample;
 }
 
-TEST(SampleStream, ComesInOrderAndEnds) {
+TEST(SampleStream, IsOrderedAndEnds) {
   for (const int64_t workers : {1, 2, 5}) {
-    SampleStream stream(file_order(200),
+    SampleStream stream(make_sequential_indices(200),
                         [](int64_t index) {
-                          stagger(index);
-                          return numbered(index);
+                          sleep_briefly(index);
+                          return make_numbered_sample(index);
                         },
-                        {.workers = workers, .ahead = 7});
+                        {.workers = workers, .prefetch_samples = 7});
     for (int64_t index = 0; index < 200; ++index) {
       const auto item = stream.next();
       ASSERT_TRUE(item.has_value());
@@ -39,147 +39,147 @@ TEST(SampleStream, ComesInOrderAndEnds) {
   }
 }
 
-TEST(SampleStream, AnEmptySequenceEndsAtOnce) {
-  SampleStream stream(file_order(0), numbered, {.workers = 3, .ahead = 3});
+TEST(SampleStream, EmptySequenceEndsAtOnce) {
+  SampleStream stream(make_sequential_indices(0), make_numbered_sample, {.workers = 3, .prefetch_samples = 3});
   EXPECT_FALSE(stream.next().has_value());
 }
 
-TEST(SampleStream, ExceptionsOfAnyTypeTravelWithTheirPlace) {
-  SampleStream stream(file_order(6),
+TEST(SampleStream, ExceptionsKeepTheirPosition) {
+  SampleStream stream(make_sequential_indices(6),
                       [](int64_t index) -> Sample {
-                        if (index == 1) reject(index);
+                        if (index == 1) throw_too_long(index);
                         if (index == 3) throw 42;
                         if (index == 4) throw std::bad_alloc();
-                        stagger(index);
-                        return numbered(index);
+                        sleep_briefly(index);
+                        return make_numbered_sample(index);
                       },
-                      {.workers = 3, .ahead = 6});
-  const auto error_of = [&stream] { return stream.next()->error; };
-  EXPECT_FALSE(error_of());
-  EXPECT_THROW(std::rethrow_exception(error_of()), SampleError);
-  EXPECT_FALSE(error_of());
-  EXPECT_THROW(std::rethrow_exception(error_of()), int);
-  EXPECT_THROW(std::rethrow_exception(error_of()), std::bad_alloc);
-  EXPECT_FALSE(error_of());
+                      {.workers = 3, .prefetch_samples = 6});
+  const auto get_next_error = [&stream] { return stream.next()->error; };
+  EXPECT_FALSE(get_next_error());
+  EXPECT_THROW(std::rethrow_exception(get_next_error()), SampleError);
+  EXPECT_FALSE(get_next_error());
+  EXPECT_THROW(std::rethrow_exception(get_next_error()), int);
+  EXPECT_THROW(std::rethrow_exception(get_next_error()), std::bad_alloc);
+  EXPECT_FALSE(get_next_error());
   EXPECT_FALSE(stream.next().has_value());
 }
 
-TEST(SampleStream, AFailingSourceEndsTheSequenceWithItsError) {
+TEST(SampleStream, FailingGeneratorEndsTheSequenceWithItsError) {
   SampleStream stream(
-      [source = file_order(3)]() mutable {
+      [source = make_sequential_indices(3)]() mutable {
         auto index = source();
         if (!index) throw std::length_error("source");
         return index;
       },
-      numbered, {.workers = 2, .ahead = 2});
+      make_numbered_sample, {.workers = 2, .prefetch_samples = 2});
   for (int64_t index = 0; index < 3; ++index) EXPECT_EQ(stream.next()->index, index);
   EXPECT_THROW(stream.next(), std::length_error);
 }
 
-TEST(SampleStream, LooksAheadNoFurtherThanAsked) {
-  std::atomic<int64_t> begun{0};
+TEST(SampleStream, PrefetchesNoMoreThanRequested) {
+  std::atomic<int64_t> num_started{0};
   std::latch four(4);
-  SampleStream stream(file_order(1000),
+  SampleStream stream(make_sequential_indices(1000),
                       [&](int64_t index) {
-                        if (++begun <= 4) four.count_down();
-                        return numbered(index);
+                        if (++num_started <= 4) four.count_down();
+                        return make_numbered_sample(index);
                       },
-                      {.workers = 3, .ahead = 4});
+                      {.workers = 3, .prefetch_samples = 4});
   four.wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(begun, 4);
-  for (int64_t taken = 1; taken <= 50; ++taken) {
+  EXPECT_EQ(num_started, 4);
+  for (int64_t num_taken = 1; num_taken <= 50; ++num_taken) {
     stream.next();
-    EXPECT_LE(begun, 4 + taken);
+    EXPECT_LE(num_started, 4 + num_taken);
   }
 }
 
 TEST(SampleStream, StopsAtAnyMoment) {
   for (int64_t repetition = 0; repetition < 500; ++repetition) {
-    SampleStream stream(file_order(repetition % 2 == 0 ? 1000000 : 6),
+    SampleStream stream(make_sequential_indices(repetition % 2 == 0 ? 1000000 : 6),
                         [](int64_t index) {
-                          stagger(index);
-                          return numbered(index);
+                          sleep_briefly(index);
+                          return make_numbered_sample(index);
                         },
-                        {.workers = 1 + repetition % 4, .ahead = 1 + repetition % 7});
-    for (int64_t taken = 0; taken < repetition % 6; ++taken) stream.next();
-    if (repetition % 5 == 0) stagger(repetition);
+                        {.workers = 1 + repetition % 4, .prefetch_samples = 1 + repetition % 7});
+    for (int64_t num_taken = 0; num_taken < repetition % 6; ++num_taken) stream.next();
+    if (repetition % 5 == 0) sleep_briefly(repetition);
   }
 }
 
-TEST(SampleStream, AfterAStopNoSampleIsBegun) {
-  std::atomic<int64_t> begun{0};
+TEST(SampleStream, StartsNoSampleAfterAStop) {
+  std::atomic<int64_t> num_started{0};
   std::latch busy(2);
-  std::latch go_on(1);
+  std::latch may_continue(1);
   std::optional<SampleStream> stream(
-      std::in_place, file_order(1000),
+      std::in_place, make_sequential_indices(1000),
       [&](int64_t index) {
-        if (++begun <= 2) busy.count_down();
-        go_on.wait();
+        if (++num_started <= 2) busy.count_down();
+        may_continue.wait();
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        return numbered(index);
+        return make_numbered_sample(index);
       },
-      SampleStream::Settings{.workers = 2, .ahead = 100});
+      SampleStream::Settings{.workers = 2, .prefetch_samples = 100});
   busy.wait();
-  go_on.count_down();
+  may_continue.count_down();
   stream.reset();
-  EXPECT_EQ(begun, 2);
+  EXPECT_EQ(num_started, 2);
 }
 
-TEST(SampleStream, AtenStaysOnTheWorkersThread) {
+TEST(SampleStream, AtenUsesOneThreadPerWorker) {
   at::set_num_threads(2);
-  SampleStream stream(file_order(4),
+  SampleStream stream(make_sequential_indices(4),
                       [](int64_t index) {
                         at::ones({1 << 20}).mul_(2);  // far above the grain size
-                        Sample sample = numbered(index);
-                        sample.images = at::get_num_threads();
+                        Sample sample = make_numbered_sample(index);
+                        sample.num_media = at::get_num_threads();
                         return sample;
                       },
-                      {.workers = 2, .ahead = 4});
-  while (const auto item = stream.next()) EXPECT_EQ(item->sample.images, 1);
+                      {.workers = 2, .prefetch_samples = 4});
+  while (const auto item = stream.next()) EXPECT_EQ(item->sample.num_media, 1);
   EXPECT_EQ(at::get_num_threads(), 2);
-  int later = 0;
-  std::thread([&later] { later = at::get_num_threads(); }).join();
-  EXPECT_EQ(later, 2);
+  int main_thread_count = 0;
+  std::thread([&main_thread_count] { main_thread_count = at::get_num_threads(); }).join();
+  EXPECT_EQ(main_thread_count, 2);
 }
 
-Sample of_bytes(int64_t bytes) {
+Sample make_sample_of_size(int64_t bytes) {
   Sample sample;
   sample.pixel_values = at::ones({1, bytes}, at::kByte);
   return sample;
 }
 
 /// Takes all samples of `bytes` each, slowly; returns the most that were made and not yet taken.
-int64_t most_ahead(int64_t workers, int64_t bytes, int64_t bytes_ahead) {
-  std::atomic<int64_t> made{0};
-  SampleStream stream(file_order(40),
+int64_t measure_max_ahead(int64_t workers, int64_t bytes, int64_t prefetch_bytes) {
+  std::atomic<int64_t> num_made{0};
+  SampleStream stream(make_sequential_indices(40),
                       [&](int64_t) {
-                        ++made;
-                        return of_bytes(bytes);
+                        ++num_made;
+                        return make_sample_of_size(bytes);
                       },
-                      {.workers = workers, .ahead = 20, .bytes_ahead = bytes_ahead});
-  int64_t most = 0;
-  for (int64_t taken = 0; taken < 40; ++taken) {
+                      {.workers = workers, .prefetch_samples = 20, .prefetch_bytes = prefetch_bytes});
+  int64_t max_ahead = 0;
+  for (int64_t num_taken = 0; num_taken < 40; ++num_taken) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    most = std::max(most, made - taken);
+    max_ahead = std::max(max_ahead, num_made - num_taken);
     EXPECT_TRUE(stream.next().has_value());
   }
   EXPECT_FALSE(stream.next().has_value());
-  EXPECT_EQ(stream.was_held_back(), bytes_ahead > 0 && bytes_ahead < 20 * bytes);
-  return most;
+  EXPECT_EQ(stream.was_memory_limited(), prefetch_bytes > 0 && prefetch_bytes < 20 * bytes);
+  return max_ahead;
 }
 
-TEST(SampleStream, HoldsNoMoreBytesThanItMay) {
-  EXPECT_EQ(most_ahead(1, 1000, 0), 20);
-  EXPECT_EQ(most_ahead(1, 1000, 20'000), 20);
-  EXPECT_EQ(most_ahead(1, 1000, 5500), 5);
+TEST(SampleStream, LimitsPrefetchedBytes) {
+  EXPECT_EQ(measure_max_ahead(1, 1000, 0), 20);
+  EXPECT_EQ(measure_max_ahead(1, 1000, 20'000), 20);
+  EXPECT_EQ(measure_max_ahead(1, 1000, 5500), 5);
   // Nobody knows how large the first ones are until they are made, one by each worker.
-  EXPECT_LE(most_ahead(3, 1000, 5500), 5);
+  EXPECT_LE(measure_max_ahead(3, 1000, 5500), 5);
 }
 
-TEST(SampleStream, MakesTheNextSampleHoweverLargeItIs) {
-  EXPECT_EQ(most_ahead(1, 1000, 1), 1);
-  EXPECT_LE(most_ahead(4, 1000, 1), 4);
+TEST(SampleStream, MakesTheNextSampleRegardlessOfSize) {
+  EXPECT_EQ(measure_max_ahead(1, 1000, 1), 1);
+  EXPECT_LE(measure_max_ahead(4, 1000, 1), 4);
 }
 
 }  // namespace

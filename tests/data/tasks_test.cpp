@@ -10,17 +10,17 @@ namespace {
 
 using testing::ElementsAre;
 
-io::RecordList records_of(const std::vector<std::string>& tasks) {
+io::InMemoryRecords make_task_records(const std::vector<std::string>& tasks) {
   std::vector<io::Record> records;
   for (const auto& task : tasks) {
     io::Record record;
     record.task = task;
     records.push_back(std::move(record));
   }
-  return io::RecordList(std::move(records));
+  return io::InMemoryRecords(std::move(records));
 }
 
-std::vector<Sample> samples_of(const std::vector<std::string>& tasks) {
+std::vector<Sample> make_samples(const std::vector<std::string>& tasks) {
   std::vector<Sample> samples;
   for (const auto& task : tasks) {
     Sample sample;
@@ -33,25 +33,25 @@ std::vector<Sample> samples_of(const std::vector<std::string>& tasks) {
   return samples;
 }
 
-TEST(Tasks, AreTheNamesInTheirOrderWithTheirSamples) {
-  auto records = records_of({"vqa", "caption", "vqa", "", "vqa", "broken"});
+TEST(Tasks, ListsNamesInOrderWithCounts) {
+  auto records = make_task_records({"vqa", "caption", "vqa", "", "vqa", "broken"});
   records[5].problem = "it has no turns";
   const Tasks tasks(records);
   EXPECT_THAT(tasks.names(), ElementsAre("caption", "none", "vqa"));
   EXPECT_THAT(tasks.samples(), ElementsAre(1, 1, 3));
   EXPECT_EQ(tasks.count(), 3);
-  EXPECT_EQ(tasks.number_of("vqa"), 2);
-  EXPECT_EQ(tasks.number_of(""), 1);
-  EXPECT_THROW(tasks.number_of("broken"), InternalError);
+  EXPECT_EQ(tasks.find_task("vqa"), 2);
+  EXPECT_EQ(tasks.find_task(""), 1);
+  EXPECT_THROW(tasks.find_task("broken"), InternalError);
 }
 
-TEST(Tasks, RecordsThatNameNoneAreOneTask) {
-  EXPECT_THAT(Tasks(records_of({"", ""})).names(), ElementsAre("none"));
+TEST(Tasks, RecordsWithoutTaskAreOneTask) {
+  EXPECT_THAT(Tasks(make_task_records({"", ""})).names(), ElementsAre("none"));
 }
 
-TEST(Tasks, AMicroBatchHasTheTaskOfEachLabelWhereItIsWanted) {
-  auto samples = samples_of({"b", "a", "b"});
-  Tasks(records_of({"a", "b"})).number(samples);
+TEST(Tasks, MicroBatchHasTheTaskOfEachLabelOnRequest) {
+  auto samples = make_samples({"b", "a", "b"});
+  Tasks(make_task_records({"a", "b"})).assign_task_numbers(samples);
   EXPECT_FALSE(collate(samples).label_tasks.defined());
   const auto batch = collate(samples, /*with_tasks=*/true).to(at::kCPU);
   const auto* const tasks = batch.label_tasks.const_data_ptr<int64_t>();

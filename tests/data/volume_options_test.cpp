@@ -9,7 +9,7 @@
 namespace vlmtrain::data {
 namespace {
 
-using io::message_of;
+using io::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 using Sizes = image::Axes<int64_t>;
@@ -19,15 +19,15 @@ class VolumeOptionsTest : public io::TemporaryFolderTest {
  protected:
   VolumeOptionsTest() { declare(table_, options_); }
 
-  std::string error_of(const std::string& setting) {
-    return message_of([&] { table_.read("", {setting}); }, ExitCode::kUsage);
+  std::string get_error(const std::string& setting) {
+    return get_error_message([&] { table_.read("", {setting}); }, ExitCode::kUsage);
   }
 
   VolumeOptions options_;
   OptionTable table_;
 };
 
-TEST_F(VolumeOptionsTest, AreASectionOfTheConfiguration) {
+TEST_F(VolumeOptionsTest, ReadsItsSection) {
   table_.read(
       put("config.yaml",
           "data:\n  volume: {as: slices, size: 96, spacing: [1, 1, 1.5], normalization: percentile,\n"
@@ -50,26 +50,26 @@ TEST_F(VolumeOptionsTest, AreASectionOfTheConfiguration) {
   EXPECT_EQ(slices.windows, options_.windows);
 }
 
-TEST_F(VolumeOptionsTest, AreOverriddenOneByOneAndComeBackFromYaml) {
+TEST_F(VolumeOptionsTest, RoundTripsThroughYaml) {
   table_.read("", {"data.volume.size=[48,48,32]", "data.volume.spacing=1.5", "data.volume.window=[-160, 240]",
                    "data.volume.normalization=window"});
   EXPECT_EQ(options_.size, (Sizes{48, 48, 32}));
   EXPECT_EQ(options_.spacing, (Spacings{1.5, 1.5, 1.5}));
   EXPECT_EQ(options_.volume_settings({8, 8, 8}).window, (std::array{-160.0, 240.0}));
-  VolumeOptions again;
+  VolumeOptions restored;
   OptionTable table;
-  declare(table, again);
+  declare(table, restored);
   table.read(put("config.yaml", table_.to_yaml()), {});
-  EXPECT_EQ(again.size, options_.size);
-  EXPECT_EQ(again.spacing, options_.spacing);
-  EXPECT_EQ(again.windows, options_.windows);
+  EXPECT_EQ(restored.size, options_.size);
+  EXPECT_EQ(restored.spacing, options_.spacing);
+  EXPECT_EQ(restored.windows, options_.windows);
   EXPECT_EQ(table.to_yaml(), table_.to_yaml());
   table_.read("", {"data.volume.size=auto", "data.volume.spacing=auto", "data.volume.window=[]"});
   EXPECT_FALSE(options_.size || options_.spacing);
   EXPECT_TRUE(options_.windows.empty());
 }
 
-TEST_F(VolumeOptionsTest, TheModelsSizeIsThatOfVolumesWithoutOne) {
+TEST_F(VolumeOptionsTest, UsesTheModelsSizeByDefault) {
   const auto settings = options_.volume_settings({32, 40, 48});
   EXPECT_EQ(settings.size, (Sizes{32, 40, 48}));
   EXPECT_FALSE(settings.spacing);
@@ -77,35 +77,36 @@ TEST_F(VolumeOptionsTest, TheModelsSizeIsThatOfVolumesWithoutOne) {
   EXPECT_EQ(settings.dtype, at::kFloat);
 }
 
-TEST_F(VolumeOptionsTest, WhatCannotBeIsRefusedWithWhatCan) {
+TEST_F(VolumeOptionsTest, RejectsInvalidValuesAndNamesValidOnes) {
   for (const char* value : {"0", "7", "1025", "12.5", "[48, 48]", "[48, 48, x]", "big"}) {
-    EXPECT_THAT(error_of(std::string("data.volume.size=") + value),
+    EXPECT_THAT(get_error(std::string("data.volume.size=") + value),
                 AllOf(HasSubstr("data.volume.size"), HasSubstr("8 to 1024"), HasSubstr("three")))
         << value;
   }
   for (const char* value : {"0", "-1", "51", "[1, 1]", ".nan", "thick"}) {
-    EXPECT_THAT(error_of(std::string("data.volume.spacing=") + value),
+    EXPECT_THAT(get_error(std::string("data.volume.spacing=") + value),
                 AllOf(HasSubstr("data.volume.spacing"), HasSubstr("mm")))
         << value;
   }
   for (const char* value : {"[1]", "[99, 1]", "[-1, 99]", "[0, 101]", "5"}) {
-    EXPECT_THAT(error_of(std::string("data.volume.percentiles=") + value), HasSubstr("[0.5, 99.5]")) << value;
+    EXPECT_THAT(get_error(std::string("data.volume.percentiles=") + value), HasSubstr("[0.5, 99.5]")) << value;
   }
   for (const char* value : {"[240, -160]", "[[0, 80], [0, 90]]", "[1, .inf]", "bone"}) {
-    EXPECT_THAT(error_of(std::string("data.volume.window=") + value), HasSubstr("[-160, 240]")) << value;
+    EXPECT_THAT(get_error(std::string("data.volume.window=") + value), HasSubstr("[-160, 240]")) << value;
   }
-  EXPECT_THAT(error_of("data.volume.normalization=minmax"), AllOf(HasSubstr("zscore_foreground"), HasSubstr("window")));
-  EXPECT_THAT(error_of("data.volume.series=4d"), AllOf(HasSubstr("refuse"), HasSubstr("mean"), HasSubstr("frames")));
-  EXPECT_THAT(error_of("data.volume.as=pictures"), HasSubstr("slices"));
-  EXPECT_THAT(error_of("data.volume.dtype=bfloat16"), HasSubstr("float16"));
-  EXPECT_THAT(error_of("data.volume.plane=oblique"), HasSubstr("sagittal"));
-  EXPECT_THAT(error_of("data.volume.max_frames=0"), HasSubstr("1"));
-  EXPECT_THAT(error_of("data.volume.slices=5000"), HasSubstr("4096"));
+  EXPECT_THAT(get_error("data.volume.normalization=minmax"),
+              AllOf(HasSubstr("zscore_foreground"), HasSubstr("window")));
+  EXPECT_THAT(get_error("data.volume.series=4d"), AllOf(HasSubstr("refuse"), HasSubstr("mean"), HasSubstr("frames")));
+  EXPECT_THAT(get_error("data.volume.as=pictures"), HasSubstr("slices"));
+  EXPECT_THAT(get_error("data.volume.dtype=bfloat16"), HasSubstr("float16"));
+  EXPECT_THAT(get_error("data.volume.plane=oblique"), HasSubstr("sagittal"));
+  EXPECT_THAT(get_error("data.volume.max_frames=0"), HasSubstr("1"));
+  EXPECT_THAT(get_error("data.volume.slices=5000"), HasSubstr("4096"));
 }
 
-TEST_F(VolumeOptionsTest, AWindowWithoutNumbersIsAUsageError) {
+TEST_F(VolumeOptionsTest, WindowWithoutValuesIsAUsageError) {
   table_.read("", {"data.volume.normalization=window"});
-  EXPECT_THAT(message_of(
+  EXPECT_THAT(get_error_message(
                   [&] {
                     options_.volume_settings({8, 8, 8});
                   },

@@ -13,16 +13,16 @@ namespace {
 using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
-Environment environment_of(Variables variables) {
+Environment make_environment(Variables variables) {
   return [variables = std::move(variables)](const char* name) {
-    const auto found = variables.find(name);
-    return found == variables.end() ? std::nullopt : std::optional(found->second);
+    const auto it = variables.find(name);
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
   };
 }
 
-std::string refusal_of(Variables variables) {
+std::string get_error(Variables variables) {
   try {
-    launch_from(environment_of(std::move(variables)));
+    parse_launch(make_environment(std::move(variables)));
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     return error.what();
@@ -30,21 +30,21 @@ std::string refusal_of(Variables variables) {
   return "none";
 }
 
-TEST(LaunchTest, TorchrunsVariables) {
+TEST(LaunchTest, ParsesTorchrunVariables) {
   EXPECT_EQ(
-      launch_from(environment_of({{"RANK", "5"},
-                                  {"WORLD_SIZE", "8"},
-                                  {"LOCAL_RANK", "1"},
-                                  {"MASTER_ADDR", "gpu1"},
-                                  {"MASTER_PORT", "29500"}})),
+      parse_launch(make_environment({{"RANK", "5"},
+                                     {"WORLD_SIZE", "8"},
+                                     {"LOCAL_RANK", "1"},
+                                     {"MASTER_ADDR", "gpu1"},
+                                     {"MASTER_PORT", "29500"}})),
       (Launch{.rank = 5, .world_size = 8, .local_rank = 1, .host = "gpu1", .port = 29500, .launcher = "torchrun"}));
 }
 
-TEST(LaunchTest, AStepOfSrun) {
+TEST(LaunchTest, ParsesSrunVariables) {
   const Variables task{{"SLURM_JOB_ID", "77"},      {"SLURM_STEP_ID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"},
                        {"SLURM_PROCID", "3"},       {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NODELIST", "gpu[08-09,12]"},
                        {"SLURM_NODELIST", "other"}, {"SLURM_NTASKS", "4"}};
-  const auto launch = launch_from(environment_of(task));
+  const auto launch = parse_launch(make_environment(task));
   ASSERT_TRUE(launch);
   EXPECT_EQ(launch->rank, 3);
   EXPECT_EQ(launch->world_size, 4);
@@ -53,13 +53,13 @@ TEST(LaunchTest, AStepOfSrun) {
   EXPECT_EQ(launch->launcher, "srun");
   auto next_step = task;
   next_step["SLURM_STEP_ID"] = "3";
-  EXPECT_NE(launch_from(environment_of(next_step))->port, launch->port) << "a step may begin while another one ends";
+  EXPECT_NE(parse_launch(make_environment(next_step))->port, launch->port) << "a step may begin while another one ends";
   auto with_port = task;
   with_port["MASTER_PORT"] = "4000";
-  EXPECT_EQ(launch_from(environment_of(with_port))->port, 4000);
+  EXPECT_EQ(parse_launch(make_environment(with_port))->port, 4000);
 }
 
-TEST(LaunchTest, AProcessByItself) {
+TEST(LaunchTest, ReturnsNothingForSingleProcess) {
   for (const Variables& variables :
        {Variables{},
         {{"WORLD_SIZE", "1"}, {"RANK", "0"}},
@@ -67,34 +67,34 @@ TEST(LaunchTest, AProcessByItself) {
         // A batch script in a job of several tasks.
         {{"SLURM_JOB_ID", "3"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "8"}},
         {{"RANK", "major"}, {"WORLD_SIZE", ""}}}) {
-    EXPECT_EQ(launch_from(environment_of(variables)), std::nullopt);
+    EXPECT_EQ(parse_launch(make_environment(variables)), std::nullopt);
   }
 }
 
-TEST(LaunchTest, WhoHasNowhereToMeetIsRefused) {
-  EXPECT_THAT(refusal_of({{"WORLD_SIZE", "2"}, {"RANK", "0"}}), HasSubstr("MASTER_ADDR is not set"));
-  EXPECT_THAT(refusal_of({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not set"));
-  EXPECT_THAT(refusal_of({{"RANK", "1"}}), HasSubstr("WORLD_SIZE is not set"));
-  EXPECT_THAT(refusal_of({{"WORLD_SIZE", "2"}, {"RANK", "abc"}}), HasSubstr("RANK=abc: a number from 0 to 1"));
+TEST(LaunchTest, RejectsMissingRendezvous) {
+  EXPECT_THAT(get_error({{"WORLD_SIZE", "2"}, {"RANK", "0"}}), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(get_error({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not set"));
+  EXPECT_THAT(get_error({{"RANK", "1"}}), HasSubstr("WORLD_SIZE is not set"));
+  EXPECT_THAT(get_error({{"WORLD_SIZE", "2"}, {"RANK", "abc"}}), HasSubstr("RANK=abc: a number from 0 to 1"));
   for (const char* size : {"0", "-1", "99999999999"}) {
-    EXPECT_THAT(refusal_of({{"WORLD_SIZE", size}, {"RANK", "0"}}), HasSubstr("a number of ranks from 1 to 4096"));
+    EXPECT_THAT(get_error({{"WORLD_SIZE", size}, {"RANK", "0"}}), HasSubstr("a number of ranks from 1 to 4096"));
   }
-  const Variables meeting{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_ADDR", "a"}};
-  EXPECT_THAT(refusal_of(meeting), HasSubstr("MASTER_PORT="));
+  const Variables two_ranks{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_ADDR", "a"}};
+  EXPECT_THAT(get_error(two_ranks), HasSubstr("MASTER_PORT="));
   for (const char* port : {"0", "65536", "x"}) {
-    auto variables = meeting;
+    auto variables = two_ranks;
     variables["MASTER_PORT"] = port;
-    EXPECT_THAT(refusal_of(variables), HasSubstr("a number from 1 to 65535"));
+    EXPECT_THAT(get_error(variables), HasSubstr("a number from 1 to 65535"));
   }
-  auto third = meeting;
-  third["MASTER_PORT"] = "1";
-  third["RANK"] = "2";
-  EXPECT_THAT(refusal_of(third), HasSubstr("ranks are 0 to 1"));
-  EXPECT_THAT(refusal_of({{"OMPI_COMM_WORLD_SIZE", "4"}}), HasSubstr("--launch 4"));
-  EXPECT_THAT(refusal_of({{"PMI_SIZE", "2"}}), HasSubstr("mpirun"));
+  auto out_of_range = two_ranks;
+  out_of_range["MASTER_PORT"] = "1";
+  out_of_range["RANK"] = "2";
+  EXPECT_THAT(get_error(out_of_range), HasSubstr("ranks are 0 to 1"));
+  EXPECT_THAT(get_error({{"OMPI_COMM_WORLD_SIZE", "4"}}), HasSubstr("--launch 4"));
+  EXPECT_THAT(get_error({{"PMI_SIZE", "2"}}), HasSubstr("mpirun"));
 }
 
-TEST(FirstHost, OfListsAsSlurmWritesThem) {
+TEST(FirstHostTest, ParsesSlurmHostLists) {
   EXPECT_EQ(first_host("gpu1"), "gpu1");
   EXPECT_EQ(first_host("gpu1,gpu2"), "gpu1");
   EXPECT_EQ(first_host("gpu[003-007,010],login1"), "gpu003");

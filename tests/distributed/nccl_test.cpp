@@ -15,11 +15,11 @@ using testing::HasSubstr;
 
 /// PyTorch's process group for NCCL is reached, and says that there is no card for it. With cards it has not been
 /// tried.
-TEST(NcclTest, ThePlugInIsLoadedAndNeedsAGpu) {
-  if (!memory::probe_driver().cards.empty()) GTEST_SKIP() << "there is a GPU";
+TEST(NcclTest, PluginLoadsAndRequiresGpu) {
+  if (!memory::probe_driver().gpus.empty()) GTEST_SKIP() << "there is a GPU";
   ASSERT_NE(dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
   try {
-    nccl_backend(c10::make_intrusive<c10d::HashStore>(), /*rank=*/0, /*world_size=*/1, at::Device(at::kCUDA, 0));
+    make_nccl_backend(c10::make_intrusive<c10d::HashStore>(), /*rank=*/0, /*world_size=*/1, at::Device(at::kCUDA, 0));
     ADD_FAILURE() << "there is no GPU";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);

@@ -21,126 +21,128 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(RanksTest, SumsAndWordsAreThoseOfAll) {
-  as_ranks(3, [](const Launch& launch) {
+TEST(RanksTest, ReducesTensorsAndGathersStrings) {
+  run_ranks(3, [](const Launch& launch) {
     Ranks ranks(launch);
     const at::Tensor first = at::full({1000}, static_cast<double>(launch.rank + 1));
     const at::Tensor second = at::full({3}, static_cast<double>(10 * launch.rank));
-    ranks.collectives().begin_sum(first);
-    ranks.collectives().begin_sum(second);
-    ranks.collectives().finish_sums();
+    ranks.collectives().all_reduce_async(first);
+    ranks.collectives().all_reduce_async(second);
+    ranks.collectives().wait_for_reductions();
     EXPECT_TRUE(at::equal(first, at::full({1000}, 6.0)));
     EXPECT_TRUE(at::equal(second, at::full({3}, 30.0)));
-    EXPECT_EQ(ranks.collectives().summed().bytes, 4012);
-    EXPECT_EQ(ranks.collectives().summed().calls, 2);
-    EXPECT_THAT(ranks.collectives().each(std::string(static_cast<size_t>(launch.rank), 'x')),
+    EXPECT_EQ(ranks.collectives().all_reduce_traffic().bytes, 4012);
+    EXPECT_EQ(ranks.collectives().all_reduce_traffic().calls, 2);
+    EXPECT_THAT(ranks.collectives().all_gather_strings(std::string(static_cast<size_t>(launch.rank), 'x')),
                 ElementsAre("", "x", "xx"));
-    EXPECT_THAT(ranks.collectives().each(""), ElementsAre("", "", ""));
+    EXPECT_THAT(ranks.collectives().all_gather_strings(""), ElementsAre("", "", ""));
     // Where one says much, short words of the others come whole all the same.
-    const std::string much(launch.rank == 1 ? 100'000 : 3, 'y');
-    EXPECT_THAT(ranks.collectives().each(much), ElementsAre("yyy", std::string(100'000, 'y'), "yyy"));
+    const std::string long_text(launch.rank == 1 ? 100'000 : 3, 'y');
+    EXPECT_THAT(ranks.collectives().all_gather_strings(long_text),
+                ElementsAre("yyy", std::string(100'000, 'y'), "yyy"));
     for (const size_t size : {119U, 120U, 121U}) {
-      const std::string own(size, static_cast<char>('a' + launch.rank));
-      EXPECT_THAT(ranks.collectives().each(own),
+      const std::string text(size, static_cast<char>('a' + launch.rank));
+      EXPECT_THAT(ranks.collectives().all_gather_strings(text),
                   ElementsAre(std::string(size, 'a'), std::string(size, 'b'), std::string(size, 'c')));
     }
   });
 }
 
 /// Ranks 0 and 1, 2 and 3 have parts of the same; 0 and 2, 1 and 3 have the same part.
-TEST(RanksTest, GroupsHavePartsAndCopies) {
-  as_ranks(4, [](const Launch& launch) {
+TEST(RanksTest, ShardGroupsAndReplicas) {
+  run_ranks(4, [](const Launch& launch) {
     Ranks ranks(launch);
-    ranks.share_in_groups_of(2);
+    ranks.set_group_size(2);
     const RankConsensus consensus(ranks.collectives());
-    const int64_t place = launch.rank % 2, group = launch.rank / 2;
+    const int64_t shard_index = launch.rank % 2, group = launch.rank / 2;
     EXPECT_EQ(ranks.collectives().world_size(), 4);
     EXPECT_EQ(ranks.collectives().group_size(), 2);
 
     const at::Tensor values = at::full({4}, static_cast<double>(launch.rank + 1));
-    const at::Tensor own = values.narrow(0, 2 * place, 2);
-    consensus.add_up_parts(values);
-    consensus.finish();
-    EXPECT_TRUE(at::equal(own, at::full({2}, group == 0 ? 3.0 : 7.0)));
-    consensus.add_up_copies(own);
-    consensus.finish();
-    EXPECT_TRUE(at::equal(own, at::full({2}, 10.0)));
-    own.fill_(static_cast<double>(launch.rank));
-    consensus.finish_gather(consensus.gather_parts(values));
+    const at::Tensor shard = values.narrow(0, 2 * shard_index, 2);
+    consensus.reduce_scatter(values);
+    consensus.wait_for_reductions();
+    EXPECT_TRUE(at::equal(shard, at::full({2}, group == 0 ? 3.0 : 7.0)));
+    consensus.all_reduce_replicas(shard);
+    consensus.wait_for_reductions();
+    EXPECT_TRUE(at::equal(shard, at::full({2}, 10.0)));
+    shard.fill_(static_cast<double>(launch.rank));
+    consensus.wait_for_all_gather(consensus.all_gather_async(values));
     EXPECT_TRUE(at::equal(values.narrow(0, 0, 2), at::full({2}, 2.0 * static_cast<double>(group))));
     EXPECT_TRUE(at::equal(values.narrow(0, 2, 2), at::full({2}, 2.0 * static_cast<double>(group) + 1)));
 
-    const at::Tensor one = at::full({1}, static_cast<double>(launch.rank));
-    consensus.add_up_in_group(one);
-    consensus.finish();
-    EXPECT_EQ(one.item<float>(), group == 0 ? 1 : 5);
-    const at::Tensor of_all = at::full({1}, 1.0);
-    consensus.add_up(of_all);
-    consensus.finish();
-    EXPECT_EQ(of_all.item<float>(), 4);
-    EXPECT_EQ(consensus.each(std::to_string(launch.rank)), (std::vector<std::string>{"0", "1", "2", "3"}));
+    const at::Tensor value = at::full({1}, static_cast<double>(launch.rank));
+    consensus.all_reduce_group(value);
+    consensus.wait_for_reductions();
+    EXPECT_EQ(value.item<float>(), group == 0 ? 1 : 5);
+    const at::Tensor group_sum = at::full({1}, 1.0);
+    consensus.all_reduce_sum(group_sum);
+    consensus.wait_for_reductions();
+    EXPECT_EQ(group_sum.item<float>(), 4);
+    EXPECT_EQ(consensus.all_gather_strings(std::to_string(launch.rank)),
+              (std::vector<std::string>{"0", "1", "2", "3"}));
   });
 }
 
-TEST(RanksTest, WhatTheyAgreeOn) {
-  as_ranks(2, [](const Launch& launch) {
+TEST(RanksTest, ConsensusOperations) {
+  run_ranks(2, [](const Launch& launch) {
     Ranks ranks(launch);
     const RankConsensus consensus(ranks.collectives());
     const bool is_first = launch.rank == 0;
-    EXPECT_EQ(consensus.worst(is_first ? engine::Verdict::kFine : engine::Verdict::kRedoSmaller),
-              engine::Verdict::kRedoSmaller);
-    EXPECT_EQ(consensus.worst(engine::Verdict::kFine), engine::Verdict::kFine);
-    EXPECT_TRUE(consensus.any(is_first));
-    EXPECT_FALSE(consensus.any(false));
-    EXPECT_THAT(consensus.sum({1.5, static_cast<double>(launch.rank)}), ElementsAre(3.0, 1.0));
-    EXPECT_THAT(consensus.together(is_first ? std::vector<int64_t>{7, 3} : std::vector<int64_t>{5, 3}),
+    EXPECT_EQ(consensus.all_reduce_max(is_first ? engine::StepStatus::kOk : engine::StepStatus::kRetrySmaller),
+              engine::StepStatus::kRetrySmaller);
+    EXPECT_EQ(consensus.all_reduce_max(engine::StepStatus::kOk), engine::StepStatus::kOk);
+    EXPECT_TRUE(consensus.any_rank(is_first));
+    EXPECT_FALSE(consensus.any_rank(false));
+    EXPECT_THAT(consensus.sum_over_ranks({1.5, static_cast<double>(launch.rank)}), ElementsAre(3.0, 1.0));
+    EXPECT_THAT(consensus.union_over_ranks(is_first ? std::vector<int64_t>{7, 3} : std::vector<int64_t>{5, 3}),
                 ElementsAre(3, 5, 7));
-    EXPECT_THAT(consensus.together({}), ElementsAre());
+    EXPECT_THAT(consensus.union_over_ranks({}), ElementsAre());
   });
 }
 
 /// What this rank hears of a failure, and how long it took.
-struct Heard {
+struct ObservedFailure {
   std::string text;
-  ExitCode code = ExitCode::kDone;
-  std::chrono::steady_clock::duration after{};
+  ExitCode code = ExitCode::kSuccess;
+  std::chrono::steady_clock::duration elapsed{};
 };
 
 class FailingRank : public testing::TestWithParam<int64_t> {};
 
-TEST_P(FailingRank, SaysWhatAllSay) {
+TEST_P(FailingRank, ReportsSameFailureOnAllRanks) {
   std::mutex mutex;
-  std::vector<Heard> all;
-  as_ranks(3, [&](const Launch& launch) {
+  std::vector<ObservedFailure> failures;
+  run_ranks(3, [&](const Launch& launch) {
     Ranks ranks(launch);
-    ranks.collectives().each("begin");
+    ranks.collectives().all_gather_strings("begin");
     if (launch.rank == GetParam()) {
       ranks.fail(ExitCode::kBadData, "sample q7 cannot be read");
       return;  // its group goes, and with it the connections
     }
     const auto start = std::chrono::steady_clock::now();
     try {
-      for (;;) ranks.collectives().each("step");
+      for (;;) ranks.collectives().all_gather_strings("step");
     } catch (const UserError& error) {
       const std::lock_guard lock(mutex);
-      all.push_back({error.what(), error.code(), std::chrono::steady_clock::now() - start});
+      failures.push_back({error.what(), error.code(), std::chrono::steady_clock::now() - start});
     }
   });
-  ASSERT_EQ(all.size(), 2U);
-  for (const Heard& heard : all) {
-    EXPECT_EQ(heard.text, fmt::format("rank {}: sample q7 cannot be read", GetParam()));
-    EXPECT_EQ(heard.code, ExitCode::kBadData);
-    EXPECT_LT(heard.after, 10s);
+  ASSERT_EQ(failures.size(), 2U);
+  for (const ObservedFailure& failure : failures) {
+    EXPECT_EQ(failure.text, fmt::format("rank {}: sample q7 cannot be read", GetParam()));
+    EXPECT_EQ(failure.code, ExitCode::kBadData);
+    EXPECT_LT(failure.elapsed, 10s);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, FailingRank, testing::Values(0, 1, 2));
 
-TEST(RanksTest, WhoDoesNotComeIsNamed) {
-  as_ranks(4, [](const Launch& launch) {
+TEST(RanksTest, NamesMissingRanks) {
+  run_ranks(4, [](const Launch& launch) {
     if (launch.rank % 2 == 1) return;
     try {
-      const Ranks ranks(launch, {.to_meet = 3s});
+      const Ranks ranks(launch, {.rendezvous_timeout = 3s});
       ADD_FAILURE() << "they are not all there";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kFailed);
@@ -150,9 +152,9 @@ TEST(RanksTest, WhoDoesNotComeIsNamed) {
 }
 
 /// Another program at a port, which says `greeting` to whoever comes and leaves; without one it never says anything.
-class AnotherProgram {
+class OtherServer {
  public:
-  explicit AnotherProgram(const char* greeting = nullptr) : listener_(socket(AF_INET6, SOCK_STREAM, 0)) {
+  explicit OtherServer(const char* greeting = nullptr) : listener_(socket(AF_INET6, SOCK_STREAM, 0)) {
     sockaddr_in6 address{};
     address.sin6_family = AF_INET6;
     address.sin6_addr = in6addr_any;
@@ -161,19 +163,20 @@ class AnotherProgram {
     EXPECT_EQ(listen(listener_, 100), 0);
     if (greeting == nullptr) return;
     thread_ = std::thread([this, greeting] {
-      for (int guest = accept(listener_, nullptr, nullptr); guest >= 0; guest = accept(listener_, nullptr, nullptr)) {
-        EXPECT_GE(send(guest, greeting, std::strlen(greeting), MSG_NOSIGNAL), -1);
-        close(guest);
+      for (int client = accept(listener_, nullptr, nullptr); client >= 0;
+           client = accept(listener_, nullptr, nullptr)) {
+        EXPECT_GE(send(client, greeting, std::strlen(greeting), MSG_NOSIGNAL), -1);
+        close(client);
       }
     });
   }
-  ~AnotherProgram() {
+  ~OtherServer() {
     shutdown(listener_, SHUT_RDWR);
     if (thread_.joinable()) thread_.join();
     close(listener_);
   }
-  AnotherProgram(const AnotherProgram&) = delete;
-  AnotherProgram& operator=(const AnotherProgram&) = delete;
+  OtherServer(const OtherServer&) = delete;
+  OtherServer& operator=(const OtherServer&) = delete;
 
   int64_t port() const { return port_; }
 
@@ -183,9 +186,9 @@ class AnotherProgram {
   std::thread thread_;
 };
 
-std::string refusal_at(const Launch& launch, std::chrono::milliseconds to_meet) {
+std::string get_connect_error(const Launch& launch, std::chrono::milliseconds rendezvous_timeout) {
   try {
-    const Ranks ranks(launch, {.to_meet = to_meet});
+    const Ranks ranks(launch, {.rendezvous_timeout = rendezvous_timeout});
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     return error.what();
@@ -194,22 +197,23 @@ std::string refusal_at(const Launch& launch, std::chrono::milliseconds to_meet) 
   return {};
 }
 
-TEST(RanksTest, APortInUseIsRefused) {
-  const AnotherProgram other;
-  EXPECT_THAT(refusal_at(launch_of(0, 2, other.port()), 500ms), HasSubstr("choose another port with MASTER_PORT"));
+TEST(RanksTest, PortInUseIsRejected) {
+  const OtherServer server;
+  EXPECT_THAT(get_connect_error(make_launch(0, 2, server.port()), 500ms),
+              HasSubstr("choose another port with MASTER_PORT"));
 }
 
-class AnotherProgramAtThePort : public testing::TestWithParam<const char*> {};
+class OtherServerAtPort : public testing::TestWithParam<const char*> {};
 
-TEST_P(AnotherProgramAtThePort, IsNotTakenForRank0) {
-  const AnotherProgram other(GetParam());
+TEST_P(OtherServerAtPort, IsNotMistakenForRank0) {
+  const OtherServer server(GetParam());
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_THAT(refusal_at(launch_of(1, 2, other.port()), 3s),
+  EXPECT_THAT(get_connect_error(make_launch(1, 2, server.port()), 3s),
               AllOf(HasSubstr("is no rank 0 of vlmtrain"), HasSubstr("choose another port with MASTER_PORT")));
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
 }
 
-INSTANTIATE_TEST_SUITE_P(Which, AnotherProgramAtThePort, testing::Values(nullptr, "", "SSH-2.0-OpenSSH_9.2\r\n"));
+INSTANTIATE_TEST_SUITE_P(Which, OtherServerAtPort, testing::Values(nullptr, "", "SSH-2.0-OpenSSH_9.2\r\n"));
 
 }  // namespace
 }  // namespace vlmtrain::distributed

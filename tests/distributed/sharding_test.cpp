@@ -8,77 +8,79 @@ namespace {
 
 using engine::AdamWSettings;
 
-class SharedStates : public testing::TestWithParam<How> {};
+class ShardedOptimizer : public testing::TestWithParam<TrainConfig> {};
 
-TEST_P(SharedStates, TrainAsWholeOnesDo) {
-  const Trained alone = train(1, kWhole, GetParam(), 3);
+TEST_P(ShardedOptimizer, MatchesUnshardedOptimizer) {
+  const TrainResult single_process = train(1, kUnsharded, GetParam(), 3);
   for (const int64_t ranks : {2, 3, 4}) {
     SCOPED_TRACE(ranks);
-    const Trained whole = train(ranks, kWhole, GetParam(), 3), shared = train(ranks, kSharedStates, GetParam(), 3);
-    expect_same(shared, whole, GetParam().tolerance);
-    expect_same(shared, alone, GetParam().tolerance);
+    const TrainResult unsharded = train(ranks, kUnsharded, GetParam(), 3),
+                      sharded = train(ranks, kShardedOptimizer, GetParam(), 3);
+    expect_same(sharded, unsharded, GetParam().tolerance);
+    expect_same(sharded, single_process, GetParam().tolerance);
   }
 }
 
-TEST_P(SharedStates, GoOnInAnotherNumberOfRanks) {
-  const Trained undisturbed = train(2, kSharedStates, GetParam(), 4), begun = train(3, kSharedStates, GetParam(), 2);
+TEST_P(ShardedOptimizer, ResumeWithDifferentWorldSize) {
+  const TrainResult uninterrupted = train(2, kShardedOptimizer, GetParam(), 4),
+                    interrupted = train(3, kShardedOptimizer, GetParam(), 2);
   for (const int64_t ranks : {1, 2, 4}) {
     SCOPED_TRACE(ranks);
-    Trained on = train(ranks, ranks > 1 ? kSharedStates : kWhole, GetParam(), 2, begun);
-    on.losses.insert(on.losses.begin(), begun.losses.begin(), begun.losses.end());
-    on.norms.insert(on.norms.begin(), begun.norms.begin(), begun.norms.end());
-    expect_same(on, undisturbed, GetParam().tolerance);
+    TrainResult resumed = train(ranks, ranks > 1 ? kShardedOptimizer : kUnsharded, GetParam(), 2, interrupted);
+    resumed.losses.insert(resumed.losses.begin(), interrupted.losses.begin(), interrupted.losses.end());
+    resumed.norms.insert(resumed.norms.begin(), interrupted.norms.begin(), interrupted.norms.end());
+    expect_same(resumed, uninterrupted, GetParam().tolerance);
   }
-  const Trained again = train(3, kSharedStates, GetParam(), 2);
-  EXPECT_EQ(again.losses, begun.losses) << "to the bit";
-  for (const auto& [name, tensor] : begun.state) EXPECT_TRUE(at::equal(tensor, again.state.at(name))) << name;
+  const TrainResult repeated = train(3, kShardedOptimizer, GetParam(), 2);
+  EXPECT_EQ(repeated.losses, interrupted.losses) << "to the bit";
+  for (const auto& [name, tensor] : interrupted.state) EXPECT_TRUE(at::equal(tensor, repeated.state.at(name))) << name;
 }
 
-AdamWSettings with_states(engine::OptimizerStates states) {
+AdamWSettings make_settings(engine::OptimizerStates states) {
   AdamWSettings settings = kTestSettings;
   settings.states = states;
   return settings;
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, SharedStates,
-                         testing::Values(How{.name = "Fp32"},
+INSTANTIATE_TEST_SUITE_P(Of, ShardedOptimizer,
+                         testing::Values(TrainConfig{.name = "Fp32"},
                                          // Products of 16 bits differ by the shapes in which they are made.
-                                         How{.name = "Bf16", .dtype = at::kBFloat16, .tolerance = 3e-2},
-                                         How{.name = "EightBits",
-                                             .settings = with_states(engine::OptimizerStates::k8Bit),
-                                             .tolerance = 1e-4}),
+                                         TrainConfig{.name = "Bf16", .dtype = at::kBFloat16, .tolerance = 3e-2},
+                                         TrainConfig{.name = "EightBits",
+                                                     .settings = make_settings(engine::OptimizerStates::k8Bit),
+                                                     .tolerance = 1e-4}),
                          [](const auto& instance) { return instance.param.name; });
 
 /// Two ranks add up in one order only, and without clipping nothing else depends on how sums are stored.
-TEST(SharedStatesTest, OfTwoRanksAreThoseOfWholeOnesToTheBit) {
-  How how{.name = "unclipped"};
-  how.settings.max_grad_norm = 0;
-  const Trained whole = train(2, kWhole, how, 3), shared = train(2, kSharedStates, how, 3);
-  EXPECT_EQ(shared.losses, whole.losses);
-  for (const auto& [name, weight] : whole.weights) EXPECT_TRUE(at::equal(shared.weights.at(name), weight)) << name;
-  const engine::SavedPieces pieces(shared.state);
-  for (const auto& [name, tensor] : whole.state) {
-    const auto joined = pieces.find(name, 0, tensor.numel(), tensor.numel(), tensor.scalar_type());
-    ASSERT_TRUE(joined) << name;
-    EXPECT_TRUE(at::equal(*joined, tensor.view(-1))) << name;
+TEST(ShardedOptimizerTest, TwoRanksMatchUnshardedBitExactly) {
+  TrainConfig config{.name = "unclipped"};
+  config.settings.max_grad_norm = 0;
+  const TrainResult unsharded = train(2, kUnsharded, config, 3), sharded = train(2, kShardedOptimizer, config, 3);
+  EXPECT_EQ(sharded.losses, unsharded.losses);
+  for (const auto& [name, weight] : unsharded.weights) EXPECT_TRUE(at::equal(sharded.weights.at(name), weight)) << name;
+  const engine::SavedOptimizerState pieces(sharded.state);
+  for (const auto& [name, tensor] : unsharded.state) {
+    const auto merged = pieces.find(name, 0, tensor.numel(), tensor.numel(), tensor.scalar_type());
+    ASSERT_TRUE(merged) << name;
+    EXPECT_TRUE(at::equal(*merged, tensor.view(-1))) << name;
   }
 }
 
-TEST(SharedStatesTest, BytesAndCallsAreThoseOfTheWeights) {
-  as_ranks(2, [](const Launch& launch) {
+TEST(ShardedOptimizerTest, TrafficMatchesWeightSize) {
+  run_ranks(2, [](const Launch& launch) {
     Ranks ranks(launch);
     const RankConsensus consensus(ranks.collectives());
     const at::Tensor values = at::arange(8, at::kFloat) * static_cast<double>(launch.rank + 1);
-    consensus.add_up_parts(values);
-    consensus.finish();
-    const at::Tensor summed = at::arange(8, at::kFloat) * 3;
-    EXPECT_TRUE(at::equal(values.narrow(0, 4 * launch.rank, 4), summed.narrow(0, 4 * launch.rank, 4)));
-    consensus.finish_gather(consensus.gather_parts(values));
-    EXPECT_TRUE(at::equal(values, summed));
-    EXPECT_EQ(ranks.collectives().summed().calls, 0);
-    EXPECT_EQ(ranks.collectives().summed_in_parts().bytes, 32);
-    EXPECT_EQ(ranks.collectives().gathered().bytes, 32);
-    EXPECT_EQ(ranks.collectives().gathered().calls, 1);
+    consensus.reduce_scatter(values);
+    consensus.wait_for_reductions();
+    const at::Tensor sum = at::arange(8, at::kFloat) * 3;
+    EXPECT_TRUE(at::equal(values.narrow(0, 4 * launch.rank, 4), sum.narrow(0, 4 * launch.rank, 4)));
+    consensus.wait_for_all_gather(consensus.all_gather_async(values));
+    EXPECT_TRUE(at::equal(values, sum));
+    EXPECT_EQ(ranks.collectives().all_reduce_traffic().calls, 0);
+    EXPECT_EQ(ranks.collectives().reduce_scatter_traffic().bytes, 32);
+    EXPECT_EQ(ranks.collectives().all_gather_traffic().bytes, 32);
+    EXPECT_EQ(ranks.collectives().all_gather_traffic().calls, 1);
   });
 }
 

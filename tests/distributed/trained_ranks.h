@@ -33,7 +33,7 @@ constexpr engine::LearningRates kTestRates{1e-3, 1e-3, 1e-3};
 constexpr engine::AdamWSettings kTestSettings{.epsilon = 1e-2, .weight_decay = 0.1, .max_grad_norm = 0.5};
 
 /// What a test trains.
-struct How {
+struct TrainConfig {
   std::string name;
   engine::AdamWSettings settings = kTestSettings;
   at::ScalarType dtype = at::kFloat;
@@ -49,42 +49,42 @@ struct How {
 };
 
 /// And what of it each rank has a part of: of `group` ranks; 0: of all.
-struct Parts {
+struct ShardingConfig {
   engine::Sharding sharding = engine::Sharding::kNone;
   int64_t group = 0;
 };
 
-constexpr Parts kWhole{}, kSharedStates{.sharding = engine::Sharding::kOptimizer},
-    kSharedWeights{.sharding = engine::Sharding::kFull};
+constexpr ShardingConfig kUnsharded{}, kShardedOptimizer{.sharding = engine::Sharding::kOptimizer},
+    kFullySharded{.sharding = engine::Sharding::kFull};
 
-struct Trained {
+struct TrainResult {
   std::vector<double> losses, norms;
   Tensors weights;
   Tensors state;  // of all ranks together
-  Traffic summed, summed_in_parts, gathered;
-  int64_t done_again = 0;
+  Traffic all_reduce_traffic, reduce_scatter_traffic, all_gather_traffic;
+  int64_t retried_steps = 0;
 };
 
 /// What all ranks have come to, which has to be the same; of states each has its own pieces.
-inline void join(Trained& all, const Trained& own) {
-  if (all.weights.empty()) {
-    all = own;
+inline void merge_result(TrainResult& merged, const TrainResult& result) {
+  if (merged.weights.empty()) {
+    merged = result;
     return;
   }
-  EXPECT_EQ(own.losses, all.losses);
-  EXPECT_EQ(own.norms, all.norms);
-  for (const auto& [name, weight] : own.weights) EXPECT_TRUE(at::equal(weight, all.weights.at(name))) << name;
-  for (const auto& [name, tensor] : own.state) all.state.emplace(name, tensor);
+  EXPECT_EQ(result.losses, merged.losses);
+  EXPECT_EQ(result.norms, merged.norms);
+  for (const auto& [name, weight] : result.weights) EXPECT_TRUE(at::equal(weight, merged.weights.at(name))) << name;
+  for (const auto& [name, tensor] : result.state) merged.state.emplace(name, tensor);
 }
 
 /// As in all ranks: what is in a checkpoint, second factors of adapters that are not zero, and of what is trained what
-/// `before` has.
-inline void set_weights(models::VisionLanguageModel& model, const std::string& name, const Tensors& before) {
+/// `initial` has.
+inline void set_weights(models::VisionLanguageModel& model, const std::string& name, const Tensors& initial) {
   models::load_weights(model, parity::Case(name).checkpoint());
   for (const auto& parameter : model.parameters().all()) {
     if (!parameter.tensor.requires_grad()) continue;
-    if (const auto found = before.find(parameter.name); found != before.end()) {
-      parameter.set_values(found->second);
+    if (const auto it = initial.find(parameter.name); it != initial.end()) {
+      parameter.set_values(it->second);
     } else if (parameter.is_adapter) {
       auto generator = at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>()(parameter.name));
       parameter.tensor.detach().normal_(0, 0.1, generator);
@@ -97,91 +97,94 @@ inline void set_weights(models::VisionLanguageModel& model, const std::string& n
 inline Tensors trained_weights(const nn::ParameterStore& store) {
   Tensors weights;
   for (const auto& parameter : store.all()) {
-    if (parameter.tensor.requires_grad()) weights[parameter.name] = store.values_of(parameter).clone();
+    if (parameter.tensor.requires_grad()) weights[parameter.name] = store.full_values(parameter).clone();
   }
   return weights;
 }
 
 /// `steps` steps of eight samples (of other models' parity cases: of these), of which each rank has every `ranks`-th;
-/// from `before`, if there is anything.
-inline Trained train(int64_t ranks, const Parts& parts, const How& how, int64_t steps, const Trained& before = {}) {
-  Trained all;
+/// from `initial`, if there is anything.
+inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const TrainConfig& config, int64_t steps,
+                         const TrainResult& initial = {}) {
+  TrainResult merged;
   std::mutex mutex;
-  as_ranks(ranks, [&](const Launch& launch) {
-    Ranks meeting(launch);
-    const int64_t group = parts.group > 0 ? parts.group : ranks;
-    if (group < ranks) meeting.share_in_groups_of(group);
-    const RankConsensus consensus(meeting.collectives());
-    const nn::Shard shard = parts.sharding == engine::Sharding::kNone
+  run_ranks(ranks, [&](const Launch& launch) {
+    Ranks process_group(launch);
+    const int64_t group = sharding.group > 0 ? sharding.group : ranks;
+    if (group < ranks) process_group.set_group_size(group);
+    const RankConsensus consensus(process_group.collectives());
+    const nn::Shard shard = sharding.sharding == engine::Sharding::kNone
                                 ? nn::Shard{}
                                 : nn::Shard{.rank = launch.rank % group, .count = group};
-    const auto model = models::build_model(parity::Case(how.model).checkpoint(), at::kCPU, how.dtype, how.lora,
-                                           how.quantization, shards_blocks(parts.sharding) ? shard : nn::Shard{});
-    models::freeze(*model, how.frozen);
-    model->set_recompute(how.recompute);
-    model->set_vision_tiles_per_pass(how.vision_tiles_per_pass);
-    set_weights(*model, how.model, before.weights);
-    engine::Training training(*model, how.settings, 1, shard);
-    if (!before.state.empty()) training.optimizer.load_state(before.state, "the test");
+    const auto model = models::build_model(parity::Case(config.model).checkpoint(), at::kCPU, config.dtype, config.lora,
+                                           config.quantization, shards_blocks(sharding.sharding) ? shard : nn::Shard{});
+    models::freeze(*model, config.frozen);
+    model->set_recompute(config.recompute);
+    model->set_vision_tiles_per_pass(config.vision_tiles_per_pass);
+    set_weights(*model, config.model, initial.weights);
+    engine::Training training(*model, config.settings, 1, shard);
+    if (!initial.state.empty()) training.optimizer.load_state(initial.state, "the test");
     training.connect(consensus);
     std::vector<data::Sample> samples;
-    const auto of_all = how.model == "mixed_batch" ? engine::batch_of_eight() : parity::Case(how.model).samples();
-    for (size_t i = static_cast<size_t>(launch.rank); i < of_all.size(); i += static_cast<size_t>(ranks)) {
-      samples.push_back(of_all[i]);
+    const auto all_samples =
+        config.model == "mixed_batch" ? engine::batch_of_eight() : parity::Case(config.model).samples();
+    for (size_t i = static_cast<size_t>(launch.rank); i < all_samples.size(); i += static_cast<size_t>(ranks)) {
+      samples.push_back(all_samples[i]);
     }
     const engine::CrossEntropy objective(engine::TaskSettings{});
-    Trained own;
+    TrainResult result;
     memory::FaultInjection faults;
     int64_t allocations = 0;
     for (int64_t i = 0; i < steps; ++i) {
-      const engine::StepInput input{
-          .objective = objective, .samples = samples, .normalizers = consensus.sum(objective.normalizers(samples))};
+      const engine::StepInput input{.objective = objective,
+                                    .samples = samples,
+                                    .normalizers = consensus.sum_over_ranks(objective.normalizers(samples))};
       engine::Step step(training, input, consensus);
-      const auto layout = engine::SmallStep{.micro_batch_size = 1}.layout_of(*model, samples);
-      const bool fails = how.runs_out_of_memory && i > 0 && launch.rank == i % ranks;
-      faults.arm({.failing_allocation = fails ? allocations * i / steps : -1});
-      auto verdict = engine::Verdict::kFine;
+      const auto layout = engine::SmallStep{.micro_batch_size = 1}.make_layout(*model, samples);
+      const bool is_failing = config.runs_out_of_memory && i > 0 && launch.rank == i % ranks;
+      faults.arm({.failing_allocation = is_failing ? allocations * i / steps : -1});
+      auto status = engine::StepStatus::kOk;
       try {
         step.accumulate(layout);
       } catch (const engine::StepOutOfMemory&) {
-        verdict = engine::Verdict::kRedoSmaller;
+        status = engine::StepStatus::kRetrySmaller;
       }
       allocations = std::max(allocations, faults.allocations());
       faults.disarm();
-      if (consensus.worst(verdict) != engine::Verdict::kFine) {
-        ++own.done_again;
-        training.sums.drop();
+      if (consensus.all_reduce_max(status) != engine::StepStatus::kOk) {
+        ++result.retried_steps;
+        training.gradient_buckets.reset();
         step.accumulate(layout);
       }
       step.prepare();
-      const auto result = step.apply(kTestRates);
-      own.losses.push_back(result.loss.item<double>());
-      own.norms.push_back(result.grad_norm.item<double>());
+      const auto step_result = step.apply(kTestRates);
+      result.losses.push_back(step_result.loss.item<double>());
+      result.norms.push_back(step_result.grad_norm.item<double>());
     }
-    if (training.weights) training.weights->finish();
-    own.summed = meeting.collectives().summed();
-    own.summed_in_parts = meeting.collectives().summed_in_parts();
-    own.gathered = meeting.collectives().gathered();
+    if (training.optimizer_sync) training.optimizer_sync->wait_for_weights();
+    result.all_reduce_traffic = process_group.collectives().all_reduce_traffic();
+    result.reduce_scatter_traffic = process_group.collectives().reduce_scatter_traffic();
+    result.all_gather_traffic = process_group.collectives().all_gather_traffic();
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      if (rank == launch.rank) own.weights = trained_weights(model->parameters());
-      model->parameters().follow();
+      if (rank == launch.rank) result.weights = trained_weights(model->parameters());
+      model->parameters().join_remaining_passes();
     }
-    for (const auto& [name, tensor] : training.optimizer.state()) own.state[name] = tensor.clone();
+    for (const auto& [name, tensor] : training.optimizer.state()) result.state[name] = tensor.clone();
     const std::lock_guard lock(mutex);
-    join(all, own);
+    merge_result(merged, result);
   });
-  return all;
+  return merged;
 }
 
-inline void expect_same(const Trained& found, const Trained& wanted, double tolerance) {
-  ASSERT_EQ(found.losses.size(), wanted.losses.size());
-  for (size_t i = 0; i < wanted.losses.size(); ++i) {
-    EXPECT_NEAR(found.losses[i] / wanted.losses[i], 1, tolerance) << "step " << i;
-    EXPECT_NEAR(found.norms[i] / wanted.norms[i], 1, tolerance) << "step " << i;
+inline void expect_same(const TrainResult& actual, const TrainResult& expected, double tolerance) {
+  ASSERT_EQ(actual.losses.size(), expected.losses.size());
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(actual.losses[i] / expected.losses[i], 1, tolerance) << "step " << i;
+    EXPECT_NEAR(actual.norms[i] / expected.norms[i], 1, tolerance) << "step " << i;
   }
-  for (const auto& [name, weight] : wanted.weights) {
+  for (const auto& [name, weight] : expected.weights) {
     if (parity::has_zero_true_gradient(name)) continue;
-    EXPECT_LT(parity::relative_difference(found.weights.at(name).to(at::kDouble), weight.to(at::kDouble)), tolerance)
+    EXPECT_LT(parity::relative_difference(actual.weights.at(name).to(at::kDouble), weight.to(at::kDouble)), tolerance)
         << name;
   }
 }

@@ -13,21 +13,21 @@
 
 namespace {
 
-std::string word(const std::string& key, const std::string& otherwise) {
+std::string read_setting(const std::string& key, const std::string& default_value) {
   const char* const settings = std::getenv("VLMTRAIN_STUB_DRIVER");
   std::istringstream words(settings == nullptr ? "" : settings);
   for (std::string entry; words >> entry;) {
     if (entry.rfind(key + "=", 0) == 0) return entry.substr(key.size() + 1);
   }
-  return otherwise;
+  return default_value;
 }
 
-int number(const std::string& key, int otherwise) {
-  return std::atoi(word(key, std::to_string(otherwise)).c_str());
+int read_number(const std::string& key, int default_value) {
+  return std::atoi(read_setting(key, std::to_string(default_value)).c_str());
 }
 
-constexpr int kNotInitialised = 3;
-bool initialised = false;
+constexpr int kNotInitialized = 3;
+bool is_initialized = false;
 
 }  // namespace
 
@@ -35,30 +35,30 @@ bool initialised = false;
 extern "C" {
 
 int cuDriverGetVersion(int* version) {
-  *version = number("version", 13000);
+  *version = read_number("version", 13000);
   return 0;
 }
 
 int cuInit(unsigned) {
-  if (number("crash", 0) != 0) std::abort();
-  const int result = number("init", 0);
-  initialised = result == 0;
+  if (read_number("crash", 0) != 0) std::abort();
+  const int result = read_number("init", 0);
+  is_initialized = result == 0;
   return result;
 }
 
 int cuDeviceGetCount(int* count) {
-  *count = number("cards", 1);
-  return initialised ? 0 : kNotInitialised;
+  *count = read_number("cards", 1);
+  return is_initialized ? 0 : kNotInitialized;
 }
 
 int cuDeviceGet(int* device, int index) {
   constexpr int kInvalidDevice = 101;
   *device = index;
-  return index < number("cards", 1) ? 0 : kInvalidDevice;
+  return index < read_number("cards", 1) ? 0 : kInvalidDevice;
 }
 
 int cuDeviceGetName(char* name, int capacity, int) {
-  std::string text = word("name", "NVIDIA_Stub_9000");
+  std::string text = read_setting("name", "NVIDIA_Stub_9000");
   std::replace(text.begin(), text.end(), '_', ' ');
   std::strncpy(name, text.c_str(), static_cast<size_t>(capacity) - 1);
   return 0;
@@ -67,18 +67,18 @@ int cuDeviceGetName(char* name, int capacity, int) {
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   constexpr int kMajor = 75;
   constexpr int kMinor = 76;
-  const int architecture = number("architecture", 90);
+  const int architecture = read_number("architecture", 90);
   *value = attribute == kMajor ? architecture / 10 : attribute == kMinor ? architecture % 10 : 0;
   return 0;
 }
 
 int cuDeviceTotalMem_v2(size_t* bytes, int) {
-  *bytes = std::strtoull(word("total", "25000000000").c_str(), nullptr, 10);
+  *bytes = std::strtoull(read_setting("total", "25000000000").c_str(), nullptr, 10);
   return 0;
 }
 
 int cuDevicePrimaryCtxRetain(void**, int) {
-  return number("context", 0);
+  return read_number("context", 0);
 }
 
 int cuDevicePrimaryCtxRelease_v2(int) {
@@ -94,7 +94,7 @@ int cuCtxPopCurrent_v2(void**) {
 }
 
 int cuMemGetInfo_v2(size_t* free, size_t* total) {
-  *free = std::strtoull(word("free", "24500000000").c_str(), nullptr, 10);
+  *free = std::strtoull(read_setting("free", "24500000000").c_str(), nullptr, 10);
   return cuDeviceTotalMem_v2(total, 0);
 }
 

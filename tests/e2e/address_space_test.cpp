@@ -12,14 +12,14 @@ constexpr const char* kPrlimit = "/usr/bin/prlimit";
 /// Under a limit on address space (ulimit -v), from what the loader just needs to what a run needs.
 class AddressSpaceTest : public CommandTest, public testing::WithParamInterface<int> {
  protected:
-  Result run_with(int kilobytes, const std::vector<std::string>& arguments) const {
-    std::vector<std::string> words{"--as=" + std::to_string(int64_t{kilobytes} * 1024), VLMTRAIN_BINARY};
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    return Process(folder(), words, 0, kPrlimit).wait();
+  Result run_with_limit(int kilobytes, const std::vector<std::string>& arguments) const {
+    std::vector<std::string> command_line{"--as=" + std::to_string(int64_t{kilobytes} * 1024), VLMTRAIN_BINARY};
+    command_line.insert(command_line.end(), arguments.begin(), arguments.end());
+    return Process(folder(), command_line, 0, kPrlimit).wait();
   }
 };
 
-TEST_P(AddressSpaceTest, EndsWithASentence) {
+TEST_P(AddressSpaceTest, ReportsTheLimit) {
   if (!std::filesystem::exists(kPrlimit)) GTEST_SKIP() << "no prlimit";
   // Not those that compute: oneDNN takes no care where memory for its code is lacking.
   const std::vector<std::vector<std::string>> commands{
@@ -29,7 +29,7 @@ TEST_P(AddressSpaceTest, EndsWithASentence) {
       {"report", "run"}};
   for (const auto& command : commands) {
     SCOPED_TRACE(command.front());
-    const Result result = run_with(GetParam(), command);
+    const Result result = run_with_limit(GetParam(), command);
     if (result.exit_code == 127) GTEST_SKIP() << "too little for the loader: " << result.err;
     EXPECT_EQ(result.signal, 0) << result.err;
     EXPECT_THAT(result.exit_code, AnyOf(0, 2, 3, 5)) << result.err;

@@ -45,23 +45,23 @@ class AsyncSaveTest : public CommandTest {
   /// Whether all but the name of a checkpoint is written.
   bool is_held(int step) const { return fs::exists(folder() / ("held-step-" + std::to_string(step))); }
 
-  fs::path checkpoint_of(const std::string& dir, int step) const {
+  fs::path get_checkpoint_folder(const std::string& dir, int step) const {
     return folder() / dir / "checkpoints" / ("step-" + std::to_string(step));
   }
   size_t steps_logged(const std::string& dir = "run") const {
-    return lines_of(read_text(folder() / dir / "metrics.jsonl")).size();
+    return split_lines(read_text(folder() / dir / "metrics.jsonl")).size();
   }
   /// "checkpoint 5" and so on, in their order.
   std::vector<std::string> events(const std::string& dir = "run") const {
-    std::vector<std::string> found;
+    std::vector<std::string> actual;
     for (const auto& event : step_lines(dir + "/events.jsonl")) {
-      found.push_back(event["kind"].get<std::string>() + " " + std::to_string(event["step"].get<int>()));
+      actual.push_back(event["kind"].get<std::string>() + " " + std::to_string(event["step"].get<int>()));
     }
-    return found;
+    return actual;
   }
 
   /// The content of all files of a checkpoint by name. A limit of memory follows from what was free.
-  static std::map<std::string, std::string> files_of(const fs::path& checkpoint) {
+  static std::map<std::string, std::string> read_files(const fs::path& checkpoint) {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(checkpoint)) {
       if (!entry.is_regular_file()) continue;
@@ -79,10 +79,11 @@ class AsyncSaveTest : public CommandTest {
     }
     return files;
   }
-  void expect_same_checkpoint(const std::string& left, const std::string& right, int step) const {
-    const auto expected = files_of(checkpoint_of(left, step)), found = files_of(checkpoint_of(right, step));
+  void expect_same_checkpoint(const std::string& a, const std::string& b, int step) const {
+    const auto expected = read_files(get_checkpoint_folder(a, step)),
+               actual = read_files(get_checkpoint_folder(b, step));
     ASSERT_GT(expected.size(), 5U);
-    EXPECT_EQ(found, expected) << "step " << step;
+    EXPECT_EQ(actual, expected) << "step " << step;
   }
 };
 
@@ -91,9 +92,9 @@ struct SavedKind {
   std::vector<std::string> settings;
 };
 
-class AsyncSaveOf : public AsyncSaveTest, public testing::WithParamInterface<SavedKind> {};
+class AsyncSaveConfigTest : public AsyncSaveTest, public testing::WithParamInterface<SavedKind> {};
 
-TEST_P(AsyncSaveOf, WritesTheSameBytes) {
+TEST_P(AsyncSaveConfigTest, WritesTheSameBytes) {
   auto more = GetParam().settings;
   more.insert(more.end(), {"training.max_steps=6", "output.save_steps=2", "output.keep=9"});
   train_well(settings("waits", "false", more));
@@ -102,13 +103,14 @@ TEST_P(AsyncSaveOf, WritesTheSameBytes) {
   EXPECT_EQ(entries(folder() / "goes-on/checkpoints"), entries(folder() / "waits/checkpoints"));
   EXPECT_EQ(entries(folder() / "goes-on"), entries(folder() / "waits")) << "something was left behind";
   EXPECT_EQ(read_text(folder() / "goes-on/ledger.json"), read_text(folder() / "waits/ledger.json"));
-  const auto waited = json_file("waits/plan.json")["measured"], went_on = json_file("goes-on/plan.json")["measured"];
-  EXPECT_EQ(waited["checkpoint_copies_bytes"], 0);
-  EXPECT_GT(went_on["checkpoint_copies_bytes"], 0);
-  EXPECT_EQ(went_on["allocated_peak_bytes"], waited["allocated_peak_bytes"]) << "copies are no step's";
+  const auto sync_measured = json_file("waits/plan.json")["measured"],
+             async_measured = json_file("goes-on/plan.json")["measured"];
+  EXPECT_EQ(sync_measured["checkpoint_copies_bytes"], 0);
+  EXPECT_GT(async_measured["checkpoint_copies_bytes"], 0);
+  EXPECT_EQ(async_measured["allocated_peak_bytes"], sync_measured["allocated_peak_bytes"]) << "copies are no step's";
 }
 
-INSTANTIATE_TEST_SUITE_P(A, AsyncSaveOf,
+INSTANTIATE_TEST_SUITE_P(A, AsyncSaveConfigTest,
                          testing::Values(SavedKind{"RunInFp32", {}},
                                          SavedKind{"RunIn16Bits",
                                                    {"training.precision=fp16", "training.optimizer_states=8bit",
@@ -117,18 +119,18 @@ INSTANTIATE_TEST_SUITE_P(A, AsyncSaveOf,
                                          SavedKind{"RunWithLora", {"lora.rank=2"}}),
                          [](const auto& instance) { return instance.param.name; });
 
-TEST_F(AsyncSaveTest, StepsGoOnMeanwhileAndTheNextCheckpointWaits) {
+TEST_F(AsyncSaveTest, TrainsWhileSaving) {
   hold(5);
   const auto process = start(settings("run", "true", {"output.keep=9"}));
   wait_until(*process, [&] { return is_held(5) && steps_logged() >= 9; });
   ASSERT_TRUE(process->is_running());
-  EXPECT_FALSE(fs::exists(checkpoint_of("run", 5))) << "it is not whole yet";
+  EXPECT_FALSE(fs::exists(get_checkpoint_folder("run", 5))) << "it is not whole yet";
   EXPECT_EQ(entries(folder() / "run/checkpoints").size(), 1U) << "but it is being written";
   EXPECT_THAT(events(), Not(Contains(HasSubstr("checkpoint"))));
   hold(10);
   release(5);
   wait_until(*process, [&] { return !events().empty(); });
-  EXPECT_TRUE(fs::exists(checkpoint_of("run", 5)));
+  EXPECT_TRUE(fs::exists(get_checkpoint_folder("run", 5)));
   EXPECT_THAT(events(), ElementsAre("checkpoint 5"));
   EXPECT_EQ(json_file("run/ledger.json"), json_file("run/checkpoints/step-5/trainer_state/ledger.json"))
       << "the ledger beside it is that of its step";
@@ -138,7 +140,7 @@ TEST_F(AsyncSaveTest, StepsGoOnMeanwhileAndTheNextCheckpointWaits) {
   EXPECT_THAT(events(), ElementsAre("checkpoint 5", "checkpoint 10", "checkpoint 15", "checkpoint 20"));
 }
 
-TEST_F(AsyncSaveTest, AKillMeanwhileLeavesTheOneBeforeAndItGoesOnBitForBit) {
+TEST_F(AsyncSaveTest, KillWhileSavingKeepsThePreviousCheckpoint) {
   train_well(settings("whole", "false", {"output.keep=1"}));
   const auto overrides = settings("run", "true", {"output.keep=1"});
   hold(10);
@@ -146,18 +148,18 @@ TEST_F(AsyncSaveTest, AKillMeanwhileLeavesTheOneBeforeAndItGoesOnBitForBit) {
   wait_until(*process, [&] { return is_held(10) && steps_logged() >= 13; });
   process->send(SIGKILL);
   process->wait();
-  EXPECT_TRUE(fs::exists(checkpoint_of("run", 5))) << "it goes once the next is whole";
-  EXPECT_FALSE(fs::exists(checkpoint_of("run", 10)));
+  EXPECT_TRUE(fs::exists(get_checkpoint_folder("run", 5))) << "it goes once the next is whole";
+  EXPECT_FALSE(fs::exists(get_checkpoint_folder("run", 10)));
   release(10);
-  const Result again = train(overrides);
-  ASSERT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_THAT(again.err, HasSubstr("going on after step 5 from"));
+  const Result repeated = train(overrides);
+  ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
+  EXPECT_THAT(repeated.err, HasSubstr("going on after step 5 from"));
   expect_same_checkpoint("whole", "run", 20);
   EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-20"));
   EXPECT_EQ(steps_logged(), 20U);
 }
 
-TEST_F(AsyncSaveTest, AStopMeanwhileEndsBehindBoth) {
+TEST_F(AsyncSaveTest, StopWaitsForBothCheckpoints) {
   hold(5);
   const auto process = start(settings("run", "true", {"output.keep=9", "training.max_steps=100000"}));
   wait_until(*process, [&] { return is_held(5) && steps_logged() >= 7; });
@@ -169,11 +171,11 @@ TEST_F(AsyncSaveTest, AStopMeanwhileEndsBehindBoth) {
   EXPECT_THAT(events(), Contains("checkpoint 5"));
   EXPECT_EQ(events().at(events().size() - 2), "checkpoint " + std::to_string(last));
   EXPECT_EQ(events().back(), "stopped " + std::to_string(last));
-  EXPECT_TRUE(fs::exists(checkpoint_of("run", 5)));
-  EXPECT_TRUE(fs::exists(checkpoint_of("run", last)));
+  EXPECT_TRUE(fs::exists(get_checkpoint_folder("run", 5)));
+  EXPECT_TRUE(fs::exists(get_checkpoint_folder("run", last)));
 }
 
-TEST_F(AsyncSaveTest, WhatCannotBeWrittenEndsTheRunAtTheNextStep) {
+TEST_F(AsyncSaveTest, WriteErrorEndsTheRun) {
   hold(5);
   const auto process = start(settings("run", "true"));
   wait_until(*process, [&] { return is_held(5) && steps_logged() >= 7; });
@@ -188,7 +190,7 @@ TEST_F(AsyncSaveTest, WhatCannotBeWrittenEndsTheRunAtTheNextStep) {
   EXPECT_LE(steps_logged(), 10U);
 }
 
-TEST_F(AsyncSaveTest, SeveralRanksWriteTheSameBytes) {
+TEST_F(AsyncSaveTest, RanksWriteTheSameBytes) {
   for (const char* async : {"false", "true"}) {
     auto arguments =
         train_arguments(settings(async, async, {"training.max_steps=6", "output.save_steps=2", "output.keep=9"}));
@@ -199,7 +201,7 @@ TEST_F(AsyncSaveTest, SeveralRanksWriteTheSameBytes) {
   for (const int step : {2, 4, 6}) expect_same_checkpoint("false", "true", step);
 }
 
-TEST_F(AsyncSaveTest, ALostRankIsOutlivedByWhatIsBeingWritten) {
+TEST_F(AsyncSaveTest, FinishesWritingAfterALostRank) {
   const int64_t port = distributed::free_port();
   std::vector<std::unique_ptr<Process>> ranks;
   std::vector<fs::path> at;
@@ -230,8 +232,8 @@ TEST_F(AsyncSaveTest, ALostRankIsOutlivedByWhatIsBeingWritten) {
   EXPECT_LT(std::chrono::steady_clock::now() - released, 15s);
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, HasSubstr("is gone"));
-  ASSERT_TRUE(fs::exists(checkpoint_of("run", 5)));
-  EXPECT_GT(files_of(checkpoint_of("run", 5)).size(), 5U);
+  ASSERT_TRUE(fs::exists(get_checkpoint_folder("run", 5)));
+  EXPECT_GT(read_files(get_checkpoint_folder("run", 5)).size(), 5U);
 }
 
 }  // namespace

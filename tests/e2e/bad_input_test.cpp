@@ -61,15 +61,15 @@ class BadInputTest : public CommandTest {
     return all;
   }
 
-  void cut_off_an_image() const {
-    const std::string whole = read_text(folder() / "images/strip.jpg");
-    write_text(folder() / "images/cut.jpg", whole.substr(0, whole.size() / 2));
+  void truncate_image() const {
+    const std::string original = read_text(folder() / "images/strip.jpg");
+    write_text(folder() / "images/cut.jpg", original.substr(0, original.size() / 2));
   }
 };
 
 constexpr const char* kTensor = "model.text_model.layers.0.mlp.down_proj.weight";
 
-TEST_F(BadInputTest, WordsOfOtherProgramsGetTheSentenceThatHelps) {
+TEST_F(BadInputTest, SuggestsFlagsForThoseOfOtherPrograms) {
   const auto refused = [&](const std::vector<std::string>& arguments, const std::string& sentence) {
     expect_error(run(arguments), 2, {"vlmtrain: error: " + sentence});
   };
@@ -99,7 +99,7 @@ TEST_F(BadInputTest, WordsOfOtherProgramsGetTheSentenceThatHelps) {
   refused({}, "a command is missing; vlmtrain --help lists them");
 }
 
-TEST_F(BadInputTest, EveryMistakeOfAConfigurationIsNamedAtOnce) {
+TEST_F(BadInputTest, ReportsAllConfigurationErrorsTogether) {
   write_text(folder() / "wrong.yaml",
              "model:\n  pth: somewhere\ntraining:\n  max_steps: -3\n  precision: fp8\n  global_batch_size: many\n");
   expect_error(run({"--config", "wrong.yaml"}), 2,
@@ -109,72 +109,73 @@ TEST_F(BadInputTest, EveryMistakeOfAConfigurationIsNamedAtOnce) {
                 "wrong.yaml:6: training.global_batch_size: must be an integer, not many"});
 }
 
-TEST_F(BadInputTest, ALossScaleThatNothingWouldUse) {
+TEST_F(BadInputTest, RejectsAnUnusedLossScale) {
   expect_error(run({"--config", "train.yaml", "training.precision=fp32", "training.loss_scale=1024"}), 2,
                {"training.loss_scale: has no effect with training.precision=fp32", "fp16"});
   EXPECT_FALSE(std::filesystem::exists(folder() / "run"));
 }
 
-TEST_F(BadInputTest, WrongOverridesAreNamedAtOnce) {
+TEST_F(BadInputTest, ReportsWrongOverrides) {
   expect_refused({"training.lerning_rate=1", "max_steps", "output.keep=0"}, 2,
                  {"did you mean training.learning_rate?", "max_steps: an override is written key=value",
                   "output.keep: must be at least 1, not 0"});
 }
 
-TEST_F(BadInputTest, WhatARunNeedsIsNamedAtOnce) {
+TEST_F(BadInputTest, ReportsAllMissingKeysTogether) {
   write_text(folder() / "empty.yaml", "");
   expect_error(run({"--config", "empty.yaml"}), 2, {"model.path", "data.train", "output.dir"});
 }
 
-TEST_F(BadInputTest, ConfigurationThatIsNoFileOrNoYaml) {
+TEST_F(BadInputTest, RejectsAnInvalidConfigurationFile) {
   expect_error(run({"--config", "nowhere.yaml"}), 2, {"nowhere.yaml", "give an existing file to --config"});
   expect_error(run({"--config", "images"}), 2, {"images", "give an existing file to --config"});
   write_text(folder() / "broken.yaml", "model:\n  path: [a\n");
   expect_error(run({"--config", "broken.yaml"}), 2, {"broken.yaml:", "is not YAML"});
 }
 
-TEST_F(BadInputTest, WordsThatAreNoCommand) {
+TEST_F(BadInputTest, RejectsUnknownCommands) {
   EXPECT_EQ(run({}).exit_code, 2);
   expect_error(run({"trian", "--config", "train.yaml"}), 2, {"trian", "train"});
   expect_error(run({"train"}), 2, {"--config"});
   expect_error(run({"--config", "train.yaml", "--fast"}), 2, {"--fast"});
 }
 
-TEST_F(BadInputTest, AResultDoesNotOverwriteAnInput) {
+TEST_F(BadInputTest, DoesNotOverwriteInputs) {
   const auto copy = damaged_checkpoint();
   std::filesystem::create_symlink(copy / "config.json", folder() / "link.json");
   for (const auto& input : {copy / "config.json", copy / "model.safetensors", copy / "tokenizer.json",
                             folder() / "train.json", folder() / "train.yaml", folder() / "link.json"}) {
-    const std::string before = read_text(input);
+    const std::string original = read_text(input);
     expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "damaged", "--answers", input}), 2,
                  {"--answers", input.filename(), "not overwritten"});
     expect_error(run({"plan", "--gpu-gb", "24", "--config", "train.yaml", "--timeline", input}), 2,
                  {"--timeline", input.filename(), "not overwritten"});
-    EXPECT_EQ(read_text(input), before);
+    EXPECT_EQ(read_text(input), original);
   }
 }
 
-TEST_F(BadInputTest, WhatAnswersTakeIsNamedByTheOptionsOfGenerate) {
+TEST_F(BadInputTest, GenerateNamesItsMemoryOptions) {
   std::string prompt;
   for (int i = 0; i < 20'000; ++i) prompt += "why ";
   const std::vector<std::string> generate{"generate", "--checkpoint", checkpoint(), "--device", "cpu"};
-  const auto with = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = generate;
-    words.insert(words.end(), more.begin(), more.end());
-    return run(words);
+  const auto run_with_arguments = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command_line = generate;
+    command_line.insert(command_line.end(), more.begin(), more.end());
+    return run(command_line);
   };
-  const Result too_long = with({"--prompt", prompt});
+  const Result too_long = run_with_arguments({"--prompt", prompt});
   expect_error(too_long, 2,
                {"--prompt: has, with its images and videos,", "more than data.max_length=8192", "shorten it"});
-  expect_error(with({"--prompt", prompt, "data.max_length=60000"}), 2, {"more than data.max_length=60000"});
-  expect_error(with({"--prompt", "What?", "--seed", "-1"}), 2, {"--seed"});
+  expect_error(run_with_arguments({"--prompt", prompt, "data.max_length=60000"}), 2,
+               {"more than data.max_length=60000"});
+  expect_error(run_with_arguments({"--prompt", "What?", "--seed", "-1"}), 2, {"--seed"});
 }
 
-TEST_F(BadInputTest, WhatInitTakes) {
+TEST_F(BadInputTest, InitChecksItsArguments) {
   const auto init = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words{"init", "--preset", "smolvlm-256m"};
-    words.insert(words.end(), more.begin(), more.end());
-    return run(words);
+    std::vector<std::string> command_line{"init", "--preset", "smolvlm-256m"};
+    command_line.insert(command_line.end(), more.begin(), more.end());
+    return run(command_line);
   };
   expect_error(init({"--out", "new", "--tokenizer", "train.yaml"}), 4, {"train.yaml", "not valid JSON"});
   expect_error(init({"--out", "new", "--seed", "-1"}), 2, {"--seed"});
@@ -183,7 +184,7 @@ TEST_F(BadInputTest, WhatInitTakes) {
   EXPECT_FALSE(std::filesystem::exists(folder() / "new"));
 }
 
-TEST_F(BadInputTest, AnEvaluationOfBadSamplesOnly) {
+TEST_F(BadInputTest, RejectsAnEvaluationWithoutUsableSamples) {
   auto all = only_bad("gone", "gone.png", "<image>\nWhat is it?");
   all.erase(all.begin(), all.end() - 1);
   write_records(all);
@@ -194,7 +195,7 @@ TEST_F(BadInputTest, AnEvaluationOfBadSamplesOnly) {
 }
 
 /// Before the weights are read: there are none.
-TEST_F(BadInputTest, AnEvaluationNamesAllThatIsBadAtOnce) {
+TEST_F(BadInputTest, EvaluationReportsAllBadSamples) {
   auto all = only_bad("gone", "gone.png", "<image>\nWhat is it?");
   all.push_back(all.back());
   all.back()["id"] = "gone-too";
@@ -211,7 +212,7 @@ TEST_F(BadInputTest, AnEvaluationNamesAllThatIsBadAtOnce) {
   expect_error(run(skipping), 4, {"damaged", "safetensors"});
 }
 
-TEST_F(BadInputTest, AMicroBatchThatDoesNotDivide) {
+TEST_F(BadInputTest, RejectsAnUnevenMicroBatch) {
   expect_refused({"training.micro_batch_size=3"}, 2,
                  {"training.micro_batch_size", "3 does not divide training.global_batch_size 4", "choose a divisor"});
 }
@@ -229,7 +230,7 @@ TEST_F(BadInputTest, Devices) {
   expect_error(cuda, 5, {"device cuda", "--device cpu"});
 }
 
-TEST_F(BadInputTest, FilesThatAreNotThere) {
+TEST_F(BadInputTest, RejectsMissingFiles) {
   expect_refused({"model.path=nowhere"}, 4, {"nowhere: there is no such folder"});
   expect_refused({"data.train=nowhere.json"}, 4, {"nowhere.json: No such file"});
   expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "nowhere"}), 4,
@@ -244,66 +245,66 @@ TEST_F(BadInputTest, FilesThatAreNotThere) {
   expect_refused({"data.train=empty.json"}, 4, {"empty.json", "no samples"});
 }
 
-TEST_F(BadInputTest, AnOutputFolderThatCannotBe) {
+TEST_F(BadInputTest, RejectsAnInvalidOutputFolder) {
   expect_error(train({"output.dir=train.yaml"}), 2, {"output.dir", "train.yaml", "choose"});
   expect_error(train({"output.dir=/proc/nowhere/run"}), 5, {"output.dir", "/proc/nowhere/run", "choose"});
 }
 
-TEST_F(BadInputTest, WeightsWhoseSizesLie) {
+TEST_F(BadInputTest, RejectsWrongTensorSizes) {
   change_header([](auto& header) { header[kTensor]["shape"][0] = 128; });
   expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "takes 32768 bytes", "write it again"});
 }
 
-TEST_F(BadInputTest, WeightsWhoseSizesOverflow) {
+TEST_F(BadInputTest, RejectsOverflowingTensorSizes) {
   change_header([](auto& header) { header[kTensor]["shape"] = {int64_t{1} << 40, int64_t{1} << 40}; });
   expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "impossible"});
 }
 
-TEST_F(BadInputTest, WeightsWhoseOffsetsLie) {
+TEST_F(BadInputTest, RejectsWrongOffsets) {
   change_header([](auto& header) {
     for (auto& offset : header[kTensor]["data_offsets"]) offset = offset.template get<int64_t>() + 4;
   });
   expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "write it again"});
 }
 
-TEST_F(BadInputTest, WeightsWhoseOffsetsLeaveTheFile) {
+TEST_F(BadInputTest, RejectsOffsetsOutsideTheFile) {
   change_header([](auto& header) {
     for (auto& offset : header[kTensor]["data_offsets"]) offset = offset.template get<int64_t>() + 1'000'000'000;
   });
   expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "but the file ends at byte"});
 }
 
-TEST_F(BadInputTest, WeightsThatAreCutOff) {
+TEST_F(BadInputTest, RejectsTruncatedWeights) {
   const auto file = damaged_checkpoint() / "model.safetensors";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 100);
   expect_refused({"model.path=damaged"}, 4, {"model.safetensors", "truncated"});
 }
 
-TEST_F(BadInputTest, WeightsOfAnotherShape) {
+TEST_F(BadInputTest, RejectsOtherShapes) {
   change_json(damaged_checkpoint() / "config.json",
               [](auto& config) { config["text_config"]["intermediate_size"] = 96; });
   expect_refused({"model.path=damaged"}, 4, {"do not match config.json", kTensor, "has shape"});
 }
 
-TEST_F(BadInputTest, ATokenizerWithAnUnknownComponent) {
+TEST_F(BadInputTest, RejectsAnUnknownTokenizerComponent) {
   change_json(damaged_checkpoint() / "tokenizer.json", [](auto& tokenizer) {
     tokenizer["pre_tokenizer"] = {{"type", "Quantum"}};
   });
   expect_refused({"model.path=damaged"}, 4, {"tokenizer.json", "pre_tokenizer", "Quantum", "supported are"});
 }
 
-TEST_F(BadInputTest, AModelOfAnUnknownFamily) {
+TEST_F(BadInputTest, RejectsAnUnknownFamily) {
   change_json(damaged_checkpoint() / "config.json", [](auto& config) { config["model_type"] = "paligemma"; });
   expect_refused({"model.path=damaged"}, 4, {"config.json", "paligemma", "idefics3"});
 }
 
-TEST_F(BadInputTest, AConfigThatIsNoJson) {
+TEST_F(BadInputTest, RejectsInvalidJson) {
   write_text(damaged_checkpoint() / "config.json", "{\"model_type\": \"idefics3\",\n \"x\": }");
   expect_refused({"model.path=damaged"}, 4, {"config.json", "line 2"});
 }
 
 TEST_F(BadInputTest, BadSamplesAreSkippedAndCounted) {
-  cut_off_an_image();
+  truncate_image();
   std::string lines;
   for (const auto& record : records()) lines += record.dump() + "\n";
   const auto add = [&](const std::string& id, const nlohmann::json& images, const std::string& question) {
@@ -340,9 +341,9 @@ TEST_F(BadInputTest, BadSamplesAreSkippedAndCounted) {
                                                          {"too-few", "unusable record"},
                                                          {"too-long", "too long"},
                                                          {"train:15", "unusable record"}}));
-  int64_t counted = 0;
-  for (const auto& [reason, count] : ledger["reasons"].items()) counted += count.get<int64_t>();
-  EXPECT_EQ(counted, 5);
+  int64_t num_counted = 0;
+  for (const auto& [reason, count] : ledger["reasons"].items()) num_counted += count.get<int64_t>();
+  EXPECT_EQ(num_counted, 5);
   for (const auto& step : step_lines("run/metrics.jsonl")) EXPECT_EQ(step["samples"], 4) << "the global batch is exact";
 }
 
@@ -369,18 +370,18 @@ class BadSampleTest : public BadInputTest {
   }
 };
 
-TEST_F(BadSampleTest, ACutOffImage) {
-  cut_off_an_image();
+TEST_F(BadSampleTest, TruncatedImage) {
+  truncate_image();
   write_records(only_bad("cut-off", "cut.jpg", "<image>\nWhat is it?"));
   expect_stop("train.json", {"train.json", "sample cut-off", "images/cut.jpg", "JPEG"});
 }
 
-TEST_F(BadSampleTest, AnImageThatIsNotThere) {
+TEST_F(BadSampleTest, MissingImage) {
   write_records(only_bad("gone", "gone.png", "<image>\nWhat is it?"));
   expect_stop("train.json", {"train.json", "sample gone", "images/gone.png", "data.image_root"});
 }
 
-TEST_F(BadSampleTest, AnImageThatIsNone) {
+TEST_F(BadSampleTest, InvalidImage) {
   write_text(folder() / "images/text.png", "not a picture");
   write_records(only_bad("text", "text.png", "<image>\nWhat is it?"));
   expect_stop("train.json", {"train.json", "sample text", "images/text.png"});
@@ -391,21 +392,21 @@ TEST_F(BadSampleTest, TheWrongNumberOfImages) {
   expect_stop("train.json", {"train.json", "sample too-few", "2 <image> marks for 1 image"});
 }
 
-TEST_F(BadSampleTest, ALineThatIsNoJson) {
+TEST_F(BadSampleTest, InvalidJsonLine) {
   std::string lines;
   for (const auto& record : records()) lines += record.dump() + "\n";
   write_text(folder() / "train.jsonl", lines + "{\"id\": \"broken\", \"conversations\": [\n");
   expect_stop("train.jsonl", {"train.jsonl", "line 12", "not valid JSON at column"});
 }
 
-TEST_F(BadSampleTest, ASampleThatIsTooLong) {
+TEST_F(BadSampleTest, TooLongSample) {
   std::string question = "Why?";
   for (int i = 0; i < 400; ++i) question += " Really?";
   write_records(only_bad("endless", nlohmann::json::array(), question));
   expect_stop("train.json", {"train.json", "sample endless", "data.max_length=1000"});
 }
 
-TEST_F(BadInputTest, ADataSetOfBadSamplesOnly) {
+TEST_F(BadInputTest, NoUsableSamples) {
   nlohmann::json all = nlohmann::json::array();
   for (int i = 0; i < 6; ++i) all.push_back(only_bad("gone-" + std::to_string(i), "gone.png", "<image>\nWhat?").back());
   write_records(all);

@@ -30,8 +30,8 @@ inline std::string scan_bytes(const ScanSettings& settings) {
     for (int64_t z = 0; z < settings.size[2]; ++z) {
       for (int64_t y = 0; y < settings.size[1]; ++y) {
         for (int64_t x = 0; x < settings.size[0]; ++x, ++voxel) {
-          const auto from_middle = [&](int64_t place, size_t axis) {
-            return 2 * (static_cast<double>(place) + 0.5) / static_cast<double>(settings.size[axis]) - 1;
+          const auto from_middle = [&](int64_t position, size_t axis) {
+            return 2 * (static_cast<double>(position) + 0.5) / static_cast<double>(settings.size[axis]) - 1;
           };
           const double right = from_middle(x, 0), front = from_middle(y, 1), top = from_middle(z, 2);
           const bool is_inside = right * right + front * front + top * top < 0.9;
@@ -56,8 +56,8 @@ class BrainScansTest : public CommandTest {
     CommandTest::SetUp();
     std::filesystem::create_directory(folder() / "scans");
     for (int subject = 0; subject < kSubjects; ++subject) {
-      write_scan(scan_of(subject, "T1w"), {.number = subject});
-      write_scan(scan_of(subject, "T2w"), {.size = {12, 12, 10}, .number = subject + 1});
+      write_scan(make_scan_name(subject, "T1w"), {.number = subject});
+      write_scan(make_scan_name(subject, "T2w"), {.size = {12, 12, 10}, .number = subject + 1});
     }
     ASSERT_EQ(run({"init", "--preset", "brain-llava-tiny", "--out", "model"}).exit_code, 0);
     write_text(folder() / "train.yaml",
@@ -68,17 +68,17 @@ class BrainScansTest : public CommandTest {
     write_brains(brains());
   }
 
-  static std::string scan_of(int subject, const std::string& modality) {
+  static std::string make_scan_name(int subject, const std::string& modality) {
     return "sub-" + std::to_string(subject) + "_" + modality + ".nii.gz";
   }
   /// Under scans/; compressed where its name says so.
   void write_scan(const std::string& name, const ScanSettings& settings) const {
     const std::string bytes = scan_bytes(settings);
-    write_text(folder() / "scans" / name, name.ends_with(".gz") ? gzipped(bytes) : bytes);
+    write_text(folder() / "scans" / name, name.ends_with(".gz") ? gzip(bytes) : bytes);
   }
 
-  static nlohmann::json asked(const std::string& id, const std::string& task, const std::string& question,
-                              const std::string& answer, const nlohmann::json& volumes) {
+  static nlohmann::json make_record(const std::string& id, const std::string& task, const std::string& question,
+                                    const std::string& answer, const nlohmann::json& volumes) {
     std::string marks;
     for (size_t i = 0; i < volumes.size(); ++i) marks += "<image>\n";
     return {
@@ -92,16 +92,17 @@ class BrainScansTest : public CommandTest {
     for (int subject = 0; subject < kSubjects; ++subject) {
       const std::string name = "sub-" + std::to_string(subject);
       const std::string side = subject % 2 == 0 ? "right" : "front";
-      all.push_back(asked(name + "-T1", "T1", "Where is it brightest?", side, {scan_of(subject, "T1w")}));
+      records.push_back(
+          make_record(name + "-T1", "T1", "Where is it brightest?", side, {make_scan_name(subject, "T1w")}));
       all.back()["modality"] = "T1w";
-      all.push_back(asked(name + "-T2", "T2", "Are both of one subject?", "Yes, they are.",
-                          {scan_of(subject, "T1w"), scan_of(subject, "T2w")}));
+      records.push_back(make_record(name + "-T2", "T2", "Are both of one subject?", "Yes, they are.",
+                                    {make_scan_name(subject, "T1w"), make_scan_name(subject, "T2w")}));
       all.back()["modality"] = {"t1-w", "T2w"};
-      all.push_back(asked(name + "-T3", "T3", "Describe the scan.", "A head, brighter at the " + side + ".",
-                          {scan_of(subject, "T2w")}));
+      records.push_back(make_record(name + "-T3", "T3", "Describe the scan.", "A head, brighter at the " + side + ".",
+                                    {make_scan_name(subject, "T2w")}));
       for (size_t i = all.size() - 3; i < all.size(); ++i) all[i]["subject_id"] = name;
     }
-    return all;
+    return records;
   }
   void write_brains(const nlohmann::json& records) const { write_text(folder() / "brains.json", records.dump(1)); }
 };

@@ -38,7 +38,7 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
   std::ofstream(path, std::ios::binary) << text;
 }
 
-inline std::vector<std::string> lines_of(const std::string& text) {
+inline std::vector<std::string> split_lines(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
@@ -60,10 +60,10 @@ class Process {
   Process(const std::filesystem::path& folder, const std::vector<std::string>& arguments, rlim_t file_bytes = 0,
           const std::string& program = VLMTRAIN_BINARY)
       : out_(folder / "stdout.txt"), err_(folder / "stderr.txt") {
-    std::vector<std::string> words{program};
-    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<std::string> command_line{program};
+    command_line.insert(command_line.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
-    for (auto& word : words) argv.push_back(word.data());
+    for (auto& argument : command_line) argv.push_back(argument.data());
     argv.push_back(nullptr);
     id_ = fork();
     if (id_ == 0) {  // only what is safe between fork and exec
@@ -183,7 +183,8 @@ class CommandTest : public testing::Test {
   /// The lines of metrics.jsonl or samples.jsonl.
   std::vector<nlohmann::ordered_json> step_lines(const std::string& file) const {
     std::vector<nlohmann::ordered_json> steps;
-    for (const auto& line : lines_of(read_text(folder_ / file))) steps.push_back(nlohmann::ordered_json::parse(line));
+    for (const auto& line : split_lines(read_text(folder_ / file)))
+      steps.push_back(nlohmann::ordered_json::parse(line));
     return steps;
   }
   nlohmann::ordered_json json_file(const std::string& file) const {

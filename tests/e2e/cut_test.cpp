@@ -9,28 +9,28 @@ namespace {
 using testing::HasSubstr;
 
 /// Runs whose steps are cut by memory: one in eight samples has many pictures, the others one or none.
-class CutRun : public CommandTest {
+class MicroBatchSplitTest : public CommandTest {
  protected:
   static constexpr int kSamples = 48;
 
   void SetUp() override {
     CommandTest::SetUp();
     auto all = records();
-    const auto with_picture = std::ranges::find_if(
+    const auto with_image = std::ranges::find_if(
         all, [](const nlohmann::json& record) { return record.contains("image") && record["image"].is_string(); });
-    ASSERT_NE(with_picture, all.end());
-    nlohmann::json large = *with_picture;
-    const std::string picture = large["image"];
+    ASSERT_NE(with_image, all.end());
+    nlohmann::json large = *with_image;
+    const std::string image = large["image"];
     large["image"] = nlohmann::json::array();
-    std::string places;
+    std::string image_marks;
     for (int i = 0; i < 12; ++i) {
-      large["image"].push_back(picture);
-      places += "<image>\n";
+      large["image"].push_back(image);
+      image_marks += "<image>\n";
     }
     auto& text = large["conversations"][0]["value"];
     const std::string question = text;
-    const auto place = question.find("<image>");
-    text = places + (place == std::string::npos ? question : question.substr(place + 7));
+    const auto mark_position = question.find("<image>");
+    text = image_marks + (mark_position == std::string::npos ? question : question.substr(mark_position + 7));
     auto mixed = nlohmann::json::array();
     for (size_t i = 0; i < kSamples; ++i) {
       mixed.push_back(i % 8 == 3 ? large : all[i % all.size()]);
@@ -42,10 +42,10 @@ class CutRun : public CommandTest {
   /// memory.limit_gb with which a run on the CPU has so much for tensors, going by a plan that was made.
   static std::string limit_that_leaves(const nlohmann::ordered_json& plan, double bytes) {
     const auto& memory = plan["memory"];
-    const double beside = memory["total_bytes"].get<double>() - memory["allocated_peak_bytes"].get<double>() -
-                          memory["fragmentation_bytes"].get<double>();
+    const double other_bytes = memory["total_bytes"].get<double>() - memory["allocated_peak_bytes"].get<double>() -
+                               memory["fragmentation_bytes"].get<double>();
     constexpr double kWithoutMargin = 0.95;
-    return "memory.limit_gb=" + std::to_string((beside + bytes) / kWithoutMargin / 1e9);
+    return "memory.limit_gb=" + std::to_string((other_bytes + bytes) / kWithoutMargin / 1e9);
   }
 
   static double tensor_bytes(const nlohmann::ordered_json& plan) {
@@ -59,7 +59,7 @@ class CutRun : public CommandTest {
     return limit_that_leaves(json_file("single/plan.json"), 1.02 * tensor_bytes(json_file("single/plan.json")));
   }
 
-  static std::set<int64_t> sizes_of(const std::vector<nlohmann::ordered_json>& steps) {
+  static std::set<int64_t> list_micro_batch_sizes(const std::vector<nlohmann::ordered_json>& steps) {
     std::set<int64_t> sizes;
     for (const auto& step : steps) {
       for (const auto& size : step["micro_batch_sizes"]) sizes.insert(size.get<int64_t>());
@@ -68,15 +68,15 @@ class CutRun : public CommandTest {
   }
 };
 
-TEST_F(CutRun, OnTheCpuEachStepIsCutForItsSamplesAndLossesAreTheSame) {
-  const std::vector<std::string> common{"training.global_batch_size=8", "training.max_steps=6",
-                                        "memory.recompute=none"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), common.begin(), common.end());
+TEST_F(MicroBatchSplitTest, CpuSplitsKeepTheLosses) {
+  const std::vector<std::string> common_settings{"training.global_batch_size=8", "training.max_steps=6",
+                                                 "memory.recompute=none"};
+  const auto add_settings = [&](std::vector<std::string> more) {
+    more.insert(more.end(), common_settings.begin(), common_settings.end());
     return more;
   };
   const std::string limit = tight_limit();
-  const Result result = train(with({limit, "--json"}));
+  const Result result = train(add_settings({limit, "--json"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("each cut by what its samples take"));
   const auto plan = json_file("run/plan.json");
@@ -85,63 +85,65 @@ TEST_F(CutRun, OnTheCpuEachStepIsCutForItsSamplesAndLossesAreTheSame) {
   EXPECT_EQ(plan["measured"]["refused_allocations"], 0);
   const auto steps = step_lines("run/metrics.jsonl");
   ASSERT_EQ(steps.size(), 6U);
-  EXPECT_GT(sizes_of(steps).size(), 1U) << "micro-batches of unequal sizes";
+  EXPECT_GT(list_micro_batch_sizes(steps).size(), 1U) << "micro-batches of unequal sizes";
   for (const auto& step : steps) {
     EXPECT_EQ(step["samples"], 8);
     EXPECT_LT(step["micro_batches"], 8);
     EXPECT_EQ(step["oom_splits"], 0);
   }
 
-  train_well(with({"output.dir=whole", "training.micro_batch_size=8"}));
-  const auto whole = step_lines("whole/metrics.jsonl");
-  ASSERT_EQ(whole.size(), steps.size());
+  train_well(add_settings({"output.dir=whole", "training.micro_batch_size=8"}));
+  const auto uninterrupted = step_lines("whole/metrics.jsonl");
+  ASSERT_EQ(uninterrupted.size(), steps.size());
   for (size_t i = 0; i < steps.size(); ++i) {
-    EXPECT_NEAR(steps[i]["loss"].get<double>(), whole[i]["loss"].get<double>(), 1e-4);
-    EXPECT_NEAR(steps[i]["grad_norm"].get<double>(), whole[i]["grad_norm"].get<double>(), 1e-3);
+    EXPECT_NEAR(steps[i]["loss"].get<double>(), uninterrupted[i]["loss"].get<double>(), 1e-4);
+    EXPECT_NEAR(steps[i]["grad_norm"].get<double>(), uninterrupted[i]["grad_norm"].get<double>(), 1e-3);
   }
 }
 
-TEST_F(CutRun, AResumedRunCutsTheSameWhateverIsFreeThen) {
+TEST_F(MicroBatchSplitTest, ResumedRunKeepsItsSplits) {
   const std::string limit = tight_limit();
-  const std::vector<std::string> common{"training.global_batch_size=8", "training.max_steps=4", "output.save_steps=2"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), common.begin(), common.end());
+  const std::vector<std::string> common_settings{"training.global_batch_size=8", "training.max_steps=4",
+                                                 "output.save_steps=2"};
+  const auto add_settings = [&](std::vector<std::string> more) {
+    more.insert(more.end(), common_settings.begin(), common_settings.end());
     return more;
   };
-  train_well(with({limit}));
-  const auto whole = step_lines("run/metrics.jsonl");
+  train_well(add_settings({limit}));
+  const auto uninterrupted = step_lines("run/metrics.jsonl");
   std::filesystem::remove_all(folder() / "run/checkpoints/step-4");
   const auto state = json_file("run/checkpoints/step-2/trainer_state/state.json");
   ASSERT_TRUE(state["host_memory"]["costs"].is_object()) << state;
-  const Result again = train(with({}));
-  ASSERT_EQ(again.exit_code, 0) << again.err;
+  const Result repeated = train(add_settings({}));
+  ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
   EXPECT_EQ(json_file("run/checkpoints/step-4/trainer_state/state.json")["host_memory"], state["host_memory"]);
   const auto steps = step_lines("run/metrics.jsonl");
   ASSERT_EQ(steps.size(), 4U);
   for (size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(steps[i]["micro_batch_sizes"], whole[i]["micro_batch_sizes"]);
-    EXPECT_EQ(steps[i]["loss"].dump(), whole[i]["loss"].dump());
+    EXPECT_EQ(steps[i]["micro_batch_sizes"], uninterrupted[i]["micro_batch_sizes"]);
+    EXPECT_EQ(steps[i]["loss"].dump(), uninterrupted[i]["loss"].dump());
   }
 }
 
-TEST_F(CutRun, OnAVirtualCardTheTwinForeseesEachStepExactly) {
-  const std::vector<std::string> common{
+TEST_F(MicroBatchSplitTest, LookAheadForecastsEachStepExactly) {
+  const std::vector<std::string> common_settings{
       "--config", "train.yaml", "--device", "virtual:rtx4090", "training.global_batch_size=8", "training.max_steps=12"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), common.begin(), common.end());
+  const auto add_settings = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), common_settings.begin(), common_settings.end());
     return more;
   };
-  const Result single = run(with({"training.micro_batch_size=1", "memory.recompute=none"}));
+  const Result single = run(add_settings({"training.micro_batch_size=1", "memory.recompute=none"}));
   ASSERT_EQ(single.exit_code, 0) << single.err;
   const auto alone = json_file(std::string(kVirtualRun) + "plan.json");
   const double needed = alone["memory"]["total_bytes"].get<double>() + 12e6;
-  const Result result = run(with({"memory.limit_gb=" + std::to_string(needed / 0.95 / 1e9), "memory.recompute=none"}));
+  const Result result =
+      run(add_settings({"memory.limit_gb=" + std::to_string(needed / 0.95 / 1e9), "memory.recompute=none"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
   ASSERT_TRUE(plan["cut"].is_object()) << plan.dump(1);
   const auto steps = step_lines(std::string(kVirtualRun) + "metrics.jsonl");
   ASSERT_EQ(steps.size(), 12U);
-  EXPECT_GT(sizes_of(steps).size(), 1U);
+  EXPECT_GT(list_micro_batch_sizes(steps).size(), 1U);
   for (const auto& step : steps) {
     EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]);
     EXPECT_LE(step["reserved_peak_bytes"], plan["limit_bytes"]);
@@ -150,7 +152,7 @@ TEST_F(CutRun, OnAVirtualCardTheTwinForeseesEachStepExactly) {
   EXPECT_LT(plan["cut"]["passes_per_step"], 8);
 }
 
-TEST_F(CutRun, PacksAreCutForTheirSamplesNotForTheirNumber) {
+TEST_F(MicroBatchSplitTest, SplitsPacksByTheirSamples) {
   const std::vector<std::string> packed{"data.packing=true", "data.pack_max_images=24", "data.pack_max_tokens=100000",
                                         "training.global_batch_size=2", "training.max_steps=3"};
   const Result result = train(packed);
@@ -160,16 +162,16 @@ TEST_F(CutRun, PacksAreCutForTheirSamplesNotForTheirNumber) {
   EXPECT_GT(plan["samples_per_pack"], 4);
   const auto steps = step_lines("run/metrics.jsonl");
   ASSERT_EQ(steps.size(), 3U);
-  int64_t most_samples = 0;
+  int64_t max_samples = 0;
   for (const auto& step : steps) {
     const auto samples = step["samples"].get<int64_t>();
-    most_samples = std::max(most_samples, samples);
+    max_samples = std::max(max_samples, samples);
     EXPECT_EQ(step["micro_batches"].get<int64_t>(), (samples + 7) / 8) << "of up to eight samples on the CPU";
   }
-  EXPECT_GT(most_samples, 8);
-  auto on_card = packed;
-  on_card.insert(on_card.begin(), {"--config", "train.yaml", "--device", "virtual:rtx4090"});
-  const Result virtual_run = run(on_card);
+  EXPECT_GT(max_samples, 8);
+  auto on_gpu = packed;
+  on_gpu.insert(on_gpu.begin(), {"--config", "train.yaml", "--device", "virtual:rtx4090"});
+  const Result virtual_run = run(on_gpu);
   ASSERT_EQ(virtual_run.exit_code, 0) << virtual_run.err;
   for (const auto& step : step_lines(std::string(kVirtualRun) + "metrics.jsonl")) {
     EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]);

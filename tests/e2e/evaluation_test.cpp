@@ -82,18 +82,18 @@ class EvaluationTest : public CommandTest {
   }
 
   /// They evaluated and chose alike.
-  void expect_same(const std::string& whole, const std::string& pieces) const {
-    EXPECT_EQ(evaluations(whole), evaluations(pieces));
-    EXPECT_EQ(evaluations(whole).size(), kSteps / 2 + 5) << "every second step, and the ends of odd epochs";
-    EXPECT_EQ(entries(checkpoints(whole)), entries(checkpoints(pieces)));
-    EXPECT_EQ(evaluation_of_state(whole, kSteps), evaluation_of_state(pieces, kSteps));
+  void expect_same(const std::string& uninterrupted, const std::string& resumed) const {
+    EXPECT_EQ(evaluations(uninterrupted), evaluations(resumed));
+    EXPECT_EQ(evaluations(uninterrupted).size(), kSteps / 2 + 5) << "every second step, and the ends of odd epochs";
+    EXPECT_EQ(entries(checkpoints(uninterrupted)), entries(checkpoints(resumed)));
+    EXPECT_EQ(evaluation_of_state(uninterrupted, kSteps), evaluation_of_state(resumed, kSteps));
     for (const char* file : {"best/model.safetensors", "step-30/model.safetensors"}) {
-      EXPECT_TRUE(read_text(checkpoints(whole) / file) == read_text(checkpoints(pieces) / file)) << file;
+      EXPECT_TRUE(read_text(checkpoints(uninterrupted) / file) == read_text(checkpoints(resumed) / file)) << file;
     }
   }
 };
 
-TEST_F(EvaluationTest, TheBestCheckpointOutlivesTwentyKills) {
+TEST_F(EvaluationTest, BestCheckpointSurvivesKills) {
   train_well(settings("whole"));
   const auto arguments = train_arguments(settings("pieces"));
   std::mt19937 random(20261122);
@@ -114,28 +114,28 @@ TEST_F(EvaluationTest, TheBestCheckpointOutlivesTwentyKills) {
   expect_same("whole", "pieces");
 }
 
-TEST_F(EvaluationTest, AStopWithinAnEvaluationIsAnsweredAndTheEvaluationMadeUp) {
+TEST_F(EvaluationTest, RunsAnInterruptedEvaluationAfterAStop) {
   auto many = nlohmann::json::array();
   for (const auto& record : records()) many.push_back(record);
   while (many.size() < 200) many.push_back(many[many.size() % kRecords]);
   for (size_t i = 0; i < many.size(); ++i) many[i]["id"] = "sample-" + std::to_string(i);
   write_text(folder() / "many.json", many.dump());
-  const auto settings_of = [](const std::string& dir) {
+  const auto get_eval_settings = [](const std::string& dir) {
     return std::vector<std::string>{"output.dir=" + dir,          "data.eval=many.json",
                                     "training.max_steps=3",       "training.eval_steps=2",
                                     "training.eval_batch_size=1", "output.sample_predictions=0"};
   };
-  train_well(settings_of("whole"));
-  const auto arguments = train_arguments(settings_of("pieces"));
+  train_well(get_eval_settings("whole"));
+  const auto arguments = train_arguments(get_eval_settings("pieces"));
   Process process(folder(), arguments);
   // The second step's line is written behind its evaluation.
-  wait_until(process, [&] { return lines_of(read_text(folder() / "pieces/metrics.jsonl")).size() == 1; });
+  wait_until(process, [&] { return split_lines(read_text(folder() / "pieces/metrics.jsonl")).size() == 1; });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   process.send(SIGTERM);
   EXPECT_EQ(process.wait().exit_code, 75);
-  const int done = newest("pieces");
-  EXPECT_EQ(done, 2);
-  EXPECT_EQ(evaluation_of_state("pieces", done)["is_due"], true);
+  const int completed_steps = newest("pieces");
+  EXPECT_EQ(completed_steps, 2);
+  EXPECT_EQ(evaluation_of_state("pieces", completed_steps)["is_due"], true);
   EXPECT_THAT(evaluations("pieces"), IsEmpty());
   const Result last = run(arguments);
   ASSERT_EQ(last.exit_code, 0) << last.err;
@@ -143,21 +143,21 @@ TEST_F(EvaluationTest, AStopWithinAnEvaluationIsAnsweredAndTheEvaluationMadeUp) 
   EXPECT_EQ(evaluations("pieces").size(), 2U);
 }
 
-TEST_F(EvaluationTest, TheBestOneIsTakenOfARunAndEvalSaysTheSameOfIt) {
+TEST_F(EvaluationTest, EvalUsesTheBestCheckpointOfARun) {
   auto arguments = train_arguments(settings("run"));
   arguments.emplace_back("--json");
-  const Result trained = run(arguments);
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
-  const auto summary = nlohmann::json::parse(trained.out);
+  const Result train_result = run(arguments);
+  ASSERT_EQ(train_result.exit_code, 0) << train_result.err;
+  const auto summary = nlohmann::json::parse(train_result.out);
   EXPECT_EQ(summary["early_stopped"], false);
   EXPECT_EQ(summary["best_metric"], "loss");
   const int best = summary["best_step"];
   EXPECT_EQ(summary["best_checkpoint"], "run/checkpoints/step-" + std::to_string(best));
-  const Result evaluated = run({"eval", "--config", "train.yaml", "--checkpoint", "run", "--device", "cpu", "--json",
-                                "--max-new-tokens", "3", "data.eval=eval.json"});
-  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
-  EXPECT_THAT(evaluated.err, HasSubstr("its best checkpoint is taken, run/checkpoints/step-" + std::to_string(best)));
-  const auto json = nlohmann::json::parse(evaluated.out);
+  const Result eval_result = run({"eval", "--config", "train.yaml", "--checkpoint", "run", "--device", "cpu", "--json",
+                                  "--max-new-tokens", "3", "data.eval=eval.json"});
+  ASSERT_EQ(eval_result.exit_code, 0) << eval_result.err;
+  EXPECT_THAT(eval_result.err, HasSubstr("its best checkpoint is taken, run/checkpoints/step-" + std::to_string(best)));
+  const auto json = nlohmann::json::parse(eval_result.out);
   const auto in_run = evaluations("run").at(best);
   EXPECT_NEAR(json["loss"].get<double>(), summary["best_value"].get<double>(), 1e-6);
   EXPECT_NEAR(json["loss"].get<double>(), in_run["loss"].get<double>(), 1e-6);
@@ -170,21 +170,21 @@ TEST_F(EvaluationTest, TheBestOneIsTakenOfARunAndEvalSaysTheSameOfIt) {
   EXPECT_GT(json["batch_size"], 0);
 }
 
-TEST_F(EvaluationTest, TheBatchOfEvalIsPlannedUnlessItIsFixed) {
+TEST_F(EvaluationTest, PlansTheEvaluationBatchSize) {
   const auto eval = [this](const std::vector<std::string>& more) {
-    std::vector<std::string> words{"eval",     "--config", "train.yaml", "--checkpoint",     checkpoint(),
-                                   "--device", "cpu",      "--json",     "--max-new-tokens", "2"};
-    words.insert(words.end(), more.begin(), more.end());
-    return run(words);
+    std::vector<std::string> command_line{"eval",     "--config", "train.yaml", "--checkpoint",     checkpoint(),
+                                          "--device", "cpu",      "--json",     "--max-new-tokens", "2"};
+    command_line.insert(command_line.end(), more.begin(), more.end());
+    return run(command_line);
   };
-  const Result planned = eval({});
-  ASSERT_EQ(planned.exit_code, 0) << planned.err;
-  EXPECT_EQ(nlohmann::json::parse(planned.out)["batch_size"], 16);
+  const Result eval_result = eval({});
+  ASSERT_EQ(eval_result.exit_code, 0) << eval_result.err;
+  EXPECT_EQ(nlohmann::json::parse(eval_result.out)["batch_size"], 16);
   const Result fixed = eval({"--batch-size", "3"});
   ASSERT_EQ(fixed.exit_code, 0) << fixed.err;
   EXPECT_EQ(nlohmann::json::parse(fixed.out)["batch_size"], 3);
   EXPECT_NEAR(nlohmann::json::parse(fixed.out)["loss"].get<double>(),
-              nlohmann::json::parse(planned.out)["loss"].get<double>(), 1e-5);
+              nlohmann::json::parse(eval_result.out)["loss"].get<double>(), 1e-5);
   const Result tight = eval({"memory.limit_gb=0.1"});
   ASSERT_EQ(tight.exit_code, 0) << tight.err;
   EXPECT_EQ(nlohmann::json::parse(tight.out)["batch_size"], 1);
@@ -195,7 +195,7 @@ TEST_F(EvaluationTest, TheBatchOfEvalIsPlannedUnlessItIsFixed) {
   }
 }
 
-TEST_F(EvaluationTest, WhatCannotBeEvaluatedIsRefusedBeforeAnythingIsLoaded) {
+TEST_F(EvaluationTest, RejectsUnusableDataBeforeLoading) {
   const auto refusal = [this](int exit_code, const std::vector<std::string>& overrides) {
     const Result result = train(overrides);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
@@ -220,17 +220,17 @@ TEST_F(EvaluationTest, WhatCannotBeEvaluatedIsRefusedBeforeAnythingIsLoaded) {
 /// On virtual cards.
 class PlannedEvaluationTest : public EvaluationTest {
  protected:
-  nlohmann::ordered_json train_on(const std::string& card, const std::vector<std::string>& overrides) const {
-    std::vector<std::string> arguments{"--config", "train.yaml", "--device", "virtual:" + card};
+  nlohmann::ordered_json train_on_gpu(const std::string& gpu, const std::vector<std::string>& overrides) const {
+    std::vector<std::string> arguments{"--config", "train.yaml", "--device", "virtual:" + gpu};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
     const Result result = run(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    return json_file("run/virtual-" + card + "/plan.json");
+    return json_file("run/virtual-" + gpu + "/plan.json");
   }
 };
 
-TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndTheTwinIsExactAgain) {
-  const auto plan = train_on(
+TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndResynchronizes) {
+  const auto plan = train_on_gpu(
       "rtx4090", {"training.precision=bf16", "training.max_steps=40", "training.eval_steps=4",
                   "training.global_batch_size=11", "output.save_steps=0", "training.early_stopping_patience=1"});
   const auto& measured = plan["measured"];
@@ -242,16 +242,16 @@ TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndTheTwinIsExactAgain) {
   EXPECT_EQ(measured["twin"]["foreseen_steps"], 40);
   EXPECT_EQ(measured["twin"]["hopeless_steps"], 0);
   EXPECT_EQ(measured["twin"]["late_steps"], 0);
-  int evaluated = 0;
+  int num_evaluated = 0;
   for (const auto& line : step_lines("run/virtual-rtx4090/metrics.jsonl")) {
     if (!line.contains("evaluation")) continue;
-    ++evaluated;
+    ++num_evaluated;
     EXPECT_TRUE(line["evaluation"]["loss"].is_null()) << "a virtual card computes nothing";
     EXPECT_EQ(line["evaluation"]["samples"], kRecords);
     EXPECT_EQ(line["evaluation"]["batch_size"], plan["evaluation"]["batch_size"]);
     EXPECT_EQ(line["evaluation"]["oom_splits"], 0);
   }
-  EXPECT_GE(evaluated, 10);
+  EXPECT_GE(num_evaluated, 10);
 }
 
 }  // namespace

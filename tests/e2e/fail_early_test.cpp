@@ -21,9 +21,9 @@ class FailEarlyTest : public CommandTest {
   }
 
   /// A picture whose header is whole and whose pixels are cut off.
-  void cut_off(const std::string& name) const {
-    const std::string whole = read_text(folder() / "images/strip.jpg");
-    write_text(folder() / "images" / name, whole.substr(0, whole.size() / 2));
+  void truncate_image(const std::string& name) const {
+    const std::string original = read_text(folder() / "images/strip.jpg");
+    write_text(folder() / "images" / name, original.substr(0, original.size() / 2));
   }
 
   std::vector<std::string> ids_drawn(const std::string& run) const {
@@ -36,7 +36,7 @@ class FailEarlyTest : public CommandTest {
   }
 };
 
-TEST_F(FailEarlyTest, AllThatIsBadIsNamedBeforeTheFirstStep) {
+TEST_F(FailEarlyTest, ReportsAllBadSamplesBeforeTheFirstStep) {
   write_text(folder() / "images/text.png", "not a picture");
   std::string long_question;
   for (int i = 0; i < 400; ++i) long_question += " Really?";
@@ -66,39 +66,39 @@ TEST_F(FailEarlyTest, AllThatIsBadIsNamedBeforeTheFirstStep) {
 
 /// Pictures that are not there are known at the start, those that are damaged when their turn comes: both give the same
 /// steps, of which the second run has planned more.
-TEST_F(FailEarlyTest, AnEpochIsOverWhenEachUsableSampleWasTakenOnce) {
-  cut_off("cut.jpg");
+TEST_F(FailEarlyTest, EpochUsesEachUsableSampleOnce) {
+  truncate_image("cut.jpg");
   const std::vector<std::string> settings{"data.on_bad_sample=skip", "training.max_steps=auto", "training.epochs=2"};
-  for (const std::string picture : {"gone.jpg", "cut.jpg"}) {
-    const bool is_known = picture == "gone.jpg";
+  for (const std::string image : {"gone.jpg", "cut.jpg"}) {
+    const bool is_known = image == "gone.jpg";
     auto all = records();
-    for (int i = 0; i < 6; ++i) all.insert(all.begin() + 2 * i, question("bad-" + std::to_string(i), picture));
+    for (int i = 0; i < 6; ++i) all.insert(all.begin() + 2 * i, question("bad-" + std::to_string(i), image));
     write_records(all);
     auto with_dir = settings;
-    with_dir.push_back("output.dir=" + picture);
+    with_dir.push_back("output.dir=" + image);
     train_well(with_dir);
-    const auto ids = ids_drawn(picture);
+    const auto ids = ids_drawn(image);
     ASSERT_EQ(ids.size(), 24U) << "22 samples are six steps of four";
     EXPECT_EQ(std::set(ids.begin(), ids.begin() + 11).size(), 11U);
     EXPECT_EQ(std::set(ids.begin() + 11, ids.begin() + 22).size(), 11U);
-    const auto steps = step_lines(picture + "/metrics.jsonl");
+    const auto steps = step_lines(image + "/metrics.jsonl");
     if (is_known) {
       EXPECT_NEAR(steps[1]["epoch"].get<double>(), 8.0 / 11, 1e-6);
     }
     EXPECT_NEAR(steps.back()["epoch"].get<double>(), 24.0 / 11, 1e-6);
     EXPECT_EQ(steps.back()["total_steps"], is_known ? 6 : 9);
-    const auto ledger = json_file(picture + "/ledger.json");
+    const auto ledger = json_file(image + "/ledger.json");
     EXPECT_EQ(ledger["used"], 11);
     EXPECT_EQ(ledger["dropped"], 6);
     EXPECT_EQ(train(with_dir).exit_code, 0) << "nothing is left to do";
-    EXPECT_EQ(step_lines(picture + "/metrics.jsonl").size(), 6U);
+    EXPECT_EQ(step_lines(image + "/metrics.jsonl").size(), 6U);
   }
   EXPECT_EQ(ids_drawn("gone.jpg"), ids_drawn("cut.jpg"));
 }
 
 /// Five steps of a run in which a picture is damaged are done, saved, and gone on from once it is mended: as if it had
 /// been whole from the start.
-TEST_F(FailEarlyTest, ADamagedPictureStopsTheRunBehindACheckpoint) {
+TEST_F(FailEarlyTest, DamagedImageStopsTheRunAfterACheckpoint) {
   std::filesystem::copy(folder() / "images/strip.jpg", folder() / "images/cut.jpg");
   auto all = records();
   for (int i = 0; i < 14; ++i) all.push_back(question("more-" + std::to_string(i), "small.png"));
@@ -111,14 +111,14 @@ TEST_F(FailEarlyTest, ADamagedPictureStopsTheRunBehindACheckpoint) {
     return with_dir;
   };
   train_well(in("whole"));
-  cut_off("cut.jpg");
+  truncate_image("cut.jpg");
   const Result stopped = train(in("run"));
   EXPECT_EQ(stopped.exit_code, 4) << stopped.err;
   EXPECT_THAT(stopped.err, HasSubstr("sample damaged"));
-  const size_t done = step_lines("run/metrics.jsonl").size();
-  ASSERT_EQ(done, 5U) << "the order of this seed has the damaged picture at place 20";
-  EXPECT_THAT(stopped.err, HasSubstr("what was done up to step " + std::to_string(done) + " is saved"));
-  EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-" + std::to_string(done)));
+  const size_t completed_steps = step_lines("run/metrics.jsonl").size();
+  ASSERT_EQ(completed_steps, 5U) << "the order of this seed has the damaged picture at place 20";
+  EXPECT_THAT(stopped.err, HasSubstr("what was done up to step " + std::to_string(completed_steps) + " is saved"));
+  EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-" + std::to_string(completed_steps)));
   EXPECT_EQ(json_file("run/ledger.json")["failed"], 1);
 
   std::filesystem::copy(folder() / "images/strip.jpg", folder() / "images/cut.jpg",
@@ -129,7 +129,7 @@ TEST_F(FailEarlyTest, ADamagedPictureStopsTheRunBehindACheckpoint) {
   }
 }
 
-TEST_F(FailEarlyTest, StepsThatAreNotFiniteStopTheRunBehindACheckpoint) {
+TEST_F(FailEarlyTest, NonFiniteStepsStopTheRunAfterACheckpoint) {
   const Result result = train({"training.learning_rate=1e30", "training.max_steps=9", "output.save_steps=0",
                                "output.sample_predictions=0", "training.warmup_ratio=0"});
   EXPECT_EQ(result.exit_code, 5) << result.err;
@@ -143,7 +143,7 @@ TEST_F(FailEarlyTest, StepsThatAreNotFiniteStopTheRunBehindACheckpoint) {
   EXPECT_EQ(json_file("run/checkpoints/" + folder_name + "/trainer_state/state.json")["skipped_steps"], 3);
 }
 
-TEST_F(FailEarlyTest, ARunWithoutAStepThatIsFiniteHasFailed) {
+TEST_F(FailEarlyTest, FailsWithoutAnyFiniteStep) {
   const auto base = folder() / "base";
   std::filesystem::copy(checkpoint(), base, std::filesystem::copy_options::recursive);
   // Its last weights, which are float32, are the largest that there are, so that sums of them are infinite.

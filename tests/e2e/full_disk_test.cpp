@@ -39,7 +39,7 @@ class FullDiskTest : public CommandTest {
     return mount("tmpfs", disk().c_str(), "tmpfs", MS_REMOUNT, size_option(kilobytes).c_str()) == 0;
   }
 
-  Result train_in(const std::string& dir, rlim_t file_bytes = 0) const {
+  Result train_in_folder(const std::string& dir, rlim_t file_bytes = 0) const {
     auto settings = settings_;
     settings.push_back("output.dir=" + dir);
     return run(train_arguments(settings), file_bytes);
@@ -47,10 +47,10 @@ class FullDiskTest : public CommandTest {
 
   /// The run goes on from its checkpoint and ends where one that never met a limit ends.
   void expect_whole(const std::string& dir) const {
-    const Result again = train_in(dir);
-    ASSERT_EQ(again.exit_code, 0) << again.err;
-    EXPECT_THAT(again.err, HasSubstr("going on after step"));
-    ASSERT_EQ(train_in("whole").exit_code, 0);
+    const Result repeated = train_in_folder(dir);
+    ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
+    EXPECT_THAT(repeated.err, HasSubstr("going on after step"));
+    ASSERT_EQ(train_in_folder("whole").exit_code, 0);
     EXPECT_EQ(read_text(folder() / dir / "checkpoints/step-6/model.safetensors"),
               read_text(folder() / "whole/checkpoints/step-6/model.safetensors"));
     EXPECT_EQ(step_lines(dir + "/metrics.jsonl").size(), 6U);
@@ -66,11 +66,11 @@ class FullDiskTest : public CommandTest {
 class FullDiskWhileSavingTest : public FullDiskTest,
                                 public testing::WithParamInterface<std::tuple<int, const char*>> {};
 
-TEST_P(FullDiskWhileSavingTest, NamesTheFileAndLeavesThePreviousCheckpointWhole) {
+TEST_P(FullDiskWhileSavingTest, KeepsThePreviousCheckpoint) {
   const auto& [kilobytes, async] = GetParam();
   if (!mount_disk(kilobytes)) GTEST_SKIP() << "no permission to mount a tmpfs";
   settings_.push_back(std::string("output.async_save=") + async);
-  const Result full = train_in("disk/run");
+  const Result full = train_in_folder("disk/run");
   EXPECT_EQ(full.exit_code, 5) << full.err;
   EXPECT_THAT(full.err, Not(HasSubstr("internal error")));
   EXPECT_THAT(full.err, HasSubstr("cannot write disk/run/checkpoints/"));
@@ -89,28 +89,28 @@ TEST_P(FullDiskWhileSavingTest, NamesTheFileAndLeavesThePreviousCheckpointWhole)
 INSTANTIATE_TEST_SUITE_P(Sizes, FullDiskWhileSavingTest,
                          testing::Combine(testing::Values(820, 1000, 1200), testing::Values("false", "true")));
 
-TEST_F(FullDiskTest, ADiskWithoutAnyRoom) {
+TEST_F(FullDiskTest, ReportsAFullDisk) {
   if (!mount_disk(4)) GTEST_SKIP() << "no permission to mount a tmpfs";
-  const Result full = train_in("disk/run");
+  const Result full = train_in_folder("disk/run");
   EXPECT_EQ(full.exit_code, 5) << full.err;
   EXPECT_THAT(full.err, HasSubstr("disk/run"));
   EXPECT_THAT(full.err, HasSubstr("No space left on device"));
   EXPECT_THAT(full.err, Not(HasSubstr("internal error")));
 }
 
-TEST_F(FullDiskTest, ALimitOnTheFileSizeIsNamedAndDoesNotKill) {
-  ASSERT_EQ(train_in("run").exit_code, 0);
+TEST_F(FullDiskTest, ReportsAFileSizeLimit) {
+  ASSERT_EQ(train_in_folder("run").exit_code, 0);
   std::filesystem::remove_all(folder() / "run");
   // Holds the weights (240 kB), not the optimizer's state (twice that).
-  const Result limited = train_in("run", 300'000);
-  EXPECT_EQ(limited.signal, 0);
-  EXPECT_EQ(limited.exit_code, 5) << limited.err;
-  EXPECT_THAT(limited.err, HasSubstr("optimizer.safetensors: File too large: the file needs"));
-  EXPECT_THAT(limited.err, HasSubstr("ulimit -f"));
+  const Result result = train_in_folder("run", 300'000);
+  EXPECT_EQ(result.signal, 0);
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("optimizer.safetensors: File too large: the file needs"));
+  EXPECT_THAT(result.err, HasSubstr("ulimit -f"));
   EXPECT_TRUE(entries(folder() / "run/checkpoints").empty());
 }
 
-TEST_F(FullDiskTest, InitAsksForTheRoomBeforeItDraws) {
+TEST_F(FullDiskTest, InitChecksFreeSpaceFirst) {
   if (!mount_disk(9'000)) GTEST_SKIP() << "no permission to mount a tmpfs";
   const auto tokenizer = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "configs/models/nanovlm-tiny/tokenizer.json";
   const Result full = run({"init", "--preset", "nanovlm-222m", "--out", "disk/new", "--tokenizer", tokenizer.string()});

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 /// Runs that go on with other settings, by training.resume: changed.
-class GoingOnTest : public CommandTest {
+class ResumeChangedTest : public CommandTest {
  protected:
   using Settings = std::vector<std::string>;
 
@@ -35,36 +35,36 @@ class GoingOnTest : public CommandTest {
     return all;
   }
 
-  void copy_run(const std::string& from, const std::string& to) const {
-    std::filesystem::copy(folder() / from, folder() / to, std::filesystem::copy_options::recursive);
+  void copy_run(const std::string& source, const std::string& target) const {
+    std::filesystem::copy(folder() / source, folder() / target, std::filesystem::copy_options::recursive);
   }
 
-  std::filesystem::path checkpoint_at(const std::string& dir, int step) const {
+  std::filesystem::path get_checkpoint_folder(const std::string& dir, int step) const {
     return folder() / dir / "checkpoints" / ("step-" + std::to_string(step));
   }
 
-  void drop_checkpoints_behind(const std::string& dir, int step) const {
+  void remove_checkpoints_after(const std::string& dir, int step) const {
     for (const auto& name : entries(folder() / dir / "checkpoints")) {
       if (std::stoi(name.substr(5)) > step) std::filesystem::remove_all(folder() / dir / "checkpoints" / name);
     }
   }
 
   std::vector<double> rates(const std::string& dir) const {
-    std::vector<double> found;
-    for (const auto& step : step_lines(dir + "/metrics.jsonl")) found.push_back(step["learning_rate"]);
-    return found;
+    std::vector<double> values;
+    for (const auto& step : step_lines(dir + "/metrics.jsonl")) values.push_back(step["learning_rate"]);
+    return values;
   }
 
   std::vector<std::string> messages(const std::string& dir, const std::string& kind) const {
-    std::vector<std::string> found;
+    std::vector<std::string> texts;
     for (const auto& event : step_lines(dir + "/events.jsonl")) {
-      if (event["kind"] == kind) found.push_back(event["message"]);
+      if (event["kind"] == kind) texts.push_back(event["message"]);
     }
-    return found;
+    return texts;
   }
 
-  void expect_same(const std::string& whole, const std::string& pieces, int step) const {
-    const auto expected = step_lines(whole + "/metrics.jsonl"), actual = step_lines(pieces + "/metrics.jsonl");
+  void expect_same(const std::string& uninterrupted, const std::string& resumed, int step) const {
+    const auto expected = step_lines(uninterrupted + "/metrics.jsonl"), actual = step_lines(resumed + "/metrics.jsonl");
     ASSERT_EQ(expected.size(), static_cast<size_t>(step));
     ASSERT_EQ(actual.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -74,14 +74,16 @@ class GoingOnTest : public CommandTest {
     }
     std::vector<std::string> files{"trainer_state/optimizer.safetensors"};
     for (const char* const name : {"model.safetensors", "adapter_model.safetensors"}) {
-      if (std::filesystem::exists(checkpoint_at(whole, step) / name)) files.emplace_back(name);
+      if (std::filesystem::exists(get_checkpoint_folder(uninterrupted, step) / name)) files.emplace_back(name);
     }
     EXPECT_EQ(files.size(), 2U);
     for (const auto& file : files) {
-      EXPECT_EQ(read_text(checkpoint_at(whole, step) / file), read_text(checkpoint_at(pieces, step) / file)) << file;
+      EXPECT_EQ(read_text(get_checkpoint_folder(uninterrupted, step) / file),
+                read_text(get_checkpoint_folder(resumed, step) / file))
+          << file;
     }
     for (const char* const file : {"samples.jsonl", "ledger.json"}) {
-      EXPECT_EQ(read_text(folder() / whole / file), read_text(folder() / pieces / file)) << file;
+      EXPECT_EQ(read_text(folder() / uninterrupted / file), read_text(folder() / resumed / file)) << file;
     }
   }
 
@@ -102,7 +104,7 @@ class GoingOnTest : public CommandTest {
   }
 };
 
-TEST_F(GoingOnTest, AFinishedRunGetsMoreStepsForTheWord) {
+TEST_F(ResumeChangedTest, FinishedRunContinuesWithMoreSteps) {
   train_well(settings("run", 8));
   EXPECT_THAT(refused(2, settings("run", 12)),
               AllOf(HasSubstr("steps (training.max_steps or training.epochs): was 8, is 12"),
@@ -125,26 +127,26 @@ TEST_F(GoingOnTest, AFinishedRunGetsMoreStepsForTheWord) {
 
   // The schedule is that of a run that had these steps from the beginning.
   train_well(settings("whole", 12));
-  const auto whole = rates("whole"), run = rates("run");
-  EXPECT_TRUE(std::equal(whole.begin() + 8, whole.end(), run.begin() + 8));
-  EXPECT_NE(whole[5], run[5]);
+  const auto uninterrupted = rates("whole"), run = rates("run");
+  EXPECT_TRUE(std::equal(uninterrupted.begin() + 8, uninterrupted.end(), run.begin() + 8));
+  EXPECT_NE(uninterrupted[5], run[5]);
   // And without the word it goes on as it is.
   train_well(settings("run", 12));
   EXPECT_EQ(messages("run", "changed").size(), 1U);
 }
 
-TEST_F(GoingOnTest, TheScheduleCanBeginAtTheChange) {
+TEST_F(ResumeChangedTest, TheScheduleCanBeginAtTheChange) {
   const Settings course{"training.schedule_from=change", "training.lr_scheduler=linear", "training.warmup_ratio=0.25"};
   train_well(settings("run", 4));
   train_well(changed(settings("run", 12, course)));
   const auto run = rates("run");
   ASSERT_EQ(run.size(), 12U);
   // Of eight steps two are warm-up, then six to zero.
-  const std::vector<double> wanted{0.5, 1, 1, 5 / 6.0, 4 / 6.0, 3 / 6.0, 2 / 6.0, 1 / 6.0};
-  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(run[4 + i], 1e-3 * wanted[i], 1e-15) << i;
+  const std::vector<double> expected{0.5, 1, 1, 5 / 6.0, 4 / 6.0, 3 / 6.0, 2 / 6.0, 1 / 6.0};
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(run[4 + i], 1e-3 * expected[i], 1e-15) << i;
 
   // What is not of the course leaves it as it is.
-  drop_checkpoints_behind("run", 8);
+  remove_checkpoints_after("run", 8);
   auto decayed = course;
   decayed.emplace_back("training.weight_decay=0.1");
   train_well(changed(settings("run", 12, decayed)));
@@ -158,10 +160,10 @@ struct Change {
   std::vector<std::string> after;
 };
 
-class ChangedRun : public GoingOnTest, public testing::WithParamInterface<Change> {};
+class ChangedRunTest : public ResumeChangedTest, public testing::WithParamInterface<Change> {};
 
 /// Stopped behind the change and resumed without the word, it is the run that was not stopped.
-TEST_P(ChangedRun, IsResumedBitForBit) {
+TEST_P(ChangedRunTest, ResumesExactly) {
   write_other_records("other.json", 7);
   train_well(settings("whole", 6, GetParam().before));
   const auto after = settings("", 14, GetParam().after);
@@ -174,7 +176,7 @@ TEST_P(ChangedRun, IsResumedBitForBit) {
   train_well(changed(in("whole")));
   train_well(changed(in("pieces")));
   for (const int step : {12, 8}) {
-    drop_checkpoints_behind("pieces", step);
+    remove_checkpoints_after("pieces", step);
     train_well(in("pieces"));
     expect_same("whole", "pieces", 14);
   }
@@ -183,7 +185,7 @@ TEST_P(ChangedRun, IsResumedBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    With, ChangedRun,
+    With, ChangedRunTest,
     testing::Values(
         Change{"another_course",
                {},
@@ -199,11 +201,11 @@ INSTANTIATE_TEST_SUITE_P(
                {"lora.rank=4", "lora.dropout=0.2", "model.freeze_projector=true"}}),
     [](const auto& instance) { return instance.param.name; });
 
-TEST_F(GoingOnTest, WithNothingChangedTheWordChangesNothing) {
+TEST_F(ResumeChangedTest, ChangedWithoutChangesDoesNothing) {
   train_well(settings("whole", 12));
   const auto never_begun = train(changed(settings("pieces", 12)));
   ASSERT_EQ(never_begun.exit_code, 0) << "an empty folder: " << never_begun.err;
-  drop_checkpoints_behind("pieces", 8);
+  remove_checkpoints_after("pieces", 8);
   train_well(changed(settings("pieces", 12, {"data.num_workers=1"})));
   expect_same("whole", "pieces", 12);
   EXPECT_TRUE(messages("pieces", "changed").empty());
@@ -212,18 +214,18 @@ TEST_F(GoingOnTest, WithNothingChangedTheWordChangesNothing) {
             json_file("pieces/checkpoints/step-12/trainer_state/state.json")["fingerprint"]);
 }
 
-TEST_F(GoingOnTest, AnotherDataSetBeginsAtItsStartWithALedgerOfItsOwn) {
+TEST_F(ResumeChangedTest, AnotherDatasetStartsWithItsOwnLedger) {
   write_other_records("other.json", 7);
   train_well(settings("run", 2));
-  const Settings other{"training.max_steps=auto", "training.epochs=2", "data.train=other.json"};
-  const Result result = train(changed(settings("run", 2, other)));
+  const Settings b{"training.max_steps=auto", "training.epochs=2", "data.train=other.json"};
+  const Result result = train(changed(settings("run", 2, b)));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   // Two passes over seven samples are four steps, beside the two before.
   const auto samples = step_lines("run/samples.jsonl");
   ASSERT_EQ(samples.size(), 6U);
   EXPECT_EQ(step_lines("run/metrics.jsonl").back()["total_steps"], 6);
   EXPECT_DOUBLE_EQ(step_lines("run/metrics.jsonl")[2]["epoch"], 4 / 7.0);
-  train_well(settings("fresh", 2, other));
+  train_well(settings("fresh", 2, b));
   const auto fresh = step_lines("fresh/samples.jsonl");
   ASSERT_EQ(fresh.size(), 4U);
   for (size_t i = 0; i < fresh.size(); ++i) EXPECT_EQ(samples[i + 2]["ids"], fresh[i]["ids"]);
@@ -231,26 +233,26 @@ TEST_F(GoingOnTest, AnotherDataSetBeginsAtItsStartWithALedgerOfItsOwn) {
   EXPECT_EQ(json_file("run/ledger.json")["dataset"], "other.json");
   EXPECT_EQ(json_file("run/ledger.json")["samples"], 7);
   EXPECT_EQ(json_file("run/ledger.json")["used"], 7);
-  const auto earlier = json_file("run/ledger-to-step-2.json");
-  EXPECT_EQ(earlier["dataset"], "train.json");
-  EXPECT_EQ(earlier["used"], 8);
-  EXPECT_EQ(earlier["not_reached"], kRecords - 8);
+  const auto old_ledger = json_file("run/ledger-to-step-2.json");
+  EXPECT_EQ(old_ledger["dataset"], "train.json");
+  EXPECT_EQ(old_ledger["used"], 8);
+  EXPECT_EQ(old_ledger["not_reached"], kRecords - 8);
   EXPECT_THAT(messages("run", "changed").front(),
               AllOf(HasSubstr("data.train: train.json → other.json"), HasSubstr("samples in data.train: 11 → 7"),
                     HasSubstr("ledger-to-step-2.json")));
   // It is finished, and says so when nothing is left for another change.
-  auto more = other;
+  auto more = b;
   more.emplace_back("training.weight_decay=0.5");
   EXPECT_THAT(
       refused(2, changed(settings("run", 2, more))),
       AllOf(HasSubstr("has done 6 steps"), HasSubstr("training.epochs=2 asks for no more"), HasSubstr("raise")));
 }
 
-TEST_F(GoingOnTest, ADataSetThatWasRewrittenIsWarnedOf) {
+TEST_F(ResumeChangedTest, WarnsAboutARewrittenDataset) {
   train_well(settings("run", 4));
-  const Result same = train(settings("run", 8, {"training.resume=changed"}));
-  ASSERT_EQ(same.exit_code, 0) << same.err;
-  EXPECT_THAT(same.err, Not(HasSubstr("not what they were")));
+  const Result unchanged = train(settings("run", 8, {"training.resume=changed"}));
+  ASSERT_EQ(unchanged.exit_code, 0) << unchanged.err;
+  EXPECT_THAT(unchanged.err, Not(HasSubstr("not what they were")));
   auto rewritten = records();
   rewritten[2]["conversations"][1]["value"] = "Another answer.";
   write_records(rewritten);
@@ -260,14 +262,14 @@ TEST_F(GoingOnTest, ADataSetThatWasRewrittenIsWarnedOf) {
 }
 
 /// A change that no checkpoint has yet is made again, by the word again.
-TEST_F(GoingOnTest, AKillBeforeTheFirstCheckpointLosesTheChangeOnly) {
+TEST_F(ResumeChangedTest, KillBeforeTheFirstCheckpointLosesOnlyTheChange) {
   auto before = settings("whole", 4);
   train_well(before);
   copy_run("whole", "pieces");
   const auto in = [&](const std::string& dir) { return settings(dir, 24, {"output.save_steps=0"}); };
   train_well(changed(in("whole")));
   Process process(folder(), train_arguments(changed(in("pieces"))));
-  wait_until(process, [&] { return lines_of(read_text(folder() / "pieces/metrics.jsonl")).size() > 5; });
+  wait_until(process, [&] { return split_lines(read_text(folder() / "pieces/metrics.jsonl")).size() > 5; });
   process.send(SIGKILL);
   process.wait();
   EXPECT_THAT(refused(2, in("pieces")), HasSubstr("training.resume=changed"));
@@ -275,9 +277,9 @@ TEST_F(GoingOnTest, AKillBeforeTheFirstCheckpointLosesTheChangeOnly) {
   expect_same("whole", "pieces", 24);
 }
 
-TEST_F(GoingOnTest, APartThatIsFrozenOnTheWayKeepsWhatItHasLearnt) {
-  const auto tower_differs = [&](const std::filesystem::path& one, const std::filesystem::path& other) {
-    const io::CheckpointTensors first(one), second(other);
+TEST_F(ResumeChangedTest, NewlyFrozenPartKeepsItsWeights) {
+  const auto tower_differs = [&](const std::filesystem::path& a, const std::filesystem::path& b) {
+    const io::CheckpointTensors first(a), second(b);
     std::set<bool> differ;
     for (const auto& name : first.names()) {
       if (name.find("vision_model.encoder.layers") == std::string::npos) continue;
@@ -288,12 +290,12 @@ TEST_F(GoingOnTest, APartThatIsFrozenOnTheWayKeepsWhatItHasLearnt) {
   for (const char* const precision : {"training.precision=fp32", "training.precision=bf16"}) {
     const std::string dir = std::string("run-") + precision;
     train_well(settings(dir, 4, {precision, "model.freeze_projector=true"}));
-    ASSERT_TRUE(tower_differs(checkpoint_at(dir, 4), checkpoint())) << "the tower has learnt nothing";
+    ASSERT_TRUE(tower_differs(get_checkpoint_folder(dir, 4), checkpoint())) << "the tower has learnt nothing";
     const Result result =
         train(changed(settings(dir, 8, {precision, "model.freeze_projector=true", "model.freeze_vision_tower=true"})));
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.err, Not(HasSubstr("start at zero")));
-    const io::CheckpointTensors before(checkpoint_at(dir, 4)), after(checkpoint_at(dir, 8));
+    const io::CheckpointTensors before(get_checkpoint_folder(dir, 4)), after(get_checkpoint_folder(dir, 8));
     for (const auto& name : before.names()) {
       const bool is_frozen =
           name.find("vision_model") != std::string::npos || name.find("connector") != std::string::npos;
@@ -301,8 +303,8 @@ TEST_F(GoingOnTest, APartThatIsFrozenOnTheWayKeepsWhatItHasLearnt) {
       EXPECT_TRUE(at::equal(before.tensor(name), after.tensor(name))) << name;
     }
     // Trained again, it begins with these weights and new moments.
-    const Result again = train(changed(settings(dir, 9, {precision, "model.freeze_projector=true"})));
-    ASSERT_EQ(again.exit_code, 0) << again.err;
+    const Result repeated = train(changed(settings(dir, 9, {precision, "model.freeze_projector=true"})));
+    ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
     EXPECT_THAT(messages(dir, "changed").back(), HasSubstr("start at zero"));
     const auto state = [&](int step) {
       return json_file(dir + "/checkpoints/step-" + std::to_string(step) + "/trainer_state/state.json");
@@ -313,14 +315,14 @@ TEST_F(GoingOnTest, APartThatIsFrozenOnTheWayKeepsWhatItHasLearnt) {
 }
 
 /// What is trained in 16 bits from now on keeps the fp32 values that the checkpoint has.
-TEST_F(GoingOnTest, WeightsAreTheCheckpointsInAnyPrecision) {
+TEST_F(ResumeChangedTest, PrecisionChangesKeepTheWeights) {
   train_well(settings("run", 4));
   train_well(changed(settings("run", 5, {"training.precision=bf16", "training.learning_rate=0"})));
-  const io::CheckpointTensors before(checkpoint_at("run", 4)), after(checkpoint_at("run", 5));
+  const io::CheckpointTensors before(get_checkpoint_folder("run", 4)), after(get_checkpoint_folder("run", 5));
   for (const auto& name : before.names()) EXPECT_TRUE(at::equal(before.tensor(name), after.tensor(name))) << name;
 }
 
-TEST_F(GoingOnTest, WhatNeverChangesIsRefusedWithTheOtherRemedy) {
+TEST_F(ResumeChangedTest, FixedKeysSuggestANewRun) {
   train_well(settings("full", 4));
   EXPECT_THAT(refused(2, changed(settings("full", 8, {"training.seed=3"}))),
               AllOf(HasSubstr("training.seed cannot change within a run"),
@@ -336,14 +338,14 @@ TEST_F(GoingOnTest, WhatNeverChangesIsRefusedWithTheOtherRemedy) {
   for (const char* const dir : {"full", "lora"}) EXPECT_EQ(step_lines(std::string(dir) + "/metrics.jsonl").size(), 4U);
 }
 
-TEST_F(GoingOnTest, AdaptersOfAFrozenPartStayAsTheyAre) {
+TEST_F(ResumeChangedTest, FrozenAdaptersStayUnchanged) {
   train_well(settings("run", 4, {"lora.rank=4"}));
   const Settings frozen{"lora.rank=4", "model.freeze_vision_tower=true"};
   train_well(changed(settings("run", 8, frozen)));
-  drop_checkpoints_behind("run", 8);
+  remove_checkpoints_after("run", 8);
   train_well(changed(settings("run", 12, frozen)));
-  const io::SafetensorsFile before(checkpoint_at("run", 4) / "adapter_model.safetensors");
-  const io::SafetensorsFile after(checkpoint_at("run", 12) / "adapter_model.safetensors");
+  const io::SafetensorsFile before(get_checkpoint_folder("run", 4) / "adapter_model.safetensors");
+  const io::SafetensorsFile after(get_checkpoint_folder("run", 12) / "adapter_model.safetensors");
   ASSERT_EQ(before.names(), after.names());
   for (const auto& name : before.names()) {
     const bool is_frozen = name.find("vision_model") != std::string::npos;
@@ -351,7 +353,7 @@ TEST_F(GoingOnTest, AdaptersOfAFrozenPartStayAsTheyAre) {
   }
 }
 
-TEST_F(GoingOnTest, GradNormGoesOnOrStartsAnewAsItsTasksDo) {
+TEST_F(ResumeChangedTest, GradNormResumesWithTheSameTasks) {
   auto with_tasks = records();
   for (size_t i = 0; i < with_tasks.size(); ++i) with_tasks[i]["task"] = i % 2 == 0 ? "even" : "odd";
   write_records(with_tasks);
@@ -369,11 +371,11 @@ TEST_F(GoingOnTest, GradNormGoesOnOrStartsAnewAsItsTasksDo) {
   EXPECT_THAT(messages("other", "changed").front(), HasSubstr("GradNorm's weights start anew"));
 }
 
-TEST_F(GoingOnTest, ARunOfAnEarlierVersionGoesOn) {
+TEST_F(ResumeChangedTest, ResumesARunOfAnOlderVersion) {
   train_well(settings("whole", 8));
   train_well(settings("pieces", 8));
-  drop_checkpoints_behind("pieces", 4);
-  const auto file = checkpoint_at("pieces", 4) / "trainer_state/state.json";
+  remove_checkpoints_after("pieces", 4);
+  const auto file = get_checkpoint_folder("pieces", 4) / "trainer_state/state.json";
   auto state = nlohmann::ordered_json::parse(read_text(file));
   EXPECT_FALSE(state.contains("changed_at")) << "a run that was never changed says nothing of it";
   state["fingerprint"].erase("training.schedule_from");
@@ -384,7 +386,7 @@ TEST_F(GoingOnTest, ARunOfAnEarlierVersionGoesOn) {
   expect_same("whole", "pieces", 8);
 }
 
-TEST_F(GoingOnTest, ARunsFolderStandsForItsNewestCheckpoint) {
+TEST_F(ResumeChangedTest, RunFolderResolvesToItsNewestCheckpoint) {
   train_well(settings("run", 8, {"lora.rank=4"}));
   const std::string newest = "run/checkpoints/step-8";
   const auto eval = [&](const std::string& checkpoint) {
@@ -399,13 +401,13 @@ TEST_F(GoingOnTest, ARunsFolderStandsForItsNewestCheckpoint) {
   const auto merge = [&](const std::string& adapter, const std::string& out) {
     return run({"merge", "--adapter", adapter, "--out", out, "--json"});
   };
-  for (const auto& [of_run, of_checkpoint] :
+  for (const auto& [run_path, checkpoint_path] :
        {std::pair{eval("run"), eval(newest)}, std::pair{generate("run/"), generate(newest)}}) {
-    EXPECT_EQ(of_run.exit_code, 0) << of_run.err;
-    EXPECT_EQ(of_run.out, of_checkpoint.out);
-    EXPECT_THAT(of_run.err, HasSubstr("is the folder of a run; its newest checkpoint is taken, run/"));
-    EXPECT_THAT(of_run.err, HasSubstr("checkpoints/step-8"));
-    EXPECT_THAT(of_checkpoint.err, Not(HasSubstr("folder of a run")));
+    EXPECT_EQ(run_path.exit_code, 0) << run_path.err;
+    EXPECT_EQ(run_path.out, checkpoint_path.out);
+    EXPECT_THAT(run_path.err, HasSubstr("is the folder of a run; its newest checkpoint is taken, run/"));
+    EXPECT_THAT(run_path.err, HasSubstr("checkpoints/step-8"));
+    EXPECT_THAT(checkpoint_path.err, Not(HasSubstr("folder of a run")));
   }
   const Result merged = merge("run", "merged");
   ASSERT_EQ(merged.exit_code, 0) << merged.err;

@@ -52,10 +52,10 @@ TEST_F(GpuQueueTest, ComparesValuesOnTheCpuAndWritesResultAndArchive) {
 TEST_F(GpuQueueTest, FindsPlantedFaults) {
   const Result run = queue({"self-test", "values-fp32", "--only", kCheck});
   ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
-  EXPECT_THAT(lines_of(run.out), AllOf(Contains(HasSubstr("nothing planted: passed: ")),
-                                       Contains(HasSubstr("a learning rate 1 % higher: FAILED: ")),
-                                       Contains(HasSubstr("samples in another order: FAILED: ")),
-                                       Contains("3 faults and controls, 0 not as expected")));
+  EXPECT_THAT(split_lines(run.out), AllOf(Contains(HasSubstr("nothing planted: passed: ")),
+                                          Contains(HasSubstr("a learning rate 1 % higher: FAILED: ")),
+                                          Contains(HasSubstr("samples in another order: FAILED: ")),
+                                          Contains("3 faults and controls, 0 not as expected")));
 }
 
 TEST_F(GpuQueueTest, ComparesTwoRanksWithOneProcess) {

@@ -13,9 +13,9 @@ namespace vlmtrain::e2e {
 class HostTest : public CommandTest {
  protected:
   void TearDown() override {
-    for (const auto& [name, before] : before_) {
-      if (before) {
-        setenv(name.c_str(), before->c_str(), 1);
+    for (const auto& [name, old_value] : old_state_) {
+      if (old_value) {
+        setenv(name.c_str(), old_value->c_str(), 1);
       } else {
         unsetenv(name.c_str());
       }
@@ -25,8 +25,8 @@ class HostTest : public CommandTest {
 
   /// Until the test's end.
   void set(const std::string& name, const std::string& value) {
-    const char* const before = getenv(name.c_str());
-    before_.emplace(name, before == nullptr ? std::nullopt : std::optional<std::string>(before));
+    const char* const old_value = getenv(name.c_str());
+    old_state_.emplace(name, old_value == nullptr ? std::nullopt : std::optional<std::string>(old_value));
     setenv(name.c_str(), value.c_str(), 1);
   }
   void install_driver(const std::string& kind) {
@@ -35,7 +35,7 @@ class HostTest : public CommandTest {
   }
 
  private:
-  std::map<std::string, std::optional<std::string>> before_;
+  std::map<std::string, std::optional<std::string>> old_state_;
 };
 
 }  // namespace vlmtrain::e2e

@@ -13,7 +13,7 @@ using testing::Not;
 constexpr double kGigabyte = 1e9;
 
 /// Runs on the CPU with little memory. The model is tiny, so that all but nothing is the program itself.
-class HostMemoryRun : public CommandTest {
+class HostMemoryTest : public CommandTest {
  protected:
   /// Bytes of tensors that are there all the time, and at most.
   static std::pair<double, double> standing_and_peak(const nlohmann::ordered_json& plan) {
@@ -35,19 +35,20 @@ class HostMemoryRun : public CommandTest {
   nlohmann::ordered_json plan() const { return json_file("run/plan.json"); }
 
   /// memory.limit_gb with which so many bytes are left for tensors, going by a plan that was made.
-  /// `with_kept`: and for what malloc keeps of them.
-  static std::string limit_that_leaves(const nlohmann::ordered_json& plan, double tensor_bytes, bool with_kept = true) {
+  /// `count_cached`: and for what malloc keeps of them.
+  static std::string compute_limit(const nlohmann::ordered_json& plan, double tensor_bytes, bool count_cached = true) {
     const auto& memory = plan["memory"];
-    const double beside = memory["total_bytes"].get<double>() - memory["allocated_peak_bytes"].get<double>() -
-                          memory["fragmentation_bytes"].get<double>();
-    const double kept =
-        with_kept ? memory["fragmentation_bytes"].get<double>() / memory["allocated_peak_bytes"].get<double>() : 0;
+    const double other_bytes = memory["total_bytes"].get<double>() - memory["allocated_peak_bytes"].get<double>() -
+                               memory["fragmentation_bytes"].get<double>();
+    const double cached_bytes =
+        count_cached ? memory["fragmentation_bytes"].get<double>() / memory["allocated_peak_bytes"].get<double>() : 0;
     constexpr double kWithoutMargin = 0.95;
-    return "memory.limit_gb=" + std::to_string((beside + (1 + kept) * tensor_bytes) / kWithoutMargin / kGigabyte);
+    return "memory.limit_gb=" +
+           std::to_string((other_bytes + (1 + saved_state) * tensor_bytes) / kWithoutMargin / kGigabyte);
   }
 };
 
-TEST_F(HostMemoryRun, SaysWhatIsPlannedAndWhatWasMeasured) {
+TEST_F(HostMemoryTest, ReportsPlannedAndMeasuredMemory) {
   const Result result = train({"memory.limit_gb=4"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("host memory: planned "));
@@ -66,7 +67,7 @@ TEST_F(HostMemoryRun, SaysWhatIsPlannedAndWhatWasMeasured) {
   EXPECT_EQ(json["measured"]["refused_allocations"], 0);
 }
 
-TEST_F(HostMemoryRun, GoesWithLessMemoryInSmallerPieces) {
+TEST_F(HostMemoryTest, UsesSmallerMicroBatchesWithLessMemory) {
   train_well({"output.dir=ample"});
   std::filesystem::rename(folder() / "ample", folder() / "run");
   const auto ample = plan();
@@ -75,58 +76,58 @@ TEST_F(HostMemoryRun, GoesWithLessMemoryInSmallerPieces) {
 
   const auto [standing, peak] = standing_and_peak(ample);
   ASSERT_EQ(ample["micro_batch_size"], 4);
-  const Result result = train({limit_that_leaves(ample, standing + (peak - standing) / 2)});
+  const Result result = train({compute_limit(ample, standing + (peak - standing) / 2)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_LT(plan()["micro_batch_size"], 4);
   EXPECT_LT(plan()["memory"]["allocated_peak_bytes"], plan()["limit_bytes"]);
   const auto steps = step_lines("run/metrics.jsonl");
   ASSERT_EQ(steps.size(), losses.size());
-  int64_t most_passes = 0;
+  int64_t max_micro_batches = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
-    most_passes = std::max(most_passes, steps[i]["micro_batches"].get<int64_t>());
+    max_micro_batches = std::max(max_micro_batches, steps[i]["micro_batches"].get<int64_t>());
     EXPECT_NEAR(steps[i]["loss"].get<double>(), losses[i]["loss"].get<double>(), 1e-4);
   }
-  EXPECT_GT(most_passes, 1) << "steps of small samples may still go in one";
+  EXPECT_GT(max_micro_batches, 1) << "steps of small samples may still go in one";
 }
 
-TEST_F(HostMemoryRun, AResumedRunKeepsItsCutWhateverIsFreeThen) {
+TEST_F(HostMemoryTest, ResumedRunKeepsItsSplit) {
   train_well({"training.max_steps=4", "output.save_steps=2", "memory.recompute=1+1"});
-  const auto whole = step_lines("run/metrics.jsonl");
+  const auto uninterrupted = step_lines("run/metrics.jsonl");
   std::filesystem::remove_all(folder() / "run/checkpoints/step-4");
   const auto state = json_file("run/checkpoints/step-2/trainer_state/state.json");
   ASSERT_TRUE(state["host_memory"].is_object()) << state;
   EXPECT_EQ(state["host_memory"]["recomputed_language_blocks"], 1);
 
   // With so much as there is now it would recompute nothing.
-  const Result again = train({"training.max_steps=4", "output.save_steps=2"});
-  ASSERT_EQ(again.exit_code, 0) << again.err;
-  const auto kept = json_file("run/checkpoints/step-4/trainer_state/state.json");
-  EXPECT_EQ(kept["host_memory"], state["host_memory"]);
+  const Result repeated = train({"training.max_steps=4", "output.save_steps=2"});
+  ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
+  const auto saved_state = json_file("run/checkpoints/step-4/trainer_state/state.json");
+  EXPECT_EQ(saved_state["host_memory"], state["host_memory"]);
   const auto steps = step_lines("run/metrics.jsonl");
   ASSERT_EQ(steps.size(), 4U);
-  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(steps[i]["loss"].dump(), whole[i]["loss"].dump());
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(steps[i]["loss"].dump(), uninterrupted[i]["loss"].dump());
 }
 
-TEST_F(HostMemoryRun, AResumedRunWithLessMemorySaysSoOrIsRefused) {
+TEST_F(HostMemoryTest, ResumedRunWithLessMemoryWarnsOrIsRefused) {
   train_well({"training.max_steps=2"});
   const auto ample = plan();
   const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
   // The checkpoint's steps are 4 at a time, which still fit.
-  const Result less = train({"training.max_steps=2", limit_that_leaves(ample, 1.5 * peak + 3e7)});
+  const Result less = train({"training.max_steps=2", compute_limit(ample, 1.5 * peak + 3e7)});
   EXPECT_EQ(less.exit_code, 0) << less.err;
   EXPECT_THAT(less.err, HasSubstr("it goes on with the same micro-batches"));
-  const Result little = train({"training.max_steps=2", limit_that_leaves(ample, 0.4 * peak)});
+  const Result little = train({"training.max_steps=2", compute_limit(ample, 0.4 * peak)});
   EXPECT_EQ(little.exit_code, 3) << little.err;
   const auto settings = little.err.find("training.micro_batch_size=");
   ASSERT_NE(settings, std::string::npos) << little.err;
-  std::istringstream words(little.err.substr(settings));
-  std::vector<std::string> pasted{"training.max_steps=2", limit_that_leaves(ample, 0.4 * peak)};
-  for (std::string word; words >> word;) pasted.push_back(word);
+  std::istringstream word_stream(little.err.substr(settings));
+  std::vector<std::string> pasted{"training.max_steps=2", compute_limit(ample, 0.4 * peak)};
+  for (std::string word; word_stream >> word;) pasted.push_back(word);
   const Result smaller = train(pasted);
   EXPECT_EQ(smaller.exit_code, 0) << smaller.err;
 }
 
-TEST_F(HostMemoryRun, WhatCannotFitIsRefusedWithWhatWould) {
+TEST_F(HostMemoryTest, RefusalSuggestsSettingsThatFit) {
   const Result result = train({"memory.limit_gb=0.05"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.err, HasSubstr("does not fit in host memory: a step takes at least"));
@@ -136,7 +137,7 @@ TEST_F(HostMemoryRun, WhatCannotFitIsRefusedWithWhatWould) {
 
 /// What stays in memory is what was planned, and no limit is passed: of samples with hundreds of pictures, whose
 /// decoded pixels and tokens are beside the tensors, and of long texts.
-TEST_F(HostMemoryRun, NoMoreIsResidentThanPlannedWithManyPicturesOrLongTexts) {
+TEST_F(HostMemoryTest, ResidentMemoryStaysWithinThePlan) {
   const auto conversation = [](const std::string& question, const std::string& answer) {
     return nlohmann::json{{{"from", "human"}, {"value", question}}, {{"from", "gpt"}, {"value", answer}}};
   };
@@ -145,15 +146,15 @@ TEST_F(HostMemoryRun, NoMoreIsResidentThanPlannedWithManyPicturesOrLongTexts) {
     for (int i = 0; i < count; ++i) all += text;
     return all;
   };
-  nlohmann::json pictures = records()[0];
-  const std::string picture = pictures.contains("image") && pictures["image"].is_string()
-                                  ? pictures["image"].get<std::string>()
-                                  : entries(folder() / "images").front();
-  constexpr int kPictures = 20, kWords = 600;
-  pictures = {{"image", nlohmann::json(std::vector<std::string>(kPictures, picture))},
-              {"conversations", conversation(repeated("<image>\n", kPictures) + "What?", "It is so.")}};
+  nlohmann::json image_record = records()[0];
+  const std::string image = image_record.contains("image") && image_record["image"].is_string()
+                                ? image_record["image"].get<std::string>()
+                                : entries(folder() / "images").front();
+  constexpr int kImages = 20, kWords = 600;
+  image_record = {{"image", nlohmann::json(std::vector<std::string>(kImages, image))},
+                  {"conversations", conversation(repeated("<image>\n", kImages) + "What?", "It is so.")}};
   const nlohmann::json text{{"conversations", conversation("Say it.", repeated("a word and ", kWords))}};
-  for (auto sample : {pictures, text}) {
+  for (auto sample : {image_record, text}) {
     auto all = nlohmann::json::array();
     for (const char* id : {"one", "two"}) {
       sample["id"] = id;
@@ -172,9 +173,9 @@ TEST_F(HostMemoryRun, NoMoreIsResidentThanPlannedWithManyPicturesOrLongTexts) {
                           ample["memory"]["gradients_bytes"].get<double>() +
                           ample["memory"]["optimizer_bytes"].get<double>();
     std::filesystem::remove_all(folder() / "run");
-    auto limited = settings;
-    limited.push_back(limit_that_leaves(ample, standing + 0.6 * (peak - standing)));
-    train_well(limited);
+    auto limited_settings = settings;
+    limited_settings.push_back(compute_limit(ample, standing + 0.6 * (peak - standing)));
+    train_well(limited_settings);
     const auto tight = plan();
     EXPECT_LE(tight["measured"]["resident_peak_bytes"], tight["memory"]["total_bytes"]) << tight["memory"];
     EXPECT_LE(tight["measured"]["resident_peak_bytes"], tight["room_bytes"]);
@@ -182,54 +183,55 @@ TEST_F(HostMemoryRun, NoMoreIsResidentThanPlannedWithManyPicturesOrLongTexts) {
 }
 
 /// The sample is named, and each of the settings that are proposed is one that the run then takes.
-TEST_F(HostMemoryRun, OneLongTextIsNamedWithWhatHelps) {
+TEST_F(HostMemoryTest, NamesTheLongSample) {
   auto all = records();
-  std::string words;
-  for (int i = 0; i < 4000; ++i) words += "word ";
-  all.push_back({{"id", "the-long-one"},
-                 {"conversations", {{{"from", "human"}, {"value", "Say it."}}, {{"from", "gpt"}, {"value", words}}}}});
+  std::string word_stream;
+  for (int i = 0; i < 4000; ++i) word_stream += "word ";
+  all.push_back(
+      {{"id", "the-long-one"},
+       {"conversations", {{{"from", "human"}, {"value", "Say it."}}, {{"from", "gpt"}, {"value", word_stream}}}}});
   write_records(all);
   const std::vector<std::string> settings{"data.max_length=1000000", "training.max_steps=1", "output.report=false",
                                           "output.sample_predictions=0"};
-  const auto with = [&](std::initializer_list<std::string> more) {
+  const auto add_settings = [&](std::initializer_list<std::string> more) {
     auto arguments = settings;
     arguments.insert(arguments.end(), more);
     return arguments;
   };
   // What a run takes of all but the long text.
-  train_well(with({"data.max_length=2000", "data.on_bad_sample=skip"}));
+  train_well(add_settings({"data.max_length=2000", "data.on_bad_sample=skip"}));
   const auto without = plan();
   std::filesystem::remove_all(folder() / "run");
   const Result refused =
-      train(with({limit_that_leaves(without, 1.1 * without["memory"]["allocated_peak_bytes"].get<double>())}));
+      train(add_settings({compute_limit(without, 1.1 * without["memory"]["allocated_peak_bytes"].get<double>())}));
   ASSERT_EQ(refused.exit_code, 3) << refused.err;
   EXPECT_THAT(refused.err, HasSubstr("sample the-long-one of "));
   EXPECT_THAT(refused.err, HasSubstr("memory.limit_gb="));
   EXPECT_THAT(refused.err, HasSubstr("data.on_bad_sample=skip"));
   EXPECT_THAT(refused.err, Not(HasSubstr("image_max_pixels")));
   EXPECT_THAT(refused.err, Not(HasSubstr("card")));
-  const std::string limit = limit_that_leaves(without, 1.1 * without["memory"]["allocated_peak_bytes"].get<double>());
-  for (const auto& line : lines_of(refused.err)) {
+  const std::string limit = compute_limit(without, 1.1 * without["memory"]["allocated_peak_bytes"].get<double>());
+  for (const auto& line : split_lines(refused.err)) {
     if (!line.starts_with("  data.max_length=") && !line.starts_with("  memory.limit_gb=")) continue;
     SCOPED_TRACE(line);
     std::filesystem::remove_all(folder() / "run");
-    auto arguments = with({limit});
-    std::istringstream remedy(line.substr(0, line.find(": ")));
-    for (std::string word; remedy >> word;) arguments.push_back(word);
+    auto arguments = add_settings({limit});
+    std::istringstream suggestion(line.substr(0, line.find(": ")));
+    for (std::string word; suggestion >> word;) arguments.push_back(word);
     const Result result = train(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.err;
   }
 }
 
 /// Samples that are larger than those planned for can come with allow_splits; the guard refuses their allocations.
-TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitIsCutInsteadOfKilled) {
+TEST_F(HostMemoryTest, SplitsAStepAboveTheLimit) {
   train_well({});
   const auto ample = plan();
   const auto losses = step_lines("run/metrics.jsonl");
   std::filesystem::remove_all(folder() / "run");
   const auto [standing, peak] = standing_and_peak(ample);
   const Result result = train({"training.micro_batch_size=4", "memory.recompute=none", "memory.allow_splits=true",
-                               limit_that_leaves(ample, standing + 0.7 * (peak - standing), /*with_kept=*/false)});
+                               compute_limit(ample, standing + 0.7 * (peak - standing), /*count_cached=*/false)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("over the run's limit of"));
   EXPECT_GT(plan()["measured"]["refused_allocations"], 0);
@@ -238,7 +240,7 @@ TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitIsCutInsteadOfKilled) {
 }
 
 /// Each rank has its own samples, so that they fail in other micro-batches; the step is done again in both.
-TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitOfARankIsDoneAgainInAll) {
+TEST_F(HostMemoryTest, RetriesAStepAboveTheLimitOnAllRanks) {
   const auto train_in_two = [this](std::vector<std::string> overrides) {
     overrides.emplace_back("training.global_batch_size=8");
     auto arguments = train_arguments(overrides);
@@ -252,7 +254,7 @@ TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitOfARankIsDoneAgainInAll) {
   const auto [standing, peak] = standing_and_peak(ample);
   const Result result =
       train_in_two({"training.micro_batch_size=4", "memory.recompute=none", "memory.allow_splits=true",
-                    limit_that_leaves(ample, standing + 0.7 * (peak - standing), /*with_kept=*/false)});
+                    compute_limit(ample, standing + 0.7 * (peak - standing), /*count_cached=*/false)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(read_text(folder() / "run/events.jsonl") + read_text(folder() / "run/rank-1.log"),
               AllOf(HasSubstr("over the run's limit of"), HasSubstr("memory ran out (rank 1: ")));
@@ -260,7 +262,7 @@ TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitOfARankIsDoneAgainInAll) {
 }
 
 /// The program under a shell that first does `before`.
-class HostMemoryUnderShell : public HostMemoryRun {
+class HostMemoryShellTest : public HostMemoryTest {
  protected:
   Result train_after(const std::string& before) const {
     std::string command = before + " && exec " + VLMTRAIN_BINARY;
@@ -269,7 +271,7 @@ class HostMemoryUnderShell : public HostMemoryRun {
   }
 };
 
-TEST_F(HostMemoryUnderShell, TheLimitOfAddressSpaceBoundsARun) {
+TEST_F(HostMemoryShellTest, AddressSpaceLimitBoundsARun) {
   constexpr int64_t kKibibytes = 24'000'000;
   const Result result = train_after("ulimit -v " + std::to_string(kKibibytes));
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -287,15 +289,15 @@ class OwnControlGroup {
     auto groups = memory::control_groups("/", "memory");
     std::ranges::reverse(groups);  // its own first
     for (const auto& group : groups) {
-      const auto made = group.path / ("vlmtrain-test-" + std::to_string(getpid()));
+      const auto created = group.path / ("vlmtrain-test-" + std::to_string(getpid()));
       std::error_code error;
-      if (!std::filesystem::create_directory(made, error) || error) continue;
-      limit_file_ = made / (group.unified ? "memory.max" : "memory.limit_in_bytes");
+      if (!std::filesystem::create_directory(created, error) || error) continue;
+      limit_file_ = created / (group.is_v2 ? "memory.max" : "memory.limit_in_bytes");
       if (std::filesystem::exists(limit_file_)) {
-        folder_ = made;
+        folder_ = created;
         break;
       }
-      std::filesystem::remove(made, error);
+      std::filesystem::remove(created, error);
     }
   }
   ~OwnControlGroup() {
@@ -317,7 +319,7 @@ class OwnControlGroup {
   std::filesystem::path limit_file_;
 };
 
-TEST_F(HostMemoryUnderShell, ARealControlGroupBoundsARun) {
+TEST_F(HostMemoryShellTest, ControlGroupBoundsARun) {
   const OwnControlGroup group;
   if (!group.limit(1'500'000'000)) GTEST_SKIP() << "no control group can be made here";
   const Result result = train_after("echo $$ > " + group.processes().string());

@@ -38,7 +38,7 @@ class HostileFilesTest : public CommandTest {
 
 const std::string kDeep = std::string(200'000, '[') + std::string(200'000, ']');
 
-TEST_F(HostileFilesTest, AConfigurationThatStandsInItself) {
+TEST_F(HostileFilesTest, RejectsARecursiveConfiguration) {
   write_text(folder() / "cyclic.yaml", "x: &x\n  <<: *x\n");
   expect_refused({"--config", "cyclic.yaml"}, 2, "cyclic.yaml:2: unknown key x.<<");
   write_text(folder() / "deep.yaml", "model: " + kDeep);
@@ -46,7 +46,7 @@ TEST_F(HostileFilesTest, AConfigurationThatStandsInItself) {
   expect_refused({"plan", "--config", "deep.yaml", "--gpu", "rtx4090"}, 2, "too deep");
 }
 
-TEST_F(HostileFilesTest, JsonNested200000Deep) {
+TEST_F(HostileFilesTest, RejectsDeeplyNestedJson) {
   const std::string message = "more than 200 lists and objects stand in each other";
   for (const char* name : {"config.json", "tokenizer.json", "preprocessor_config.json"}) {
     SCOPED_TRACE(name);
@@ -57,7 +57,7 @@ TEST_F(HostileFilesTest, JsonNested200000Deep) {
   expect_refused(train_arguments({}), 4, message);
 }
 
-TEST_F(HostileFilesTest, ConfigsOfModelsThatCannotBe) {
+TEST_F(HostileFilesTest, RejectsImpossibleModelConfigs) {
   const std::vector<std::pair<const char*, nlohmann::json>> sizes{{"num_hidden_layers", 1'000'000},
                                                                   {"head_dim", int64_t{1} << 31},
                                                                   {"hidden_size", -64},
@@ -74,7 +74,7 @@ TEST_F(HostileFilesTest, ConfigsOfModelsThatCannotBe) {
   }
 }
 
-TEST_F(HostileFilesTest, ARunWithNamesThatAreNoTextIsSavedAndResumed) {
+TEST_F(HostileFilesTest, ResumesARunWithNonUtf8Names) {
   auto samples = records();
   const std::vector<std::string> ids{"a\nb", "\x1b[2J\x1b]0;title\x07",
                                      "\xC2\x9B"
@@ -118,13 +118,13 @@ TEST_F(HostileFilesTest, ARunWithNamesThatAreNoTextIsSavedAndResumed) {
   expect_controls_nothing(again.err);
 }
 
-TEST_F(HostileFilesTest, WordsOfTheCommandLineThatAreNoText) {
-  for (const auto& words :
+TEST_F(HostileFilesTest, RejectsNonUtf8Arguments) {
+  for (const auto& command_line :
        std::vector<std::vector<std::string>>{{"tr\x1b[2Jain"},
                                              {"train", "--config", "no\x1b[2J\xE9.yaml"},
                                              {"--config", "train.yaml", "--no\x1b[2J"},
                                              {"--config", "train.yaml", "data.train=\x1b[2J\xE9"}}) {
-    const Result result = run(words);
+    const Result result = run(command_line);
     EXPECT_TRUE(result.exit_code == 2 || result.exit_code == 4) << result.err;
     expect_controls_nothing(result.err);
   }

@@ -29,7 +29,7 @@ class InspectTest : public CommandTest {
     arguments.emplace_back("--json");
     const Result result = inspect(arguments);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
-    EXPECT_EQ(lines_of(result.out).size(), 1U) << result.out;
+    EXPECT_EQ(split_lines(result.out).size(), 1U) << result.out;
     return ordered_json::parse(result.out);
   }
 
@@ -68,90 +68,90 @@ class InspectTest : public CommandTest {
     return more;
   }
 
-  static std::set<std::string> ids_in(const ordered_json& list) {
+  static std::set<std::string> list_ids(const ordered_json& list) {
     std::set<std::string> ids;
     for (const auto& entry : list) ids.insert(entry.at("id").get<std::string>());
     return ids;
   }
 };
 
-TEST_F(InspectTest, CountsEveryDefectAsTheLedgerOfARunDoes) {
+TEST_F(InspectTest, CountsDefectsLikeTheLedger) {
   write_defects();
-  const auto found = inspect_json(with_skip({"--decode"}), 0);
-  EXPECT_EQ(found["samples"], kDefective);
-  EXPECT_EQ(found["usable"], 13);
-  EXPECT_EQ(found["decoded"], true);
-  EXPECT_EQ(found["stops_run"], false);
-  EXPECT_EQ(found["ledger"]["reasons"].dump(), R"({"too long":1,"unreadable image":5,"unusable record":1})");
-  EXPECT_EQ(ids_in(found["ledger"]["problems"]),
+  const auto inspection = inspect_json(with_skip({"--decode"}), 0);
+  EXPECT_EQ(inspection["samples"], kDefective);
+  EXPECT_EQ(inspection["usable"], 13);
+  EXPECT_EQ(inspection["decoded"], true);
+  EXPECT_EQ(inspection["stops_run"], false);
+  EXPECT_EQ(inspection["ledger"]["reasons"].dump(), R"({"too long":1,"unreadable image":5,"unusable record":1})");
+  EXPECT_EQ(list_ids(inspection["ledger"]["problems"]),
             (std::set<std::string>{"gone", "gone-too", "text", "endless", "cut", "cut-too", "defects:19"}));
-  EXPECT_EQ(ids_in(found["ledger"]["shrunk"]["each"]), (std::set<std::string>{"sample-3", "sample-7"}));
-  ASSERT_THAT(found["missing_files"], SizeIs(1));
-  EXPECT_EQ(found["missing_files"][0]["file"], "images/gone.png");
-  EXPECT_EQ(found["missing_files"][0]["reason"], "No such file or directory");
-  EXPECT_EQ(found["missing_files"][0]["first_id"], "gone");
-  EXPECT_EQ(found["missing_files"][0]["samples"], 2);
-  EXPECT_EQ(found["same_samples"]["repeated"], 9);
-  EXPECT_EQ(found["same_samples"]["groups"].dump(),
+  EXPECT_EQ(list_ids(inspection["ledger"]["shrunk"]["each"]), (std::set<std::string>{"sample-3", "sample-7"}));
+  ASSERT_THAT(inspection["missing_files"], SizeIs(1));
+  EXPECT_EQ(inspection["missing_files"][0]["file"], "images/gone.png");
+  EXPECT_EQ(inspection["missing_files"][0]["reason"], "No such file or directory");
+  EXPECT_EQ(inspection["missing_files"][0]["first_id"], "gone");
+  EXPECT_EQ(inspection["missing_files"][0]["samples"], 2);
+  EXPECT_EQ(inspection["same_samples"]["repeated"], 9);
+  EXPECT_EQ(inspection["same_samples"]["groups"].dump(),
             R"([["sample-0","sample-4","sample-8"],["sample-1","sample-5","sample-9"],)"
             R"(["sample-2","sample-6","sample-10"],["sample-3","sample-7"],["tall","copy"],["gone","gone-too"]])");
-  EXPECT_EQ(found["same_files"].dump(), R"([["images/copy.jpg","images/tall.jpg"]])");
-  EXPECT_EQ(found["media"], 7) << "small, strip, tall, copy, gone, text and cut";
+  EXPECT_EQ(inspection["same_files"].dump(), R"([["images/copy.jpg","images/tall.jpg"]])");
+  EXPECT_EQ(inspection["media"], 7) << "small, strip, tall, copy, gone, text and cut";
   // All of data.eval is trained on.
-  EXPECT_THAT(found["evaluation"]["also_trained"], SizeIs(kRecords));
-  EXPECT_EQ(found["evaluation"]["ledger"]["samples"], kRecords);
+  EXPECT_THAT(inspection["evaluation"]["also_trained"], SizeIs(kRecords));
+  EXPECT_EQ(inspection["evaluation"]["ledger"]["samples"], kRecords);
 
   // Of the two samples whose picture is cut off, a run learns when their turn comes; all others it knows at its start.
   const auto headers = inspect_json(with_skip({}), 0);
   EXPECT_EQ(headers["usable"], 15);
-  EXPECT_EQ(ids_in(headers["ledger"]["problems"]),
+  EXPECT_EQ(list_ids(headers["ledger"]["problems"]),
             (std::set<std::string>{"gone", "gone-too", "text", "endless", "defects:19"}));
   train_well(with_skip({"training.max_steps=9"}));
   const auto ledger = json_file("run/ledger.json");
-  EXPECT_EQ(ledger["used"], found["usable"]);
-  EXPECT_EQ(ledger["problems"], found["ledger"]["problems"]);
-  EXPECT_EQ(ledger["reasons"], found["ledger"]["reasons"]);
-  EXPECT_EQ(ledger["shrunk"], found["ledger"]["shrunk"]);
+  EXPECT_EQ(ledger["used"], inspection["usable"]);
+  EXPECT_EQ(ledger["problems"], inspection["ledger"]["problems"]);
+  EXPECT_EQ(ledger["reasons"], inspection["ledger"]["reasons"]);
+  EXPECT_EQ(ledger["shrunk"], inspection["ledger"]["shrunk"]);
 }
 
-TEST_F(InspectTest, SaysWhatStopsARun) {
+TEST_F(InspectTest, ReportsWhatStopsARun) {
   write_defects();
   const std::vector<std::string> fail{"data.train=defects.jsonl", "data.max_length=164"};
-  const auto found = inspect_json(fail, 4);
-  EXPECT_EQ(found["stops_run"], true);
-  EXPECT_EQ(found["ledger"]["failed"], 5);
+  const auto inspection = inspect_json(fail, 4);
+  EXPECT_EQ(inspection["stops_run"], true);
+  EXPECT_EQ(inspection["ledger"]["failed"], 5);
   EXPECT_EQ(train(fail).exit_code, 4);
   const auto ledger = json_file("run/ledger.json");
-  EXPECT_EQ(ledger["problems"], found["ledger"]["problems"]);
+  EXPECT_EQ(ledger["problems"], inspection["ledger"]["problems"]);
   EXPECT_EQ(
       inspect({"data.train=defects.jsonl", "data.max_length=164", "data.on_too_long=drop", "data.on_bad_sample=skip"})
           .exit_code,
       0);
 }
 
-TEST_F(InspectTest, ShowsWhatIsTrainedOnFirst) {
+TEST_F(InspectTest, ShowsTheFirstSamples) {
   train_well({"training.max_steps=1"});
   std::set<std::string> first;
   for (const auto& id : step_lines("run/samples.jsonl").front().at("ids")) first.insert(id.get<std::string>());
-  const auto found = inspect_json({"--samples", "4", "--record", "sample-3", "--record", "1"}, 0);
-  ASSERT_GE(found["shown"].size(), 4U);
-  EXPECT_EQ(found["shown"][0]["id"], "sample-3");
-  EXPECT_EQ(found["shown"][1]["id"], "sample-0");
-  auto shown = ids_in(found["shown"]);
-  EXPECT_TRUE(std::ranges::includes(shown, first));
-  for (const auto& sample : found["shown"]) {
-    std::string learnt;
+  const auto inspection = inspect_json({"--samples", "4", "--record", "sample-3", "--record", "1"}, 0);
+  ASSERT_GE(inspection["shown"].size(), 4U);
+  EXPECT_EQ(inspection["shown"][0]["id"], "sample-3");
+  EXPECT_EQ(inspection["shown"][1]["id"], "sample-0");
+  auto shown_ids = list_ids(inspection["shown"]);
+  EXPECT_TRUE(std::ranges::includes(shown_ids, first));
+  for (const auto& sample : inspection["shown"]) {
+    std::string label_text;
     for (const auto& span : sample["label_spans"]) {
       const auto text = sample["text"].get<std::string>();
-      learnt += text.substr(span[0], span[1].get<size_t>() - span[0].get<size_t>());
+      label_text += text.substr(span[0], span[1].get<size_t>() - span[0].get<size_t>());
     }
-    EXPECT_EQ(sample["learnt"], learnt) << "tokens and marks say the same";
+    EXPECT_EQ(sample["learnt"], label_text) << "tokens and marks say the same";
     EXPECT_EQ(sample["pictures"].empty(), sample["images"] == 0);
   }
-  EXPECT_THAT(found["shown"][0]["pictures"], SizeIs(4)) << "two pictures, each in tiles and as a whole";
+  EXPECT_THAT(inspection["shown"][0]["pictures"], SizeIs(4)) << "two pictures, each in tiles and as a whole";
 }
 
-TEST_F(InspectTest, APageOpensOfflineAndHasThePictures) {
+TEST_F(InspectTest, PageIsSelfContained) {
   const Result result = inspect({"--html", "page.html", "--record", "sample-3"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::string page = read_text(folder() / "page.html");
@@ -164,26 +164,26 @@ TEST_F(InspectTest, APageOpensOfflineAndHasThePictures) {
   EXPECT_THAT(refused.err, HasSubstr("--html: train.json exists and does not hold a page of inspect"));
 }
 
-TEST_F(InspectTest, TextIsPlainWhereItIsNoTerminal) {
+TEST_F(InspectTest, TextIsPlainWithoutATerminal) {
   write_defects();
   const Result result = inspect(with_skip({}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("20 samples, 15 of which can be used; 5 are dropped"), HasSubstr("unreadable image"),
                     HasSubstr("images/gone.png"), HasSubstr("⟦"), Not(HasSubstr("\x1b"))));
-  for (const auto& line : lines_of(result.out)) EXPECT_THAT(line, Not(testing::EndsWith(" "))) << line;
+  for (const auto& line : split_lines(result.out)) EXPECT_THAT(line, Not(testing::EndsWith(" "))) << line;
 }
 
-TEST_F(InspectTest, WhatARunKnowsIsNotLookedAtAgain) {
+TEST_F(InspectTest, UsesTheCacheOfARun) {
   train_well({"training.max_steps=1"});
-  const std::string kept = read_text(folder() / "run/data_check.jsonl");
-  const Result known = inspect({});
-  EXPECT_THAT(known.err, HasSubstr("11 samples checked in 0.0 s, 11 of them as they were"));
+  const std::string cache_content = read_text(folder() / "run/data_check.jsonl");
+  const Result cached = inspect({});
+  EXPECT_THAT(cached.err, HasSubstr("11 samples checked in 0.0 s, 11 of them as they were"));
   EXPECT_THAT(inspect({"data.max_length=164"}).err, HasSubstr(" 0 of them as they were"));
-  EXPECT_EQ(read_text(folder() / "run/data_check.jsonl"), kept) << "inspect writes nothing";
+  EXPECT_EQ(read_text(folder() / "run/data_check.jsonl"), cache_content) << "inspect writes nothing";
 }
 
-TEST_F(InspectTest, PacksAreThoseOfTheRun) {
+TEST_F(InspectTest, ReportsThePacksOfTheRun) {
   const std::vector<std::string> packing{"data.packing=true", "data.pack_max_tokens=330", "data.pack_max_images=3",
                                          "training.max_steps=1"};
   const Result result = train(packing);
@@ -200,24 +200,24 @@ TEST_F(InspectTest, PacksAreThoseOfTheRun) {
   EXPECT_EQ(bound, packs["packs"]);
 }
 
-TEST_F(InspectTest, SharesAndEpochsOfSourcesAreSaid) {
+TEST_F(InspectTest, ReportsSharesAndEpochsOfSources) {
   const std::string sources = "[{path: train.json, weight: 3, task: a}, {path: train.json, weight: 1, task: b}]";
-  const auto found = inspect_json({"data.train=" + sources, "training.max_steps=11"}, 0);
-  ASSERT_THAT(found["sources"], SizeIs(2));
-  EXPECT_EQ(found["sources"][0]["samples"], kRecords);
-  EXPECT_EQ(found["sources"][0]["weight"], 3);
-  ASSERT_THAT(found["drawn_from"], SizeIs(2));
-  EXPECT_DOUBLE_EQ(found["drawn_from"][0]["share"], 0.75);
-  EXPECT_DOUBLE_EQ(found["drawn_from"][0]["epochs"], 3) << "33 of 44 samples";
-  EXPECT_DOUBLE_EQ(found["drawn_from"][1]["epochs"], 1);
-  EXPECT_EQ(found["tasks"]["a"]["samples"], kRecords);
+  const auto inspection = inspect_json({"data.train=" + sources, "training.max_steps=11"}, 0);
+  ASSERT_THAT(inspection["sources"], SizeIs(2));
+  EXPECT_EQ(inspection["sources"][0]["samples"], kRecords);
+  EXPECT_EQ(inspection["sources"][0]["weight"], 3);
+  ASSERT_THAT(inspection["drawn_from"], SizeIs(2));
+  EXPECT_DOUBLE_EQ(inspection["drawn_from"][0]["share"], 0.75);
+  EXPECT_DOUBLE_EQ(inspection["drawn_from"][0]["epochs"], 3) << "33 of 44 samples";
+  EXPECT_DOUBLE_EQ(inspection["drawn_from"][1]["epochs"], 1);
+  EXPECT_EQ(inspection["tasks"]["a"]["samples"], kRecords);
 }
 
-TEST_F(InspectTest, MemoryIsPredictedForACardThatIsNamed) {
-  const auto found = inspect_json({"--gpu", "rtx4090"}, 0);
-  EXPECT_EQ(found["predicted_for"]["fits"], true);
+TEST_F(InspectTest, PredictsMemoryForANamedGpu) {
+  const auto inspection = inspect_json({"--gpu", "rtx4090"}, 0);
+  EXPECT_EQ(inspection["predicted_for"]["fits"], true);
   int64_t before = INT64_MAX;
-  for (const auto& sample : found["largest"]) {
+  for (const auto& sample : inspection["largest"]) {
     EXPECT_GT(sample["predicted_bytes"], 0);
     EXPECT_LE(sample["predicted_bytes"], before);
     before = sample["predicted_bytes"];
@@ -225,11 +225,11 @@ TEST_F(InspectTest, MemoryIsPredictedForACardThatIsNamed) {
   EXPECT_TRUE(inspect_json({}, 0)["predicted_for"].is_null());
 }
 
-TEST_F(InspectTest, WhatIsWrongIsNamed) {
-  const auto expect = [&](const std::vector<std::string>& arguments, int exit_code, const std::string& words) {
+TEST_F(InspectTest, NamesErrors) {
+  const auto expect = [&](const std::vector<std::string>& arguments, int exit_code, const std::string& text) {
     const Result result = inspect(arguments);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
-    EXPECT_THAT(result.err, HasSubstr(words));
+    EXPECT_THAT(result.err, HasSubstr(text));
     EXPECT_THAT(result.out, IsEmpty());
   };
   expect({"--record", "nobody"}, 2, "--record nobody: train.json has no such id, and its records are 1 to 11");
@@ -239,11 +239,11 @@ TEST_F(InspectTest, WhatIsWrongIsNamed) {
   expect({"--gpu", "rtx4090", "--gpu-gb", "24"}, 2, "give one of them");
 }
 
-TEST_F(InspectTest, NothingThatCanBeUsedIsStillCounted) {
+TEST_F(InspectTest, CountsADatasetWithoutUsableSamples) {
   write_records(nlohmann::json::array({question("gone", "gone.png")}));
-  const auto found = inspect_json({"data.on_bad_sample=skip", "data.eval="}, 4);
-  EXPECT_EQ(found["usable"], 0);
-  EXPECT_EQ(found["no_order"], "none of the samples can be used");
+  const auto inspection = inspect_json({"data.on_bad_sample=skip", "data.eval="}, 4);
+  EXPECT_EQ(inspection["usable"], 0);
+  EXPECT_EQ(inspection["no_order"], "none of the samples can be used");
   EXPECT_EQ(inspect({"data.on_bad_sample=skip", "data.eval="}).exit_code, 4);
 }
 

@@ -67,7 +67,7 @@ TEST_F(LoraTest, TrainsAndSavesAdaptersOnly) {
   EXPECT_EQ(config["lora_dropout"], 0.1);
 }
 
-TEST_F(LoraTest, AKilledRunGoesOnBitForBit) {
+TEST_F(LoraTest, ResumesExactlyAfterAKill) {
   train_well(settings("whole"));
   const auto arguments = train_arguments(settings("pieces"));
   for (const int step : {4, 8}) {
@@ -85,7 +85,7 @@ TEST_F(LoraTest, AKilledRunGoesOnBitForBit) {
   EXPECT_EQ(step_lines("whole/metrics.jsonl").size(), step_lines("pieces/metrics.jsonl").size());
 }
 
-TEST_F(LoraTest, TheMergedCheckpointAnswersAsTheAdapterDoes) {
+TEST_F(LoraTest, MergedCheckpointEqualsTheAdapter) {
   for (const char* dora : {"false", "true"}) {
     const std::string dir = std::string("run_") + dora;
     train_well(settings(dir, {std::string("lora.use_dora=") + dora}));
@@ -102,26 +102,27 @@ TEST_F(LoraTest, TheMergedCheckpointAnswersAsTheAdapterDoes) {
   }
 }
 
-TEST_F(LoraTest, ANewProjectorIsTrainedWholeAndKeptWithTheAdapter) {
+TEST_F(LoraTest, SavesANewProjectorWithTheAdapter) {
   const auto base = folder() / "without_projector";
   std::filesystem::copy(checkpoint(), base);
-  io::NamedTensors kept;
+  io::NamedTensors remaining_tensors;
   {
     const io::SafetensorsFile weights(base / "model.safetensors");
     for (const auto& name : weights.names()) {
-      if (name.find(".connector.") == std::string::npos) kept.emplace_back(name, weights.tensor(name).clone());
+      if (name.find(".connector.") == std::string::npos)
+        remaining_tensors.emplace_back(name, weights.tensor(name).clone());
     }
   }
-  io::write_safetensors(base / "model.safetensors", kept);
+  io::write_safetensors(base / "model.safetensors", remaining_tensors);
 
   const std::vector<std::string> lacking{"model.path=" + base.string(), "model.allow_missing=[connector]"};
   EXPECT_THAT(refused_training(4, settings("run", {"model.path=" + base.string()})),
               AllOf(HasSubstr("missing: model.connector."), HasSubstr("model.allow_missing")));
   EXPECT_THAT(refused_training(2, settings("run", lacking)), HasSubstr("lora.modules_to_save"));
 
-  auto whole = settings("run", lacking);
-  whole.emplace_back("lora.modules_to_save=[connector]");
-  const Result first = train(whole);
+  auto uninterrupted = settings("run", lacking);
+  uninterrupted.emplace_back("lora.modules_to_save=[connector]");
+  const Result first = train(uninterrupted);
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.err, AllOf(HasSubstr("lacks 1 of the weights"), HasSubstr("start at random")));
   const auto saved = adapter(newest("run"));
@@ -132,13 +133,13 @@ TEST_F(LoraTest, ANewProjectorIsTrainedWholeAndKeptWithTheAdapter) {
   EXPECT_NEAR(eval("merged")["loss"].get<double>(), eval(newest("run"))["loss"].get<double>(), 1e-6);
 
   // It goes on from its own checkpoint, where nothing is missing any more.
-  whole.emplace_back("output.save_steps=8");
-  const Result again = train(whole);
+  uninterrupted.emplace_back("output.save_steps=8");
+  const Result again = train(uninterrupted);
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.err, Not(HasSubstr("start at random")));
 }
 
-TEST_F(LoraTest, RecomputationAndTheMicroBatchChangeNothing) {
+TEST_F(LoraTest, MemoryOptionsDoNotChangeTheResult) {
   train_well(settings("plain"));
   train_well(settings("recomputed", {"memory.recompute=all"}));
   EXPECT_EQ(read_text(folder() / newest("plain") / "adapter_model.safetensors"),
@@ -161,7 +162,7 @@ TEST_F(LoraTest, FrozenPartsGetNoAdapters) {
               AllOf(HasSubstr("fc1"), HasSubstr("outside the frozen parts")));
 }
 
-TEST_F(LoraTest, TrainingGoesOnWithAnAdapter) {
+TEST_F(LoraTest, ContinuesTrainingAnAdapter) {
   train_well(settings("first", {"lora.target_modules=[q_proj, fc1]"}));
   const std::vector<std::string> more{"model.adapter=" + newest("first"), "output.dir=second", "training.max_steps=2",
                                       "training.learning_rate=0"};
@@ -200,7 +201,7 @@ TEST_F(LoraTest, TrainsOnQuantizedWeights) {
   EXPECT_NE(step_lines("nf4/metrics.jsonl").front()["loss"], step_lines("int8/metrics.jsonl").front()["loss"]);
 }
 
-TEST_F(LoraTest, AQuantizedRunGoesOnBitForBit) {
+TEST_F(LoraTest, QuantizedRunResumesExactly) {
   const std::vector<std::string> more{"model.quantization=nf4", "lora.use_dora=true"};
   train_well(settings("whole", more));
   const auto arguments = train_arguments(settings("pieces", more));
@@ -216,7 +217,7 @@ TEST_F(LoraTest, AQuantizedRunGoesOnBitForBit) {
               HasSubstr("model.quantization: was nf4, is none"));
 }
 
-TEST_F(LoraTest, WrongQuantizationIsRefused) {
+TEST_F(LoraTest, RejectsWrongQuantization) {
   EXPECT_THAT(refused_training(2, {"model.quantization=nf4"}),
               AllOf(HasSubstr("model.quantization: nf4"), HasSubstr("set lora.rank")));
   EXPECT_THAT(refused_training(2, {"lora.rank=4", "model.quantization=int4"}),
@@ -225,7 +226,7 @@ TEST_F(LoraTest, WrongQuantizationIsRefused) {
               HasSubstr("model.quantization=nf4"));
 }
 
-TEST_F(LoraTest, WrongSettingsAreRefused) {
+TEST_F(LoraTest, RejectsWrongSettings) {
   EXPECT_THAT(refused_training(2, {"lora.rank=4", "lora.target_modules=[q_porj, nonsense]"}),
               AllOf(HasSubstr("q_porj (did you mean q_proj?)"), HasSubstr("nonsense"), HasSubstr("down_proj"),
                     HasSubstr("model.text_model.layers.")));
@@ -238,7 +239,7 @@ TEST_F(LoraTest, WrongSettingsAreRefused) {
                     HasSubstr("lora.dropout: must be from 0 to below 1")));
 }
 
-TEST_F(LoraTest, AResumedRunHasTheSameAdapters) {
+TEST_F(LoraTest, ResumedRunKeepsItsAdapters) {
   train_well({"lora.rank=4"});
   for (const auto& [change, message] :
        std::vector<std::pair<std::string, std::string>>{{"lora.rank=8", "lora.rank: was 4, is 8"},
@@ -248,36 +249,37 @@ TEST_F(LoraTest, AResumedRunHasTheSameAdapters) {
   }
 }
 
-TEST_F(LoraTest, AdaptersThatDoNotFitAreRefused) {
+TEST_F(LoraTest, RejectsIncompatibleAdapters) {
   train_well(settings("run"));
   const auto config_file = folder() / newest("run") / "adapter_config.json";
   const auto config = json_file(newest("run") + "/adapter_config.json");
-  const auto with = [&](const std::string& key, const nlohmann::json& value) {
+  const auto edit_config = [&](const std::string& key, const nlohmann::json& value) {
     auto changed = config;
     changed[key] = value;
     write_text(config_file, changed.dump());
   };
   const std::vector<std::string> merge{"merge", "--adapter", newest("run"), "--out", "merged"};
-  const std::vector<std::string> go_on{"model.adapter=" + newest("run"), "output.dir=second"};
+  const std::vector<std::string> resume_settings{"model.adapter=" + newest("run"), "output.dir=second"};
 
-  with("base_model_name_or_path", "nobody/some-model");
+  edit_config("base_model_name_or_path", "nobody/some-model");
   EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("nobody/some-model"), HasSubstr("not a folder on this machine")));
-  const Result elsewhere = run({"eval", "--config", "train.yaml", "--checkpoint", newest("run"), "--device", "cpu"});
-  EXPECT_EQ(elsewhere.exit_code, 0);
-  EXPECT_THAT(elsewhere.err + elsewhere.out, HasSubstr("nobody/some-model does not exist; model.path"));
-  with("peft_type", "IA3");
+  const Result eval_result = run({"eval", "--config", "train.yaml", "--checkpoint", newest("run"), "--device", "cpu"});
+  EXPECT_EQ(eval_result.exit_code, 0);
+  EXPECT_THAT(eval_result.err + eval_result.out, HasSubstr("nobody/some-model does not exist; model.path"));
+  edit_config("peft_type", "IA3");
   EXPECT_THAT(refused(4, merge), HasSubstr("peft_type IA3 is not supported"));
-  with("modules_to_save", {"lm_head"});
+  edit_config("modules_to_save", {"lm_head"});
   EXPECT_THAT(refused(4, merge), HasSubstr("missing: base_model.model.lm_head.weight"));
-  with("rank_pattern", {{"q_proj", 2}});
+  edit_config("rank_pattern", {{"q_proj", 2}});
   EXPECT_THAT(refused(4, merge), HasSubstr("rank_pattern \"q_proj\" gives"));
-  with("r", 8);
+  edit_config("r", 8);
   EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));
-  EXPECT_THAT(refused_training(4, go_on), AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));
+  EXPECT_THAT(refused_training(4, resume_settings),
+              AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));
 
   // An adapter for another model: other widths, and a block more.
-  const auto other = source().parent_path() / "lora/text_only/adapter";
-  EXPECT_THAT(refused_training(4, {"model.adapter=" + other.string(), "output.dir=second"}),
+  const auto other_adapter = source().parent_path() / "lora/text_only/adapter";
+  EXPECT_THAT(refused_training(4, {"model.adapter=" + other_adapter.string(), "output.dir=second"}),
               AllOf(HasSubstr("model.text_model.layers.2."), HasSubstr("has no such Linear")));
 
   write_text(config_file, config.dump());
@@ -285,7 +287,7 @@ TEST_F(LoraTest, AdaptersThatDoNotFitAreRefused) {
   write_text(folder() / "merged/file", "");
   EXPECT_THAT(refused(2, merge), HasSubstr("exists already"));
   std::filesystem::remove(folder() / newest("run") / "adapter_model.safetensors");
-  EXPECT_THAT(refused_training(4, go_on), HasSubstr("adapter_model.safetensors is not there"));
+  EXPECT_THAT(refused_training(4, resume_settings), HasSubstr("adapter_model.safetensors is not there"));
 }
 
 }  // namespace

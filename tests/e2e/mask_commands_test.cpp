@@ -14,15 +14,15 @@ class MaskCommandsTest : public CommandTest {
  protected:
   void SetUp() override {
     CommandTest::SetUp();
-    const Result made = run({"init", "--preset", "prs-med-tiny", "--out", "model"});
-    ASSERT_EQ(made.exit_code, 0) << made.err;
-    picture_ = "images/" + entries(folder() / "images").front();
-    const at::Tensor picture = image::decode_image(folder() / picture_);
-    height_ = picture.size(1);
-    width_ = picture.size(2);
+    const Result generated = run({"init", "--preset", "prs-med-tiny", "--out", "model"});
+    ASSERT_EQ(generated.exit_code, 0) << generated.err;
+    image_file_ = "images/" + entries(folder() / "images").front();
+    const at::Tensor image_file = image::decode_image(folder() / image_file_);
+    height_ = image_file.size(1);
+    width_ = image_file.size(2);
     const auto records = nlohmann::json::array(
         {{{"id", "../a b"},
-          {"image", picture_},
+          {"image", image_file_},
           {"task", "find"},
           {"conversations",
            {{{"from", "human"}, {"value", "<image>\nSegment."}}, {{"from", "gpt"}, {"value", "left <SEG>"}}}},
@@ -32,48 +32,50 @@ class MaskCommandsTest : public CommandTest {
   }
 
   Result ask(const std::string& checkpoint, const std::vector<std::string>& more) const {
-    std::vector<std::string> words{"generate", "--checkpoint", checkpoint, "--device", "cpu", "--max-new-tokens", "8"};
-    words.insert(words.end(), more.begin(), more.end());
-    return run(words);
+    std::vector<std::string> command_line{"generate", "--checkpoint",     checkpoint, "--device",
+                                          "cpu",      "--max-new-tokens", "8"};
+    command_line.insert(command_line.end(), more.begin(), more.end());
+    return run(command_line);
   }
 
-  std::string picture_;
+  std::string image_file_;
   int64_t height_ = 0, width_ = 0;
 };
 
-TEST_F(MaskCommandsTest, WhatCannotHaveMasksIsRefused) {
-  const Result other = ask(checkpoint().string(), {"--image", picture_, "--prompt", "x", "--mask-out", "out"});
-  EXPECT_EQ(other.exit_code, 2);
-  EXPECT_THAT(other.err, AllOf(HasSubstr("--mask-out"), HasSubstr("draws no masks"), HasSubstr("prs_med")));
-  const Result words = ask("model", {"--prompt", "x", "--mask-out", "out"});
-  EXPECT_EQ(words.exit_code, 2);
-  EXPECT_THAT(words.err, AllOf(HasSubstr("no picture"), HasSubstr("--image")));
-  const Result taken = ask("model", {"--image", picture_, "--prompt", "x", "--mask-out", "images"});
-  EXPECT_EQ(taken.exit_code, 2);
-  EXPECT_THAT(taken.err, HasSubstr("new or empty"));
+TEST_F(MaskCommandsTest, RejectsModelsWithoutMasks) {
+  const Result other_answer =
+      ask(checkpoint().string(), {"--image", image_file_, "--prompt", "x", "--mask-out", "out"});
+  EXPECT_EQ(other_answer.exit_code, 2);
+  EXPECT_THAT(other_answer.err, AllOf(HasSubstr("--mask-out"), HasSubstr("draws no masks"), HasSubstr("prs_med")));
+  const Result command_line = ask("model", {"--prompt", "x", "--mask-out", "out"});
+  EXPECT_EQ(command_line.exit_code, 2);
+  EXPECT_THAT(command_line.err, AllOf(HasSubstr("no picture"), HasSubstr("--image")));
+  const Result refused = ask("model", {"--image", image_file_, "--prompt", "x", "--mask-out", "images"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("new or empty"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "out"));
 }
 
-TEST_F(MaskCommandsTest, AnAnswerWithoutATokenForOneWritesNothing) {
-  const Result result = ask("model", {"--image", picture_, "--prompt", "x", "--mask-out", "out", "--json"});
+TEST_F(MaskCommandsTest, AnswerWithoutMaskTokenWritesNothing) {
+  const Result result = ask("model", {"--image", image_file_, "--prompt", "x", "--mask-out", "out", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(nlohmann::json::parse(result.out)["masks"], IsEmpty());
   EXPECT_THAT(result.err, HasSubstr("no token that stands for a mask"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "out"));
 }
 
-TEST_F(MaskCommandsTest, TheMasksOfAnAnswerAreWritten) {
-  const Result trained =
+TEST_F(MaskCommandsTest, WritesTheMasksOfAnAnswer) {
+  const Result train_result =
       run({"train", "--config", "train.yaml", "--device", "cpu", "model.path=model", "data.train=masks.json",
            "data.eval=", "data.image_root=.", "training.global_batch_size=1", "training.max_steps=25",
            "training.learning_rate=1.0e-2", "output.sample_predictions=0"});
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  ASSERT_EQ(train_result.exit_code, 0) << train_result.err;
   std::filesystem::create_directory(folder() / "out");
   write_text(folder() / "out/mask_7.png", "of an earlier answer");
   const std::vector<std::string> record{"--data", "masks.json"};
-  auto words = record;
-  words.insert(words.end(), {"--mask-out", "out", "--json"});
-  const Result result = ask("run", words);
+  auto command_line = record;
+  command_line.insert(command_line.end(), {"--mask-out", "out", "--json"});
+  const Result result = ask("run", command_line);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto json = nlohmann::json::parse(result.out);
   EXPECT_THAT(json["text"].get<std::string>(), HasSubstr("<SEG>"));
@@ -92,19 +94,19 @@ TEST_F(MaskCommandsTest, TheMasksOfAnAnswerAreWritten) {
   EXPECT_THAT(text.err, HasSubstr("the answer stands for 1 mask; --mask-out DIR draws it"));
 }
 
-TEST_F(MaskCommandsTest, EvalTellsOfMasksAndShowsThem) {
-  const std::vector<std::string> words{
+TEST_F(MaskCommandsTest, EvalScoresAndDrawsMasks) {
+  const std::vector<std::string> command_line{
       "eval",     "--config", "train.yaml",           "--checkpoint",      "model",
       "--device", "cpu",      "data.eval=masks.json", "data.image_root=.", "--mask-out",
       "overlays"};
-  const Result table = run(words);
+  const Result table = run(command_line);
   ASSERT_EQ(table.exit_code, 0) << table.err;
   EXPECT_THAT(table.out, testing::ContainsRegex("masks by task +masks +Dice +IoU +Hausdorff-95\nfind +1 "));
   EXPECT_THAT(table.out, testing::ContainsRegex("masks by structure .*\nliver +1 +[01]\\.[0-9]+ "));
   EXPECT_THAT(entries(folder() / "overlays"), UnorderedElementsAre("_.._a_b.png"));
   const at::Tensor overlay = image::decode_image(folder() / "overlays/_.._a_b.png");
   EXPECT_EQ(overlay.sizes(), (std::vector<int64_t>{3, height_, width_}));
-  const Result again = run(words);
+  const Result again = run(command_line);
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_THAT(again.err, HasSubstr("no empty folder"));
 }

@@ -27,18 +27,18 @@ class MasksTest : public CommandTest {
   }
 
   size_t steps_logged(const std::string& dir) const {
-    return lines_of(read_text(folder() / dir / "metrics.jsonl")).size();
+    return split_lines(read_text(folder() / dir / "metrics.jsonl")).size();
   }
 
   nlohmann::json held_out() const { return nlohmann::json::parse(read_text(folder() / "data/held_out.json")); }
   /// What training says of held-out records in place of its own.
-  Result train_on(const nlohmann::json& records) const {
+  Result train_on_records(const nlohmann::json& records) const {
     write_text(folder() / "other.json", records.dump());
     return train({"data.train=other.json", "output.dir=other"});
   }
 };
 
-TEST_F(MasksTest, AnInterruptedRunGoesOnBitForBit) {
+TEST_F(MasksTest, ResumesExactlyAfterAnInterrupt) {
   train_well({"output.dir=whole"});
   const auto arguments = train_arguments({"output.dir=pieces"});
   Process first(folder(), arguments);
@@ -46,12 +46,12 @@ TEST_F(MasksTest, AnInterruptedRunGoesOnBitForBit) {
   first.send(SIGTERM);
   EXPECT_EQ(first.wait().exit_code, 75);
   train_well({"output.dir=pieces"});
-  const auto whole = step_lines("whole/metrics.jsonl"), pieces = step_lines("pieces/metrics.jsonl");
-  ASSERT_EQ(whole.size(), 8U);
-  ASSERT_EQ(pieces.size(), 8U);
-  for (size_t i = 0; i < whole.size(); ++i) {
+  const auto uninterrupted = step_lines("whole/metrics.jsonl"), resumed = step_lines("pieces/metrics.jsonl");
+  ASSERT_EQ(uninterrupted.size(), 8U);
+  ASSERT_EQ(resumed.size(), 8U);
+  for (size_t i = 0; i < uninterrupted.size(); ++i) {
     for (const char* key : {"loss", "loss_parts", "grad_norm", "mask_learning_rate"}) {
-      EXPECT_EQ(whole[i][key].dump(), pieces[i][key].dump()) << key << " of step " << i + 1;
+      EXPECT_EQ(uninterrupted[i][key].dump(), resumed[i][key].dump()) << key << " of step " << i + 1;
     }
   }
   const std::string weights = "checkpoints/step-8/model.safetensors";
@@ -69,7 +69,7 @@ TEST_F(MasksTest, EvaluationsScoreThem) {
   EXPECT_EQ(masks["by_task"]["one"]["masks"], 5);
 }
 
-TEST_F(MasksTest, AdaptersGoWithWhatDraws) {
+TEST_F(MasksTest, AdaptersIncludeTheMaskDecoder) {
   train_well({"lora.rank=4", "training.max_steps=2", "output.dir=lora", "model.freeze_mask_encoder=true"});
   const Result result =
       run({"eval", "--config", "train.yaml", "--checkpoint", "lora/checkpoints/step-2", "--json", "--device", "cpu"});
@@ -80,25 +80,25 @@ TEST_F(MasksTest, AdaptersGoWithWhatDraws) {
   EXPECT_EQ(adapter.find("vision_encoder"), std::string::npos) << "frozen";
 }
 
-TEST_F(MasksTest, BadRecordsAreNamedWithTheRemedy) {
+TEST_F(MasksTest, NamesBadRecords) {
   auto records = held_out();
   records[1]["masks"][0] = {{"size", {128, 128}}, {"counts", {100, 50}}};
-  Result result = train_on(records);
+  Result result = train_on_records(records);
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err, AllOf(HasSubstr("held_out_00001"), HasSubstr("mask 1"), HasSubstr("150")));
   records = held_out();
   records[2]["masks"].push_back(records[2]["masks"][0]);
-  result = train_on(records);
+  result = train_on_records(records);
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err, AllOf(HasSubstr("held_out_00002"), HasSubstr("2 masks and 1 tokens <SEG>")));
   records = held_out();
   records[3]["masks"][0] = {{"size", {64, 128}}, {"counts", {64 * 128}}};
-  result = train_on(records);
+  result = train_on_records(records);
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err, AllOf(HasSubstr("held_out_00003"), HasSubstr("128 x 64 pixels and its picture 128 x 128")));
 }
 
-TEST_F(MasksTest, WhatAVirtualCardTakesIsForeseenToTheByte) {
+TEST_F(MasksTest, ForecastsMemoryExactly) {
   const Result result = run({"--config", "train.yaml", "--device", "virtual:rtx4090", "training.max_steps=3",
                              "training.precision=bf16", "memory.mode=aggressive"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

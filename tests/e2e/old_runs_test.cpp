@@ -14,7 +14,7 @@ class OldRunsTest : public testing::TestWithParam<std::string> {
 
   void SetUp() override {
     set_environment("VLMTRAIN_PAST_RUNS", "off");
-    for (const auto& line : lines_of(read_text(fixture() / "reproducible.env"))) {
+    for (const auto& line : split_lines(read_text(fixture() / "reproducible.env"))) {
       const size_t equals = line.find('=');
       if (!line.starts_with("#")) set_environment(line.substr(0, equals), line.substr(equals + 1));
     }
@@ -71,11 +71,11 @@ class OldRunsTest : public testing::TestWithParam<std::string> {
 
 TEST_P(OldRunsTest, ResumesToTheSameLossesAndIsReportedAndEvaluated) {
   const size_t stopped_at = expected_.at("stopped_at");
-  ASSERT_EQ(lines_of(read_text(folder() / "run/metrics.jsonl")).size(), stopped_at);
+  ASSERT_EQ(split_lines(read_text(folder() / "run/metrics.jsonl")).size(), stopped_at);
   const Result resumed = resume();
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
 
-  const auto lines = lines_of(read_text(folder() / "run/metrics.jsonl"));
+  const auto lines = split_lines(read_text(folder() / "run/metrics.jsonl"));
   ASSERT_EQ(lines.size(), expected_.at("losses").size());
   for (size_t i = 0; i < lines.size(); ++i) {
     const auto step = nlohmann::json::parse(lines[i]);

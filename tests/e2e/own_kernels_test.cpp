@@ -16,7 +16,7 @@ using testing::Not;
 using testing::Pointwise;
 
 /// Whole runs with kernels that are emulated on the CPU.
-class OwnKernelsRun : public CommandTest {
+class CustomKernelsTest : public CommandTest {
  protected:
   void TearDown() override {
     unsetenv("VLMTRAIN_EMULATED_KERNELS");
@@ -29,7 +29,7 @@ class OwnKernelsRun : public CommandTest {
   };
 
   /// With the kernels of this library; null: with ATen's alone.
-  Run run_with(const char* library, std::vector<std::string> overrides = {}) const {
+  Run run_with_environment(const char* library, std::vector<std::string> overrides = {}) const {
     if (library != nullptr) setenv("VLMTRAIN_EMULATED_KERNELS", library, /*overwrite=*/1);
     std::filesystem::remove_all(folder() / "run");
     overrides.emplace_back("output.report=false");
@@ -43,25 +43,25 @@ class OwnKernelsRun : public CommandTest {
 
 constexpr const char* kLeftOut = "an own kernel is left out";
 
-TEST_F(OwnKernelsRun, LearnsWhatAtenDoes) {
-  const Run aten = run_with(nullptr);
-  const Run own = run_with(VLMTRAIN_EMULATED_KERNELS);
-  EXPECT_THAT(own.err, Not(HasSubstr(kLeftOut)));
-  ASSERT_EQ(own.losses.size(), 4U);
-  EXPECT_THAT(own.losses, Pointwise(DoubleNear(1e-4), aten.losses));
+TEST_F(CustomKernelsTest, LearnsTheSameAsAten) {
+  const Run aten = run_with_environment(nullptr);
+  const Run custom = run_with_environment(VLMTRAIN_EMULATED_KERNELS);
+  EXPECT_THAT(custom.err, Not(HasSubstr(kLeftOut)));
+  ASSERT_EQ(custom.losses.size(), 4U);
+  EXPECT_THAT(custom.losses, Pointwise(DoubleNear(1e-4), aten.losses));
 }
 
-TEST_F(OwnKernelsRun, AKernelThatIsWrongIsNamedAndLeftOutAndTheRunGoesOn) {
-  const Run aten = run_with(nullptr);
-  const Run own = run_with(VLMTRAIN_WRONG_KERNELS);
-  EXPECT_THAT(own.err, AllOf(HasSubstr(kLeftOut), HasSubstr("gate in Float: 1 of ")));
-  EXPECT_THAT(own.losses, Pointwise(DoubleNear(1e-4), aten.losses));
+TEST_F(CustomKernelsTest, DisablesAWrongKernel) {
+  const Run aten = run_with_environment(nullptr);
+  const Run custom = run_with_environment(VLMTRAIN_WRONG_KERNELS);
+  EXPECT_THAT(custom.err, AllOf(HasSubstr(kLeftOut), HasSubstr("gate in Float: 1 of ")));
+  EXPECT_THAT(custom.losses, Pointwise(DoubleNear(1e-4), aten.losses));
 }
 
-TEST_F(OwnKernelsRun, WithoutThemNothingOfThemIsTried) {
-  const Run aten = run_with(nullptr);
-  const Run own = run_with(VLMTRAIN_WRONG_KERNELS, {"training.kernels=aten"});
-  EXPECT_EQ(own.losses, aten.losses);
+TEST_F(CustomKernelsTest, DisabledKernelsAreNotLoaded) {
+  const Run aten = run_with_environment(nullptr);
+  const Run custom = run_with_environment(VLMTRAIN_WRONG_KERNELS, {"training.kernels=aten"});
+  EXPECT_EQ(custom.losses, aten.losses);
 }
 
 }  // namespace

@@ -30,15 +30,15 @@ class PlanCommandTest : public CommandTest {
 
   /// As if no line were broken.
   static std::string on_one_line(const std::string& text) {
-    std::istringstream words(text);
+    std::istringstream word_stream(text);
     std::string line;
-    for (std::string word; words >> word;) line += (line.empty() ? "" : " ") + word;
+    for (std::string argument; word_stream >> argument;) line += (line.empty() ? "" : " ") + argument;
     return line;
   }
 
   /// The one JSON object that is all of stdout.
-  static ordered_json json_of(const Result& result) {
-    EXPECT_EQ(lines_of(result.out).size(), 1U) << result.out;
+  static ordered_json parse_plan(const Result& result) {
+    EXPECT_EQ(split_lines(result.out).size(), 1U) << result.out;
     const auto json = ordered_json::parse(result.out, nullptr, /*allow_exceptions=*/false);
     EXPECT_TRUE(json.is_object()) << result.out << result.err;
     return json;
@@ -48,7 +48,7 @@ class PlanCommandTest : public CommandTest {
     arguments.emplace_back("--json");
     const Result result = plan(arguments);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
-    return json_of(result);
+    return parse_plan(result);
   }
 
   void expect_error(std::vector<std::string> arguments, int exit_code, const std::vector<std::string>& messages) const {
@@ -71,7 +71,7 @@ class ExamplesTest : public PlanCommandTest {
   std::filesystem::path examples_ = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "configs/examples";
 };
 
-TEST_F(ExamplesTest, EachIsPlannedForItsCardAndFits) {
+TEST_F(ExamplesTest, EachFitsItsGpu) {
   const std::vector<Example> examples{
       {"full_80gb", {"--model", "qwen2.5-vl-3b", "--gpu", "h100"}},
       {"lora_24gb", {"--model", "llava-1.5-7b", "--gpu-gb", "24"}},
@@ -79,10 +79,10 @@ TEST_F(ExamplesTest, EachIsPlannedForItsCardAndFits) {
       {"tasks_16gb", {"--model", "smolvlm-500m", "--gpu", "rtx4080"}},
       {"video_24gb",
        {"--model", "qwen2.5-vl-3b", "--gpu", "rtx4090", "--video-frames", "32", "--video-size", "448x224"}}};
-  std::set<std::string> planned;
+  std::set<std::string> planned_files;
   for (const auto& example : examples) {
     SCOPED_TRACE(example.name);
-    planned.insert(example.name + ".yaml");
+    planned_files.insert(example.name + ".yaml");
     auto arguments = example.arguments;
     const bool has_video = std::ranges::find(arguments, "--video-frames") != arguments.end();
     if (!has_video) arguments.insert(arguments.end(), {"--images", "1"});
@@ -91,7 +91,7 @@ TEST_F(ExamplesTest, EachIsPlannedForItsCardAndFits) {
   }
   std::set<std::string> there;
   for (const auto& file : std::filesystem::directory_iterator(examples_)) there.insert(file.path().filename());
-  EXPECT_EQ(there, planned) << "each example is planned";
+  EXPECT_EQ(there, planned_files) << "each example is planned";
 }
 
 enum class Kind { kBoolean, kInteger, kNumber, kText, kList };
@@ -161,7 +161,7 @@ TEST_F(PlanCommandTest, JsonHasEveryKeyOfTheContract) {
             memory["total_bytes"]);
 }
 
-TEST_F(PlanCommandTest, WhatDoesNotFitExitsWith3AndStillPrintsThePlan) {
+TEST_F(PlanCommandTest, PrintsThePlanIfItDoesNotFit) {
   const std::vector<std::string> arguments{"--gpu-gb", "4", "--images", "2", "--model", "smolvlm-256m"};
   const auto json = plan_json(arguments, 3);
   EXPECT_EQ(json["fits"], false);
@@ -178,25 +178,26 @@ TEST_F(PlanCommandTest, TextBeginsWithTheAnswer) {
   const Result result = plan({"--gpu-gb", "24", "--model", "smolvlm-tiny"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, StartsWith("fits: "));
-  EXPECT_THAT(lines_of(result.out).front(), AllOf(HasSubstr("micro-batch 16"), HasSubstr("global batch 16")));
+  EXPECT_THAT(split_lines(result.out).front(), AllOf(HasSubstr("micro-batch 16"), HasSubstr("global batch 16")));
   EXPECT_EQ(result.out.find('\033'), std::string::npos) << "no colours in a file";
 }
 
 TEST_F(PlanCommandTest, FlagsAreConfigurationKeysByOtherNames) {
-  const std::vector<std::string> common{"--gpu", "rtx4090", "--images", "1"};
-  const auto with = [&](const std::vector<std::string>& more) {
-    auto arguments = common;
+  const std::vector<std::string> common_arguments{"--gpu", "rtx4090", "--images", "1"};
+  const auto plan_with_arguments = [&](const std::vector<std::string>& more) {
+    auto arguments = common_arguments;
     arguments.insert(arguments.end(), more.begin(), more.end());
     auto json = plan_json(arguments);
     json.erase("plan_seconds");
     json.erase("rehearsal_seconds");
     return json;
   };
-  const auto flags = with({"--model", "smolvlm-tiny", "--global-batch", "12", "--micro-batch", "3", "--precision",
+  const auto flags =
+      plan_with_arguments({"--model", "smolvlm-tiny", "--global-batch", "12", "--micro-batch", "3", "--precision",
                            "fp32", "--recompute", "1", "--mode", "aggressive", "--limit-gb", "10"});
-  const auto keys =
-      with({"model.path=smolvlm-tiny", "training.global_batch_size=12", "training.micro_batch_size=3",
-            "training.precision=fp32", "memory.recompute=1", "memory.mode=aggressive", "memory.limit_gb=10"});
+  const auto keys = plan_with_arguments({"model.path=smolvlm-tiny", "training.global_batch_size=12",
+                                         "training.micro_batch_size=3", "training.precision=fp32", "memory.recompute=1",
+                                         "memory.mode=aggressive", "memory.limit_gb=10"});
   EXPECT_EQ(flags, keys);
   EXPECT_EQ(flags["micro_batch_size"], 3);
   EXPECT_EQ(flags["gradient_accumulation_steps"], 4);
@@ -204,48 +205,49 @@ TEST_F(PlanCommandTest, FlagsAreConfigurationKeysByOtherNames) {
   EXPECT_EQ(flags["card_bytes"], 10'000'000'000);
 }
 
-TEST_F(PlanCommandTest, MoreImagesAndMoreTextNeedMore) {
+TEST_F(PlanCommandTest, MoreImagesAndTextNeedMoreMemory) {
   const auto bytes = [&](const std::vector<std::string>& sample) {
     std::vector<std::string> arguments{"--gpu", "h100", "--model", "smolvlm-256m", "--micro-batch", "1"};
     arguments.insert(arguments.end(), sample.begin(), sample.end());
     return plan_json(arguments)["memory"]["reserved_peak_bytes"].get<int64_t>();
   };
-  const int64_t usual = bytes({});
-  EXPECT_GT(bytes({"--images", "4"}), usual);
-  EXPECT_LT(bytes({"--images", "0"}), usual);
-  EXPECT_GT(bytes({"--text-tokens", "4000"}), usual);
-  EXPECT_GT(bytes({"--answer-tokens", "250", "--text-tokens", "4000"}), usual);
-  EXPECT_LT(bytes({"--image-size", "1024x128"}), usual) << "a strip has fewer tiles";
+  const int64_t default_bytes = bytes({});
+  EXPECT_GT(bytes({"--images", "4"}), default_bytes);
+  EXPECT_LT(bytes({"--images", "0"}), default_bytes);
+  EXPECT_GT(bytes({"--text-tokens", "4000"}), default_bytes);
+  EXPECT_GT(bytes({"--answer-tokens", "250", "--text-tokens", "4000"}), default_bytes);
+  EXPECT_LT(bytes({"--image-size", "1024x128"}), default_bytes) << "a strip has fewer tiles";
 }
 
-TEST_F(PlanCommandTest, AVideoIsItsFrames) {
-  const std::vector<std::string> common{"--gpu", "rtx4090", "--model", "qwen2.5-vl-tiny", "--video-size", "112x112"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), common.begin(), common.end());
+TEST_F(PlanCommandTest, PlansForVideoFrames) {
+  const std::vector<std::string> common_arguments{"--gpu",           "rtx4090",      "--model",
+                                                  "qwen2.5-vl-tiny", "--video-size", "112x112"};
+  const auto plan_with_arguments = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), common_arguments.begin(), common_arguments.end());
     return plan_json(more);
   };
-  const auto folder_of_frames = with({"--video-frames", "16"});
+  const auto folder_of_frames = plan_with_arguments({"--video-frames", "16"});
   EXPECT_EQ(folder_of_frames["video_frames_per_sample"], 16);
   EXPECT_EQ(folder_of_frames["videos_per_sample"], 1);
   EXPECT_EQ(folder_of_frames["images_per_sample"], 0);
-  const auto clip = with({"--video-frames", "240", "--fps", "30", "--images", "1", "data.video_fps=1"});
+  const auto clip = plan_with_arguments({"--video-frames", "240", "--fps", "30", "--images", "1", "data.video_fps=1"});
   EXPECT_EQ(clip["video_frames_per_sample"], 8);
   EXPECT_EQ(clip["images_per_sample"], 1);
 
   const Result capped = plan({"--gpu", "rtx4090", "--model", "qwen2.5-vl-tiny", "--video-size", "112x112",
                               "--video-frames", "64", "data.video_max_frames=8", "--json"});
-  EXPECT_EQ(json_of(capped)["video_frames_per_sample"], 8);
+  EXPECT_EQ(parse_plan(capped)["video_frames_per_sample"], 8);
   EXPECT_THAT(capped.err, HasSubstr("8 of the 64 frames are looked at (data.video_max_frames=8"));
 }
 
-TEST_F(PlanCommandTest, AMixIsPlannedForItsWorstAndTimedOnAverage) {
-  const std::vector<std::string> common{"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--global-batch", "8"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), common.begin(), common.end());
+TEST_F(PlanCommandTest, PlansAMixForItsWorstSample) {
+  const std::vector<std::string> common_arguments{"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--global-batch", "8"};
+  const auto plan_with_arguments = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), common_arguments.begin(), common_arguments.end());
     return plan_json(more);
   };
-  const auto mix = with({"--mix", "3:0.25,1:0.5,2:0.25"});
-  const auto worst = with({"--images", "3"});
+  const auto mix = plan_with_arguments({"--mix", "3:0.25,1:0.5,2:0.25"});
+  const auto worst = plan_with_arguments({"--images", "3"});
   EXPECT_EQ(mix["images_per_sample"], 3);
   EXPECT_EQ(mix["memory"], worst["memory"]) << "a step of the worst samples only can be drawn";
   EXPECT_FALSE(worst.contains("average"));
@@ -267,11 +269,11 @@ TEST_F(PlanCommandTest, AMixIsPlannedForItsWorstAndTimedOnAverage) {
   EXPECT_THAT(on_one_line(text.out), HasSubstr("12 of 1 image, 4 of 2 images"));
 }
 
-TEST_F(PlanCommandTest, TheLadderIsAPlanForEachRung) {
-  const std::vector<std::string> common{"--gpu-gb", "4", "--model", "smolvlm-256m", "--global-batch", "2"};
-  auto asked = common;
-  asked.emplace_back("--compare");
-  const auto json = plan_json(asked, 3);
+TEST_F(PlanCommandTest, SavingsTableHasAPlanPerRow) {
+  const std::vector<std::string> common_arguments{"--gpu-gb", "4", "--model", "smolvlm-256m", "--global-batch", "2"};
+  auto arguments = common_arguments;
+  arguments.emplace_back("--compare");
+  const auto json = plan_json(arguments, 3);
   const auto& rungs = json["compare"];
   std::vector<std::string> names;
   for (const auto& rung : rungs) names.push_back(rung["name"]);
@@ -288,27 +290,27 @@ TEST_F(PlanCommandTest, TheLadderIsAPlanForEachRung) {
     SCOPED_TRACE(rung["name"]);
     EXPECT_TRUE(rung["absent"].is_null());
     EXPECT_GT(rung["single"]["step_seconds"], 0);
-    auto pasted = common;
-    for (const auto& word : rung["arguments"]) pasted.push_back(word);
+    auto pasted = common_arguments;
+    for (const auto& argument : rung["arguments"]) pasted.push_back(argument);
     const bool fits = !rung["planned"].is_null();
     const auto plan = plan_json(pasted, fits ? 0 : 3);
     if (!fits) continue;
     EXPECT_EQ(plan["memory"]["total_bytes"], rung["planned"]["total_bytes"]);
     EXPECT_EQ(plan["step_seconds"], rung["planned"]["step_seconds"]);
   }
-  const Result text = plan(asked);
+  const Result text = plan(arguments);
   EXPECT_THAT(text.out, AllOf(HasSubstr("16 bits"), HasSubstr("NF4"), HasSubstr("does not fit")));
 }
 
-TEST_F(PlanCommandTest, SamplesThatTrainingRefusesAreRefused) {
+TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
   std::vector<std::string> long_one{"--gpu", "rtx4090",      "--model",   "qwen2.5-vl-tiny",    "--images",
                                     "2",     "--image-size", "2000x2000", "data.max_length=350"};
-  const auto shrunk = plan_json({"--gpu", "a100-80", "--model", "qwen2.5-vl-3b", "--images", "2", "--image-size",
-                                 "2000x2000", "data.max_length=5000"});
-  EXPECT_LE(shrunk["tokens_per_sample"], 5000) << "as training does by itself";
-  EXPECT_GT(shrunk["tokens_per_sample"], 4800) << "no smaller than it has to be";
+  const auto shrunk_plan = plan_json({"--gpu", "a100-80", "--model", "qwen2.5-vl-3b", "--images", "2", "--image-size",
+                                      "2000x2000", "data.max_length=5000"});
+  EXPECT_LE(shrunk_plan["tokens_per_sample"], 5000) << "as training does by itself";
+  EXPECT_GT(shrunk_plan["tokens_per_sample"], 4800) << "no smaller than it has to be";
   long_one.emplace_back("data.on_too_long=fail");
-  const auto remedied = [&](std::vector<std::string> more) {
+  const auto run_with_suggestion = [&](std::vector<std::string> more) {
     more.insert(more.begin(), long_one.begin(), long_one.end());
     return plan_json(more);
   };
@@ -317,14 +319,14 @@ TEST_F(PlanCommandTest, SamplesThatTrainingRefusesAreRefused) {
   const Result refused = plan(long_one);
   // Each remedy that is named is one.
   const std::string line = refused.err.substr(refused.err.find("one of: ") + 8);
-  std::istringstream remedies(line.substr(0, line.find('\n')));
+  std::istringstream suggestions(line.substr(0, line.find('\n')));
   int tried = 0;
-  for (std::string remedy; std::getline(remedies, remedy, ',');) {
-    std::istringstream words(remedy);
+  for (std::string suggestion; std::getline(suggestions, suggestion, ',');) {
+    std::istringstream word_stream(suggestion);
     std::vector<std::string> arguments;
-    for (std::string word; words >> word;) arguments.push_back(word);
-    SCOPED_TRACE(remedy);
-    EXPECT_GT(remedied(arguments)["tokens_per_sample"], 320) << "no smaller than it has to be";
+    for (std::string argument; word_stream >> argument;) arguments.push_back(argument);
+    SCOPED_TRACE(suggestion);
+    EXPECT_GT(run_with_suggestion(arguments)["tokens_per_sample"], 320) << "no smaller than it has to be";
     ++tried;
   }
   EXPECT_GE(tried, 4);
@@ -339,55 +341,56 @@ TEST_F(PlanCommandTest, SamplesThatTrainingRefusesAreRefused) {
   auto skipping = mix;
   skipping.insert(skipping.end(), {"data.on_bad_sample=skip", "--json"});
   const Result skipped = plan(skipping);
-  EXPECT_EQ(json_of(skipped)["images_per_sample"], 1);
+  EXPECT_EQ(parse_plan(skipped)["images_per_sample"], 1);
   EXPECT_THAT(skipped.err, HasSubstr("are left out"));
 }
 
-TEST_F(PlanCommandTest, MoreTokensThanTheModelHasPositionsForAreSaid) {
+TEST_F(PlanCommandTest, WarnsAboutTooManyPositions) {
   const Result result = plan({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--images", "0", "--text-tokens", "600"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, AllOf(HasSubstr("600 tokens"), HasSubstr("512"), HasSubstr("max_position_embeddings")));
 }
 
-TEST_F(PlanCommandTest, WhatRunsMeasuredIsUsedAndSaid) {
+TEST_F(PlanCommandTest, UsesMeasurementsOfPastRuns) {
   const std::vector<std::string> arguments{"--gpu", "rtx4090", "--model", "smolvlm-tiny"};
   const auto without = plan_json(arguments);
   EXPECT_TRUE(without["past_runs"].is_null());
   std::string host(256, 0);
   ASSERT_EQ(gethostname(host.data(), host.size()), 0);
-  const nlohmann::json place{{"device", "NVIDIA GeForce RTX 4090"},
-                             {"driver", memory::module_version()},
-                             {"libtorch", memory::libtorch().compiled_for},
-                             {"host", host.c_str()},
-                             {"runs", 3},
-                             {"last", "2026-11-23"},
-                             {"context_bytes", 400'000'000},
-                             {"step_time_ratio", 2.0}};
-  write_text(folder() / "past.json", nlohmann::json{{"version", 1}, {"places", nlohmann::json::array({place})}}.dump());
+  const nlohmann::json environment{{"device", "NVIDIA GeForce RTX 4090"},
+                                   {"driver", memory::module_version()},
+                                   {"libtorch", memory::describe_libtorch().compiled_version},
+                                   {"host", host.c_str()},
+                                   {"runs", 3},
+                                   {"last", "2026-11-23"},
+                                   {"context_bytes", 400'000'000},
+                                   {"step_time_ratio", 2.0}};
+  write_text(folder() / "past.json",
+             nlohmann::json{{"version", 1}, {"places", nlohmann::json::array({environment})}}.dump());
   setenv("VLMTRAIN_PAST_RUNS", (folder() / "past.json").c_str(), 1);
-  const auto with = plan_json(arguments);
-  EXPECT_EQ(with["past_runs"]["runs"], 3);
-  EXPECT_EQ(with["memory"]["context_bytes"], 400'000'000);
-  EXPECT_EQ(with["memory"]["context_measured"], true);
-  EXPECT_EQ(with["memory"]["reserved_peak_bytes"], without["memory"]["reserved_peak_bytes"]);
-  EXPECT_DOUBLE_EQ(with["step_seconds"], 2 * without["step_seconds"].get<double>());
+  const auto plan_with_arguments = plan_json(arguments);
+  EXPECT_EQ(plan_with_arguments["past_runs"]["runs"], 3);
+  EXPECT_EQ(plan_with_arguments["memory"]["context_bytes"], 400'000'000);
+  EXPECT_EQ(plan_with_arguments["memory"]["context_measured"], true);
+  EXPECT_EQ(plan_with_arguments["memory"]["reserved_peak_bytes"], without["memory"]["reserved_peak_bytes"]);
+  EXPECT_DOUBLE_EQ(plan_with_arguments["step_seconds"], 2 * without["step_seconds"].get<double>());
   EXPECT_THAT(on_one_line(plan(arguments).out), HasSubstr("Measured: 3 runs on this machine, the last on 2026-11-23"));
   EXPECT_TRUE(plan_json({"--gpu-gb", "24", "--model", "smolvlm-tiny"})["past_runs"].is_null());
   EXPECT_TRUE(plan_json({"--gpu", "rtx3090", "--model", "smolvlm-tiny"})["past_runs"].is_null());
 
   write_text(folder() / "past.json", "{");
   const Result damaged = plan({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--json"});
-  EXPECT_TRUE(json_of(damaged)["past_runs"].is_null());
+  EXPECT_TRUE(parse_plan(damaged)["past_runs"].is_null());
   EXPECT_THAT(damaged.err, HasSubstr("what earlier runs measured is not used"));
 }
 
-TEST_F(PlanCommandTest, FourBitsFitWhereTheEstimateSaysTheyDoNot) {
+TEST_F(PlanCommandTest, FourBitWeightsFitDespiteTheEstimate) {
   // What quantised blocks save by being recomputed does not add up; a rehearsal shows that the plan fits as it is.
-  const auto found = plan_json({"--gpu-gb", "8", "--images", "4", "--quantization", "nf4"});
-  EXPECT_EQ(found["fits"], true);
-  EXPECT_EQ(found["vision_tiles_per_pass"], 0);
-  EXPECT_EQ(found["loss_chunk_rows"], planner::Choices{}.loss_chunk_rows);
-  EXPECT_LE(found["memory"]["reserved_peak_bytes"], found["limit_bytes"]);
+  const auto plan = plan_json({"--gpu-gb", "8", "--images", "4", "--quantization", "nf4"});
+  EXPECT_EQ(plan["fits"], true);
+  EXPECT_EQ(plan["vision_tiles_per_pass"], 0);
+  EXPECT_EQ(plan["loss_chunk_rows"], planner::StepConfig{}.loss_chunk_rows);
+  EXPECT_LE(plan["memory"]["reserved_peak_bytes"], plan["limit_bytes"]);
 }
 
 TEST_F(PlanCommandTest, RanksShareTheGlobalBatch) {
@@ -397,27 +400,28 @@ TEST_F(PlanCommandTest, RanksShareTheGlobalBatch) {
   EXPECT_GT(json["memory"]["communication_bytes"], 0);
 }
 
-TEST_F(PlanCommandTest, WhatRanksTellEachOtherIsPredicted) {
+TEST_F(PlanCommandTest, PredictsCommunication) {
   const std::vector<std::string> tiny{"--gpu", "h100", "--model", "smolvlm-tiny", "--global-batch", "16"};
-  const auto with = [&](std::vector<std::string> more) {
+  const auto plan_with_arguments = [&](std::vector<std::string> more) {
     more.insert(more.begin(), tiny.begin(), tiny.end());
     return plan_json(more);
   };
-  EXPECT_TRUE(with({})["communication"].is_null());
-  const auto near = with({"--world-size", "4"})["communication"];
-  const auto far = with({"--world-size", "4", "--nodes", "2"})["communication"];
-  const auto fast = with({"--world-size", "4", "--nodes", "2", "--network-gbit", "400"})["communication"];
-  EXPECT_EQ(near["bytes_per_step"], far["bytes_per_step"]);
-  EXPECT_EQ(near["least_sent_bytes"], near["bytes_per_step"].get<int64_t>() * 2 * 3 / 4);
-  EXPECT_THAT(near["links"].get<std::string>(), AllOf(HasSubstr("NVLink"), Not(HasSubstr("network"))));
+  EXPECT_TRUE(plan_with_arguments({})["communication"].is_null());
+  const auto same_node = plan_with_arguments({"--world-size", "4"})["communication"];
+  const auto far = plan_with_arguments({"--world-size", "4", "--nodes", "2"})["communication"];
+  const auto fast =
+      plan_with_arguments({"--world-size", "4", "--nodes", "2", "--network-gbit", "400"})["communication"];
+  EXPECT_EQ(same_node["bytes_per_step"], far["bytes_per_step"]);
+  EXPECT_EQ(same_node["least_sent_bytes"], same_node["bytes_per_step"].get<int64_t>() * 2 * 3 / 4);
+  EXPECT_THAT(same_node["links"].get<std::string>(), AllOf(HasSubstr("NVLink"), Not(HasSubstr("network"))));
   EXPECT_THAT(fast["links"].get<std::string>(), HasSubstr("400 Gbit/s"));
-  EXPECT_LT(near["seconds"], fast["seconds"]);
+  EXPECT_LT(same_node["seconds"], fast["seconds"]);
   EXPECT_LT(fast["seconds"], far["seconds"]);
   const Result text = plan({"--gpu", "h100", "--model", "smolvlm-tiny", "--world-size", "2"});
   EXPECT_THAT(text.out, AllOf(HasSubstr("2 ranks over NVLink"), HasSubstr("a step adds up")));
 }
 
-TEST_F(PlanCommandTest, RanksThatCannotBeAreRefused) {
+TEST_F(PlanCommandTest, RejectsInvalidRanks) {
   const auto refusal = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"--gpu", "h100", "--model", "smolvlm-tiny"});
     const Result result = plan(more);
@@ -433,14 +437,14 @@ TEST_F(PlanCommandTest, RanksThatCannotBeAreRefused) {
 }
 
 /// Each in its place: rank 0 has the first sample of each step of two, rank 1 the second.
-TEST_F(PlanCommandTest, TheRankWithTheLargestSamplesIsNamed) {
+TEST_F(PlanCommandTest, NamesTheLargestRank) {
   const auto json = plan_json({"--config", "train.yaml", "--gpu", "rtx4090", "--world-size", "2"});
   ASSERT_EQ(json["ranks"].size(), 2U);
   EXPECT_GE(json["ranks"][0]["reserved_peak_bytes"], json["ranks"][1]["reserved_peak_bytes"]);
   EXPECT_LE(json["ranks"][0]["reserved_peak_bytes"], json["memory"]["reserved_peak_bytes"]);
 }
 
-TEST_F(PlanCommandTest, AConfigurationIsPlannedForItsWorstSampleByName) {
+TEST_F(PlanCommandTest, NamesTheWorstSample) {
   auto all = records();
   std::string question = "Why?";
   for (int i = 0; i < 1000; ++i) question += " Really?";
@@ -459,7 +463,7 @@ TEST_F(PlanCommandTest, AConfigurationIsPlannedForItsWorstSampleByName) {
   EXPECT_TRUE(hypothetical["worst_sample"].is_null()) << "samples that are described are planned for instead";
 }
 
-TEST_F(PlanCommandTest, BadSamplesAreNotPlannedForAndSaidSo) {
+TEST_F(PlanCommandTest, ReportsBadSamples) {
   auto all = records();
   all.push_back(
       {{"id", "gone"},
@@ -469,10 +473,10 @@ TEST_F(PlanCommandTest, BadSamplesAreNotPlannedForAndSaidSo) {
   const Result result = plan({"--config", "train.yaml", "--gpu", "rtx4090", "--json"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, AllOf(HasSubstr("1 of 12 samples cannot be used"), HasSubstr("gone.png")));
-  EXPECT_EQ(json_of(result)["fits"], true);
+  EXPECT_EQ(parse_plan(result)["fits"], true);
 }
 
-TEST_F(PlanCommandTest, ADataSetOfBadSamplesOnly) {
+TEST_F(PlanCommandTest, NoUsableSamples) {
   write_records(nlohmann::json::parse(R"([{"id": "gone", "image": "gone.png", "conversations":
       [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "Gone."}]}])"));
   expect_error({"--config", "train.yaml", "--gpu", "rtx4090"}, 4, {"train.json", "none of its 1 samples", "gone.png"});
@@ -486,7 +490,7 @@ TEST_F(PlanCommandTest, NoWeightsAreRead) {
   EXPECT_EQ(bare["memory"], plan_json({"--gpu-gb", "8", "--model", checkpoint().string()})["memory"]);
 }
 
-TEST_F(PlanCommandTest, ModelFoldersThatAreNone) {
+TEST_F(PlanCommandTest, RejectsInvalidModelFolders) {
   std::filesystem::create_directory(folder() / "empty");
   expect_error({"--gpu-gb", "8", "--model", "empty"}, 4, {"empty: holds no config.json"});
   std::filesystem::copy(checkpoint(), folder() / "other");
@@ -494,7 +498,7 @@ TEST_F(PlanCommandTest, ModelFoldersThatAreNone) {
   expect_error({"--gpu-gb", "8", "--model", "other"}, 4, {"paligemma", "idefics3"});
 }
 
-TEST_F(PlanCommandTest, CardsThatAreNone) {
+TEST_F(PlanCommandTest, RejectsInvalidGpus) {
   for (const char* size : {"0", "-3", "nan", "1e9"}) {
     expect_error({"--gpu-gb", size, "--model", "smolvlm-tiny"}, 2, {"gpu-gb", "from 1 to 1024"});
   }
@@ -504,13 +508,13 @@ TEST_F(PlanCommandTest, CardsThatAreNone) {
   expect_error({"--gpu", "t4", "--model", "smolvlm-tiny"}, 2, {"Tesla T4", "training.precision=fp32"});
 }
 
-TEST_F(PlanCommandTest, NoCardAtAll) {
+TEST_F(PlanCommandTest, RequiresAGpu) {
   const Result result = plan({"--model", "smolvlm-tiny"});
   if (result.exit_code == 0) GTEST_SKIP() << "there is a GPU, which is planned for";
   expect_error({"--model", "smolvlm-tiny"}, 2, {"no GPU in this machine", "--gpu-gb 24", "--gpu rtx4090"});
 }
 
-TEST_F(PlanCommandTest, SamplesThatAreNone) {
+TEST_F(PlanCommandTest, RejectsInvalidSamples) {
   const auto refused = [&](const std::vector<std::string>& sample, const std::vector<std::string>& messages) {
     std::vector<std::string> arguments{"--gpu-gb", "24", "--model", "smolvlm-tiny"};
     arguments.insert(arguments.end(), sample.begin(), sample.end());
@@ -537,7 +541,7 @@ TEST_F(PlanCommandTest, SamplesThatAreNone) {
   refused({"--text-tokens", "64", "--answer-tokens", "64"}, {"64 label tokens of 64 text tokens"});
 }
 
-TEST_F(PlanCommandTest, SettingsThatCannotBe) {
+TEST_F(PlanCommandTest, RejectsInvalidSettings) {
   const auto refused = [&](const std::vector<std::string>& settings, const std::vector<std::string>& messages) {
     std::vector<std::string> arguments{"--gpu-gb", "24", "--model", "smolvlm-tiny"};
     arguments.insert(arguments.end(), settings.begin(), settings.end());
@@ -558,7 +562,7 @@ TEST_F(PlanCommandTest, SettingsThatCannotBe) {
   expect_error({"--gpu-gb", "24", "--config", "nowhere.yaml"}, 2, {"nowhere.yaml"});
 }
 
-TEST_F(PlanCommandTest, TheHeadlineSaysWhatIsTrained) {
+TEST_F(PlanCommandTest, HeadlineNamesTrainedParts) {
   const auto headline = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments{"--gpu-gb", "24", "--model", "smolvlm-tiny"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -585,7 +589,7 @@ TEST_F(PlanCommandTest, ContradictionsAreRefused) {
 
 /// Each remedy put behind the command, as it is printed. The models are tiny and so is what is left of a card, since a
 /// rehearsal of a larger model takes a second.
-TEST_F(PlanCommandTest, RemediesCanBePasted) {
+TEST_F(PlanCommandTest, SuggestionsCanBePasted) {
   const std::vector<std::vector<std::string>> commands{
       {"--gpu-gb", "1", "--limit-gb", "0.6", "--model", "smolvlm-tiny", "--images", "0", "--text-tokens", "6000",
        "--global-batch", "2"},
@@ -604,15 +608,15 @@ TEST_F(PlanCommandTest, RemediesCanBePasted) {
     for (const auto& suggestion : json["suggestions"]) {
       if (suggestion["arguments"].empty()) continue;
       ++pasted;
-      auto remedied = command;
+      auto command_with_suggestion = command;
       std::string line = " ";
-      for (const auto& word : suggestion["arguments"]) {
-        remedied.push_back(word);
-        line += " " + word.get<std::string>();
+      for (const auto& argument : suggestion["arguments"]) {
+        command_with_suggestion.push_back(argument);
+        line += " " + argument.get<std::string>();
       }
-      EXPECT_THAT(lines_of(text), testing::Contains(line));
+      EXPECT_THAT(split_lines(text), testing::Contains(line));
       SCOPED_TRACE(line);
-      const auto outcome = plan_json(remedied, 0);
+      const auto outcome = plan_json(command_with_suggestion, 0);
       EXPECT_EQ(outcome["fits"], true);
       EXPECT_LE(suggestion["total_bytes"].get<int64_t>(), outcome["card_bytes"].get<int64_t>());
     }
@@ -622,7 +626,7 @@ TEST_F(PlanCommandTest, RemediesCanBePasted) {
   EXPECT_GE(in_all, 7);
 }
 
-TEST_F(PlanCommandTest, RemediesForADataSetAreItsKeys) {
+TEST_F(PlanCommandTest, SuggestionsForADatasetAreKeys) {
   auto all = records();
   std::string question = "Why?";
   for (int i = 0; i < 3000; ++i) question += " Really?";
@@ -637,18 +641,18 @@ TEST_F(PlanCommandTest, RemediesForADataSetAreItsKeys) {
   EXPECT_EQ(json["worst_sample"], "the-endless-one");
   std::string of_length;
   for (const auto& suggestion : json["suggestions"]) {
-    auto remedied = command;
-    for (const auto& word : suggestion["arguments"]) remedied.push_back(word);
+    auto command_with_suggestion = command;
+    for (const auto& argument : suggestion["arguments"]) command_with_suggestion.push_back(argument);
     if (suggestion["arguments"].empty()) continue;
     SCOPED_TRACE(suggestion["text"].get<std::string>());
-    EXPECT_EQ(plan_json(remedied, 0)["fits"], true);
+    EXPECT_EQ(plan_json(command_with_suggestion, 0)["fits"], true);
     const std::string first = suggestion["arguments"][0];
     if (first.starts_with("data.max_length=")) of_length = suggestion["text"];
   }
   EXPECT_THAT(of_length, AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("leaves out 1 of 12 samples")));
 }
 
-TEST_F(PlanCommandTest, APresetWithADataSetSaysWhichTokenizerToGive) {
+TEST_F(PlanCommandTest, PresetWithADatasetRequiresATokenizer) {
   const std::vector<std::string> command{"--gpu-gb", "24", "--model", "smolvlm-256m", "data.train=train.json"};
   expect_error(command, 2,
                {"preset smolvlm-256m comes without a tokenizer", "HuggingFaceTB/SmolVLM-256M-Instruct",
@@ -664,11 +668,11 @@ TEST_F(PlanCommandTest, APresetWithADataSetSaysWhichTokenizerToGive) {
                2, {"smolvlm-tiny comes with its own"});
 }
 
-TEST_F(PlanCommandTest, AVideoIsAVideo) {
+TEST_F(PlanCommandTest, VideoFlagsDescribeAVideo) {
   std::filesystem::create_directory(folder() / "images/film");
-  const auto picture = std::filesystem::directory_iterator(source() / "images")->path();
+  const auto image = std::filesystem::directory_iterator(source() / "images")->path();
   for (int frame = 0; frame < 6; ++frame) {
-    std::filesystem::copy(picture, folder() / fmt::format("images/film/{}{}", frame, picture.extension().string()));
+    std::filesystem::copy(image, folder() / fmt::format("images/film/{}{}", frame, image.extension().string()));
   }
   write_records(nlohmann::json::parse(R"([{"id": "film", "video": "film", "conversations":
       [{"from": "human", "value": "<video>What?"}, {"from": "gpt", "value": "Nothing."}]}])"));
@@ -682,7 +686,7 @@ TEST_F(PlanCommandTest, AVideoIsAVideo) {
               AllOf(HasSubstr("1 video of 6 frames"), HasSubstr("of videos)"), Not(HasSubstr("1 image"))));
 }
 
-TEST_F(PlanCommandTest, AProgramWithoutItsStandInsSaysWhatIsMissing) {
+TEST_F(PlanCommandTest, ReportsMissingStubLibraries) {
   std::filesystem::create_directory(folder() / "elsewhere");
   copy_program(folder() / "elsewhere");
   const Result result =
@@ -694,21 +698,21 @@ TEST_F(PlanCommandTest, AProgramWithoutItsStandInsSaysWhatIsMissing) {
                                 HasSubstr("copy the folder vgpu beside it")));
   std::filesystem::copy(std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "vgpu", folder() / "elsewhere/vgpu",
                         std::filesystem::copy_options::recursive);
-  const Result remedied =
+  const Result command_with_suggestion =
       Process(folder(), {"plan", "--gpu-gb", "24", "--model", "smolvlm-tiny"}, 0, folder() / "elsewhere/vlmtrain")
           .wait();
-  EXPECT_EQ(remedied.exit_code, 0) << "the remedy works: " << remedied.err;
+  EXPECT_EQ(command_with_suggestion.exit_code, 0) << "the remedy works: " << command_with_suggestion.err;
 }
 
-TEST_F(PlanCommandTest, AMachineWithoutRoomForTheTimelineSaysSo) {
+TEST_F(PlanCommandTest, ReportsTooLittleMemoryForTheTimeline) {
   expect_error({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--timeline", "/proc/nowhere/memory.html"}, 5,
                {"/proc/nowhere/memory.html"});
 }
 
-TEST_F(PlanCommandTest, TheTimelineIsOneFileThatOpensOffline) {
+TEST_F(PlanCommandTest, TimelineIsSelfContained) {
   const Result result = plan({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--timeline", "memory.html", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  json_of(result);
+  parse_plan(result);
   const std::string html = read_text(folder() / "memory.html");
   EXPECT_TRUE(html.find("<svg") != std::string::npos || html.find("<canvas") != std::string::npos);
   for (const char* load : {"src=\"http", "href=\"http", "src='http", "href='http", "url(http", "@import", "fetch("}) {
@@ -718,7 +722,7 @@ TEST_F(PlanCommandTest, TheTimelineIsOneFileThatOpensOffline) {
   EXPECT_THAT(again.err, Not(HasSubstr("--timeline"))) << "an earlier one may be replaced";
 }
 
-TEST_F(PlanCommandTest, TheRehearsalProcessIsNotForPeople) {
+TEST_F(PlanCommandTest, DryRunCommandIsInternal) {
   const Result result = run({"rehearse"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("vlmtrain plan"));

@@ -38,13 +38,13 @@ class ProcessesTest : public CommandTest {
   }
 
   size_t steps_logged(const std::string& dir = "run") const {
-    return lines_of(read_text(folder() / dir / "metrics.jsonl")).size();
+    return split_lines(read_text(folder() / dir / "metrics.jsonl")).size();
   }
 
   bool has_checkpoint() const { return std::filesystem::exists(folder() / "run/checkpoints"); }
 
   /// The processes that were started in this test's folder, but for this one's direct children, as /proc has them.
-  std::vector<pid_t> rehearsals() const {
+  std::vector<pid_t> list_dry_run_processes() const {
     std::vector<pid_t> found;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
       const std::string name = entry.path().filename().string();
@@ -58,23 +58,23 @@ class ProcessesTest : public CommandTest {
   }
 
   /// Whether they are gone before long.
-  bool rehearsals_end() const {
+  bool wait_for_dry_runs() const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (std::chrono::steady_clock::now() < deadline) {
-      if (rehearsals().empty()) return true;
+      if (list_dry_run_processes().empty()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     return false;
   }
 
-  std::vector<std::string> names_in(const std::string& dir) const {
+  std::vector<std::string> list_folder(const std::string& dir) const {
     return std::filesystem::exists(folder() / dir) ? entries(folder() / dir) : std::vector<std::string>{};
   }
 
   void expect_nothing_half_written() const {
-    EXPECT_THAT(names_in("run"), Not(Contains(StartsWith("."))));
-    EXPECT_THAT(names_in("run/checkpoints"), Not(Contains(StartsWith("."))));
-    EXPECT_THAT(names_in("run/virtual-rtx4090"), Not(Contains(StartsWith("."))));
+    EXPECT_THAT(list_folder("run"), Not(Contains(StartsWith("."))));
+    EXPECT_THAT(list_folder("run/checkpoints"), Not(Contains(StartsWith("."))));
+    EXPECT_THAT(list_folder("run/virtual-rtx4090"), Not(Contains(StartsWith("."))));
   }
 };
 
@@ -88,15 +88,15 @@ TEST_P(StopSignalTest, EndsTheStepAndWritesACheckpoint) {
   const Result stopped = process.wait();
   EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
   EXPECT_THAT(stopped.err, HasSubstr("stopped by signal " + std::to_string(GetParam())));
-  EXPECT_THAT(names_in("run/checkpoints"), ElementsAre("step-" + std::to_string(steps_logged())));
+  EXPECT_THAT(list_folder("run/checkpoints"), ElementsAre("step-" + std::to_string(steps_logged())));
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, StopSignalTest, testing::Values(SIGHUP, SIGPIPE, SIGUSR1));
 
-TEST_F(ProcessesTest, UnderNohupALostTerminalStopsNothing) {
+TEST_F(ProcessesTest, IgnoresHangupUnderNohup) {
   setenv("V", VLMTRAIN_BINARY, 1);
   std::string line = "trap '' HUP; exec $V";
-  for (const auto& word : train_arguments({"training.max_steps=40", "output.report=false"})) line += " " + word;
+  for (const auto& argument : train_arguments({"training.max_steps=40", "output.report=false"})) line += " " + argument;
   Process process(folder(), {"-c", line}, 0, "/bin/sh");
   wait_until(process, [&] { return steps_logged() >= 2; });
   process.send(SIGHUP);
@@ -104,11 +104,11 @@ TEST_F(ProcessesTest, UnderNohupALostTerminalStopsNothing) {
   EXPECT_EQ(steps_logged(), 40U);
 }
 
-TEST_F(ProcessesTest, OpenMpsThreadsSpinShortlyAndThenSleepUnlessAUserSaysHow) {
+TEST_F(ProcessesTest, SetsTheOpenMpWaitPolicy) {
   setenv("V", VLMTRAIN_BINARY, 1);
   const auto environment_after = [&](const std::string& before) {
     std::string line = "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; " + before + " exec $V";
-    for (const auto& word : long_run()) line += " " + word;
+    for (const auto& argument : long_run()) line += " " + argument;
     std::filesystem::remove_all(folder() / "run");
     Process process(folder(), {"-c", line}, 0, "/bin/sh");
     wait_until(process, [&] { return steps_logged() >= 1; });
@@ -122,17 +122,17 @@ TEST_F(ProcessesTest, OpenMpsThreadsSpinShortlyAndThenSleepUnlessAUserSaysHow) {
               AllOf(HasSubstr("OMP_WAIT_POLICY=active"), Not(HasSubstr("GOMP_SPINCOUNT"))));
 }
 
-TEST_F(ProcessesTest, ASignalWhileItPlansEndsItAtOnceWithoutATrace) {
+TEST_F(ProcessesTest, SignalWhilePlanningEndsAtOnce) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     Process process(folder(), long_virtual_run());
-    wait_until(process, [&] { return !rehearsals().empty(); });
+    wait_until(process, [&] { return !list_dry_run_processes().empty(); });
     process.send(signal);
     const Result stopped = process.wait();
     EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
     EXPECT_THAT(stopped.err, HasSubstr("stopped by signal " + std::to_string(signal) + " before a step was done"));
     EXPECT_THAT(stopped.err, Not(AnyOf(HasSubstr("error"), HasSubstr("terminate"))));
     EXPECT_THAT(stopped.out, IsEmpty());
-    EXPECT_TRUE(rehearsals_end()) << "a child is left";
+    EXPECT_TRUE(wait_for_dry_runs()) << "a child is left";
     expect_nothing_half_written();
   }
 }
@@ -149,56 +149,56 @@ TEST_F(ProcessesTest, ASignalBeforeTheFirstStepWritesNoCheckpoint) {
     EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
     if (stopped.err.find("before a step was done") != std::string::npos) ++at_once;
     EXPECT_EQ(has_checkpoint(), steps_logged() > 0) << stopped.err;
-    EXPECT_THAT(names_in("run/checkpoints"), Not(Contains("step-0")));
+    EXPECT_THAT(list_folder("run/checkpoints"), Not(Contains("step-0")));
     expect_nothing_half_written();
   }
   RecordProperty("at_once", at_once);
 }
 
-TEST_F(ProcessesTest, APlanThatIsInterruptedLeavesNoFolderBehind) {
+TEST_F(ProcessesTest, InterruptedPlanLeavesNoFolder) {
   std::filesystem::create_directory(folder() / "tmp");
   setenv("TMPDIR", (folder() / "tmp").c_str(), 1);
   Process process(folder(), {"plan", "--gpu", "rtx4090", "--model", "smolvlm-256m"});
-  wait_until(process, [&] { return !rehearsals().empty(); });
+  wait_until(process, [&] { return !list_dry_run_processes().empty(); });
   process.send(SIGINT);
   const Result stopped = process.wait();
   unsetenv("TMPDIR");
   EXPECT_EQ(stopped.signal, SIGINT) << stopped.err;
-  EXPECT_THAT(names_in("tmp"), IsEmpty());
-  EXPECT_TRUE(rehearsals_end()) << "a child is left";
+  EXPECT_THAT(list_folder("tmp"), IsEmpty());
+  EXPECT_TRUE(wait_for_dry_runs()) << "a child is left";
 }
 
-TEST_F(ProcessesTest, WhatAPlanStartedBeforeItFailedEnds) {
+TEST_F(ProcessesTest, FailedPlanEndsItsProcesses) {
   const Result failed = run({"plan", "--gpu", "rtx4090", "--model", "nothing-here"});
   EXPECT_EQ(failed.exit_code, 2) << failed.err;
-  EXPECT_TRUE(rehearsals_end()) << "a child is left";
+  EXPECT_TRUE(wait_for_dry_runs()) << "a child is left";
 }
 
-TEST_F(ProcessesTest, AChildOfOthersIsNotTakenForTheOneThatWasStarted) {
+TEST_F(ProcessesTest, IgnoresInheritedChildren) {
   setenv("VLMTRAIN_REHEARSAL_STARTED", "1 0 1", 1);
-  const Result planned = run({"plan", "--gpu", "rtx4090", "--model", "smolvlm-256m", "--json"});
+  const Result plan_result = run({"plan", "--gpu", "rtx4090", "--model", "smolvlm-256m", "--json"});
   unsetenv("VLMTRAIN_REHEARSAL_STARTED");
-  EXPECT_EQ(planned.exit_code, 0) << planned.err;
-  EXPECT_TRUE(rehearsals_end()) << "a child is left";
+  EXPECT_EQ(plan_result.exit_code, 0) << plan_result.err;
+  EXPECT_TRUE(wait_for_dry_runs()) << "a child is left";
 }
 
-TEST_F(ProcessesTest, AKilledRunTakesItsRehearsalWithIt) {
+TEST_F(ProcessesTest, KilledRunEndsItsDryRun) {
   {
     Process planning(folder(), long_virtual_run());
-    wait_until(planning, [&] { return !rehearsals().empty(); });
+    wait_until(planning, [&] { return !list_dry_run_processes().empty(); });
     planning.send(SIGKILL);
     EXPECT_EQ(planning.wait().signal, SIGKILL);
-    EXPECT_TRUE(rehearsals_end()) << "the plan's";
+    EXPECT_TRUE(wait_for_dry_runs()) << "the plan's";
   }
   Process running(folder(), long_virtual_run());
   wait_until(running, [&] { return steps_logged("run/virtual-rtx4090") >= 2; });
-  EXPECT_THAT(rehearsals(), Not(IsEmpty())) << "the run's twin";
+  EXPECT_THAT(list_dry_run_processes(), Not(IsEmpty())) << "the run's twin";
   running.send(SIGKILL);
   EXPECT_EQ(running.wait().signal, SIGKILL);
-  EXPECT_TRUE(rehearsals_end()) << "the twin";
+  EXPECT_TRUE(wait_for_dry_runs()) << "the twin";
 }
 
-TEST_F(ProcessesTest, ASecondRunInTheFolderIsRefusedByNameAndOthersMayLook) {
+TEST_F(ProcessesTest, RejectsASecondRunInTheFolder) {
   Process first(folder(), long_run({"output.save_steps=1", "output.keep=100000"}));
   wait_until(first, [&] { return steps_logged() >= 3; });
   const std::string checkpoint = "run/checkpoints/step-2";
@@ -227,7 +227,7 @@ TEST_F(ProcessesTest, ASecondRunInTheFolderIsRefusedByNameAndOthersMayLook) {
   EXPECT_THAT(stopped.err, HasSubstr("going on after step"));
 }
 
-TEST_F(ProcessesTest, AFolderThatIsNoCheckpointIsNamedWithTheWayOn) {
+TEST_F(ProcessesTest, RejectsAnInvalidCheckpoint) {
   train_well({});
   std::filesystem::create_directory(folder() / "run/checkpoints/step-7");
   const Result refused = train({});
@@ -237,7 +237,7 @@ TEST_F(ProcessesTest, AFolderThatIsNoCheckpointIsNamedWithTheWayOn) {
   train_well({});
 }
 
-TEST_F(ProcessesTest, AnOldCheckpointThatCannotBeRemovedIsAWarning) {
+TEST_F(ProcessesTest, WarnsAboutUndeletableCheckpoints) {
   train_well({"output.save_steps=1", "output.keep=4"});
   for (const char* newer : {"step-3", "step-4"}) std::filesystem::remove_all(folder() / "run/checkpoints" / newer);
   const auto busy = folder() / "run/checkpoints/step-1/busy";
@@ -259,7 +259,7 @@ TEST_F(ProcessesTest, AnOldCheckpointThatCannotBeRemovedIsAWarning) {
 }
 
 /// What stands where a file is wanted, by the key that names it.
-TEST_F(ProcessesTest, PipesAndDevicesAreNoInputs) {
+TEST_F(ProcessesTest, RejectsPipesAndDevices) {
   ASSERT_EQ(mkfifo((folder() / "pipe").c_str(), 0600), 0);
   ASSERT_EQ(mkfifo((folder() / "images/pipe.png").c_str(), 0600), 0);
   for (const char* key : {"data.train=pipe", "data.train=/dev/zero"}) {

@@ -25,7 +25,7 @@ TEST_F(ReportCommandTest, WritesThePageOfARun) {
   EXPECT_EQ(data["config"], read_text(folder() / "run/config.yaml"));
 }
 
-TEST_F(ReportCommandTest, AFolderWithoutARunIsAMistake) {
+TEST_F(ReportCommandTest, RejectsAFolderWithoutARun) {
   for (const char* name : {"nowhere", "images"}) {
     const Result result = run({"report", name});
     EXPECT_EQ(result.exit_code, 2);

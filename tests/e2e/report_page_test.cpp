@@ -53,7 +53,7 @@ class ReportPageTest : public testing::Test {
   }
 
   /// The run's page after its scripts ran in a browser, with two scripts of ours.
-  std::string opened(int width = 1400) const {
+  std::string opened_page(int width = 1400) const {
     const Result written = Process(run_.path(), {"report", run_.path().string()}).wait();
     EXPECT_EQ(written.exit_code, 0) << written.err;
     std::string page = read_text(run_.path() / "report.html");
@@ -75,9 +75,9 @@ class ReportPageTest : public testing::Test {
     return dom.substr(std::min(dom.size(), dom.find("<body")));  // without the style
   }
   /// What a person sees, without the scripts.
-  static std::string shown(const std::string& dom) { return dom.substr(0, dom.find("</main>")); }
+  static std::string list_shown(const std::string& dom) { return dom.substr(0, dom.find("</main>")); }
 
-  static std::string told(const std::string& dom, const std::string& name) {
+  static std::string read_value(const std::string& dom, const std::string& name) {
     std::smatch found;
     const std::regex output("<output id=\"" + name + "\">([^<]*)</output>");
     return std::regex_search(dom, found, output) ? found[1].str() : "nothing";
@@ -87,7 +87,7 @@ class ReportPageTest : public testing::Test {
     return first == std::string::npos ? "" : dom.substr(first, dom.find("</section>", first) - first);
   }
   /// By the chart's title.
-  static std::map<std::string, int> points_of(const std::string& dom) {
+  static std::map<std::string, int> count_points(const std::string& dom) {
     const std::regex chart("data-chart=\"([^\"]*)\" data-points=\"(\\d+)\"");
     std::map<std::string, int> points;
     for (std::sregex_iterator found(dom.begin(), dom.end(), chart), end; found != end; ++found) {
@@ -105,37 +105,37 @@ TEST_F(ReportPageTest, ShowsARun) {
   const RunFolder& run = run_folder();
   run.append_steps(1, 3000, 4000);
   run.append_event({.step = 7, .kind = EventKind::kOomSplit, .message = "halved <b>", .ids = {"sample-<i>"}});
-  run.append_prediction({.step = 0, .id = "s", .question = "How many?", .expected = "2", .given = "3"});
-  run.append_prediction({.step = 9, .id = "s", .question = "How many?", .expected = "2", .given = "2."});
-  run.put("ledger.json",
-          R"({"dataset":"d.json","samples":10,"used":7,"dropped":3,"failed":0,"not_reached":0,)"
-          R"("reasons":{"too long":3},"problems":[{"index":1,"id":"<x>","status":"dropped","message":"long"}]})");
-  run.put("plan.json", R"({"card":"RTX 4090","card_bytes":25000000000,"margin_bytes":1000000000,"memory":)"
-                       R"({"weights_bytes":12000000000,"total_bytes":20500000000,"allocated_peak_bytes":19000000000,)"
-                       R"("reserved_peak_bytes":20000000000}})");
-  run.put("environment.json", R"({"host":"node-7","command":["vlmtrain","a b"],"gpu":null})");
-  run.put("config.yaml", "model:\n  path: models/tiny\n");
-  const std::string dom = opened();
+  run.append_prediction({.step = 0, .id = "s", .question = "How many?", .expected = "2", .answer = "3"});
+  run.append_prediction({.step = 9, .id = "s", .question = "How many?", .expected = "2", .answer = "2."});
+  run.write("ledger.json",
+            R"({"dataset":"d.json","samples":10,"used":7,"dropped":3,"failed":0,"not_reached":0,)"
+            R"("reasons":{"too long":3},"problems":[{"index":1,"id":"<x>","status":"dropped","message":"long"}]})");
+  run.write("plan.json", R"({"card":"RTX 4090","card_bytes":25000000000,"margin_bytes":1000000000,"memory":)"
+                         R"({"weights_bytes":12000000000,"total_bytes":20500000000,"allocated_peak_bytes":19000000000,)"
+                         R"("reserved_peak_bytes":20000000000}})");
+  run.write("environment.json", R"({"host":"node-7","command":["vlmtrain","a b"],"gpu":null})");
+  run.write("config.yaml", "model:\n  path: models/tiny\n");
+  const std::string dom = opened_page();
 
-  std::map<std::string, int> points = points_of(dom);
+  std::map<std::string, int> points = count_points(dom);
   EXPECT_EQ(points["Loss"], 750) << "four steps a point";
   EXPECT_EQ(points["GPU memory"], 4 * 750);
   EXPECT_EQ(points["Loss by task"], 2 * 750);
   for (const char* name : {"Gradient norm", "Learning rate", "Speed", "Time of a step", "Micro-batch sizes"}) {
     EXPECT_GE(points[name], 750) << name;
   }
-  EXPECT_THAT(shown(dom), testing::ContainsRegex("class=\"line\" d=\"M[0-9. ]+L"));
-  EXPECT_THAT(shown(dom), Not(HasSubstr("NaN")));
-  EXPECT_THAT(shown(dom), Not(HasSubstr("undefined")));
+  EXPECT_THAT(list_shown(dom), testing::ContainsRegex("class=\"line\" d=\"M[0-9. ]+L"));
+  EXPECT_THAT(list_shown(dom), Not(HasSubstr("NaN")));
+  EXPECT_THAT(list_shown(dom), Not(HasSubstr("undefined")));
 
-  EXPECT_THAT(told(dom, "at-the-end"), HasSubstr("steps 2,997 – 3,000"));
-  EXPECT_THAT(told(dom, "at-the-end"), testing::ContainsRegex("loss: 0\\.[0-9]+ \\(0\\.[0-9]+ to 0\\.[0-9]+\\)"));
-  EXPECT_EQ(told(dom, "zoomed"), "true");
-  EXPECT_EQ(told(dom, "button"), "false") << "there is a way back";
-  EXPECT_EQ(told(dom, "left"), "true");
-  EXPECT_EQ(told(dom, "width"), "true") << "nothing is wider than the window";
+  EXPECT_THAT(read_value(dom, "at-the-end"), HasSubstr("steps 2,997 – 3,000"));
+  EXPECT_THAT(read_value(dom, "at-the-end"), testing::ContainsRegex("loss: 0\\.[0-9]+ \\(0\\.[0-9]+ to 0\\.[0-9]+\\)"));
+  EXPECT_EQ(read_value(dom, "zoomed"), "true");
+  EXPECT_EQ(read_value(dom, "button"), "false") << "there is a way back";
+  EXPECT_EQ(read_value(dom, "left"), "true");
+  EXPECT_EQ(read_value(dom, "width"), "true") << "nothing is wider than the window";
 
-  EXPECT_THAT(shown(dom), HasSubstr("Step 3,000 of 4,000"));
+  EXPECT_THAT(list_shown(dom), HasSubstr("Step 3,000 of 4,000"));
   EXPECT_THAT(section(dom, "events"), HasSubstr("halved &lt;b&gt;"));
   EXPECT_THAT(section(dom, "predictions"), testing::ContainsRegex("class=\"right\"><td>step 9</td><td>2\\.</td>"));
   EXPECT_THAT(section(dom, "predictions"), testing::ContainsRegex("class=\"other\"><td>before</td><td>3</td>"));
@@ -158,26 +158,26 @@ TEST_F(ReportPageTest, ShowsARunThatOverfits) {
   run.append("metrics.jsonl", last.to_json_line() + "\n");
   for (const int width : {1400, 480}) {
     SCOPED_TRACE(width);
-    const std::string dom = opened(width);
-    const std::map<std::string, int> points = points_of(dom);
+    const std::string dom = opened_page(width);
+    const std::map<std::string, int> points = count_points(dom);
     EXPECT_EQ(points.at("Loss"), 201 + 21) << "of training and of validation";
     EXPECT_EQ(points.at("Exact match"), 21 + 21) << "of all, and of the one task with answers";
     EXPECT_EQ(points.at("Validation loss by task"), 2 * 21 + 1);
     EXPECT_EQ(points.at("Weight by task"), 2 * 201 + 1);
-    EXPECT_THAT(shown(dom), testing::ContainsRegex("class=\"join\"[^>]* d=\"M[0-9. ]+L"));
-    EXPECT_THAT(shown(dom), HasSubstr("best at step 100</text>"));
-    EXPECT_THAT(shown(dom),
+    EXPECT_THAT(list_shown(dom), testing::ContainsRegex("class=\"join\"[^>]* d=\"M[0-9. ]+L"));
+    EXPECT_THAT(list_shown(dom), HasSubstr("best at step 100</text>"));
+    EXPECT_THAT(list_shown(dom),
                 HasSubstr("<b>Best at step 100</b>: validation loss 0.7000, exact match 25 %; the newest, at "
                           "step 201, 1.1000, 45 %"));
-    EXPECT_THAT(told(dom, "at-the-end"), HasSubstr("validation loss: 1.1000 at step 201"));
+    EXPECT_THAT(read_value(dom, "at-the-end"), HasSubstr("validation loss: 1.1000 at step 201"));
     EXPECT_THAT(section(dom, "epochs"), testing::ContainsRegex("<td>1</td><td>1 – 100</td><td>[0-9.]+</td><td><span "
                                                                "class=\"least\">0.7000</span></td><td>25 %</td>"));
     EXPECT_THAT(section(dom, "tasks"), HasSubstr("&lt;img src=x"));
-    EXPECT_THAT(shown(dom), Not(HasSubstr("<img")));
-    EXPECT_THAT(shown(dom), Not(HasSubstr("NaN")));
-    EXPECT_THAT(shown(dom), Not(HasSubstr("undefined")));
-    EXPECT_EQ(told(dom, "zoomed"), "true");
-    EXPECT_EQ(told(dom, "width"), "true") << "nothing is wider than the window";
+    EXPECT_THAT(list_shown(dom), Not(HasSubstr("<img")));
+    EXPECT_THAT(list_shown(dom), Not(HasSubstr("NaN")));
+    EXPECT_THAT(list_shown(dom), Not(HasSubstr("undefined")));
+    EXPECT_EQ(read_value(dom, "zoomed"), "true");
+    EXPECT_EQ(read_value(dom, "width"), "true") << "nothing is wider than the window";
   }
 }
 
@@ -187,7 +187,7 @@ TEST_F(ReportPageTest, ShowsMasks) {
   for (int64_t step = 1; step <= 20; ++step) {
     report::StepMetrics metrics = RunFolder::example_step(step, 20);
     metrics.mask_learning_rate = 1e-3;
-    metrics.loss_parts = report::LossParts{.text = 1, .bce = 0.5, .dice = 0.25};
+    metrics.loss_components = report::LossComponents{.text = 1, .bce = 0.5, .dice = 0.25};
     if (step % 10 == 0) {
       metrics.evaluation = RunFolder::example_evaluation(0.5);
       metrics.evaluation->is_best = step == 20;
@@ -204,43 +204,43 @@ TEST_F(ReportPageTest, ShowsMasks) {
                          .id = "s",
                          .question = "Segment.",
                          .expected = "<SEG>",
-                         .given = "<SEG>",
+                         .answer = "<SEG>",
                          .masks = {{.structure = "<i>liver", .dice = 0.9, .overlay = pixel}}});
-  const std::string dom = opened();
-  const std::map<std::string, int> points = points_of(dom);
+  const std::string dom = opened_page();
+  const std::map<std::string, int> points = count_points(dom);
   EXPECT_EQ(points.at("Loss by part"), 3 * 20);
   EXPECT_EQ(points.at("Dice"), 2 * 2) << "of all masks, and of those of the liver";
   EXPECT_EQ(points.at("Learning rate"), 2 * 20) << "masks learn at a rate of their own";
-  EXPECT_THAT(shown(dom), HasSubstr("exact match 25 %, Dice 0.873"));
+  EXPECT_THAT(list_shown(dom), HasSubstr("exact match 25 %, Dice 0.873"));
   EXPECT_THAT(section(dom, "masks"),
               HasSubstr("&lt;b&gt;liver</td><td>9</td><td>0.873</td><td>0.750</td><td>3.13</td>"));
   EXPECT_THAT(section(dom, "masks"), HasSubstr("<td>all</td><td>9</td><td>0.873</td><td>0.750</td><td>–</td>"));
   EXPECT_THAT(section(dom, "predictions"), HasSubstr("<img src=\"" + pixel));
   EXPECT_THAT(section(dom, "predictions"), HasSubstr("<figcaption>&lt;i&gt;liver, Dice 0.900</figcaption>"));
-  EXPECT_THAT(shown(dom), Not(HasSubstr("NaN")));
-  EXPECT_THAT(shown(dom), Not(HasSubstr("undefined")));
-  EXPECT_EQ(told(dom, "width"), "true") << "nothing is wider than the window";
+  EXPECT_THAT(list_shown(dom), Not(HasSubstr("NaN")));
+  EXPECT_THAT(list_shown(dom), Not(HasSubstr("undefined")));
+  EXPECT_EQ(read_value(dom, "width"), "true") << "nothing is wider than the window";
 }
 
-TEST_F(ReportPageTest, ARunningPageReadsItsFileAgain) {
+TEST_F(ReportPageTest, ReloadsWhileRunning) {
   run_folder().append_steps(1, 5, 10);
-  const std::string dom = opened(480);
-  EXPECT_THAT(shown(dom), HasSubstr("badge running"));
+  const std::string dom = opened_page(480);
+  EXPECT_THAT(list_shown(dom), HasSubstr("badge running"));
   EXPECT_THAT(dom.substr(0, 100), testing::ContainsRegex("data-reads=\"[1-9]"));
-  EXPECT_EQ(told(dom, "width"), "true") << "nothing is wider than a narrow window";
+  EXPECT_EQ(read_value(dom, "width"), "true") << "nothing is wider than a narrow window";
 }
 
-TEST_F(ReportPageTest, AFinishedPageRests) {
+TEST_F(ReportPageTest, DoesNotReloadWhenFinished) {
   run_folder().append_steps(1, 1, 1);
-  const std::string dom = opened();
-  EXPECT_THAT(shown(dom), HasSubstr("badge finished"));
+  const std::string dom = opened_page();
+  EXPECT_THAT(list_shown(dom), HasSubstr("badge finished"));
   EXPECT_THAT(dom.substr(0, 100), Not(HasSubstr("data-reads")));
 }
 
-TEST_F(ReportPageTest, ARunThatJustBeganIsNoError) {
-  run_folder().put("config.yaml", "model:\n  path: m\n");
-  const std::string dom = opened();
-  EXPECT_THAT(shown(dom), HasSubstr("No step is done yet."));
+TEST_F(ReportPageTest, AcceptsARunWithoutSteps) {
+  run_folder().write("config.yaml", "model:\n  path: m\n");
+  const std::string dom = opened_page();
+  EXPECT_THAT(list_shown(dom), HasSubstr("No step is done yet."));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class ResumeTest : public CommandTest {
   }
 
   size_t steps_logged(const std::string& dir) const {
-    return lines_of(read_text(folder() / dir / "metrics.jsonl")).size();
+    return split_lines(read_text(folder() / dir / "metrics.jsonl")).size();
   }
 
   size_t checkpoints(const std::string& dir) const {
@@ -40,10 +40,10 @@ class ResumeTest : public CommandTest {
     return newest;
   }
 
-  /// Everything that a run leaves is that of `whole`, bit for bit, but for the times.
-  void expect_same(const std::string& whole, const std::string& pieces) const {
-    const auto expected = step_lines(whole + "/metrics.jsonl");
-    const auto actual = step_lines(pieces + "/metrics.jsonl");
+  /// Everything that a run leaves is that of `uninterrupted`, bit for bit, but for the times.
+  void expect_same(const std::string& uninterrupted, const std::string& resumed) const {
+    const auto expected = step_lines(uninterrupted + "/metrics.jsonl");
+    const auto actual = step_lines(resumed + "/metrics.jsonl");
     ASSERT_EQ(expected.size(), kSteps);
     ASSERT_EQ(actual.size(), kSteps);
     for (size_t i = 0; i < kSteps; ++i) {
@@ -54,10 +54,10 @@ class ResumeTest : public CommandTest {
     }
     for (const char* file : {"samples.jsonl", "ledger.json", "checkpoints/step-40/model.safetensors",
                              "checkpoints/step-40/trainer_state/optimizer.safetensors"}) {
-      EXPECT_EQ(read_text(folder() / whole / file), read_text(folder() / pieces / file)) << file;
+      EXPECT_EQ(read_text(folder() / uninterrupted / file), read_text(folder() / resumed / file)) << file;
     }
-    EXPECT_EQ(entries(folder() / whole), entries(folder() / pieces)) << "something was left behind";
-    const auto ledger = json_file(whole + "/ledger.json");
+    EXPECT_EQ(entries(folder() / uninterrupted), entries(folder() / resumed)) << "something was left behind";
+    const auto ledger = json_file(uninterrupted + "/ledger.json");
     EXPECT_EQ(ledger["used"], kRecords - 1);
     EXPECT_EQ(ledger["dropped"], 1);
   }
@@ -75,7 +75,7 @@ class InterruptedRun : public ResumeTest, public testing::WithParamInterface<std
   }
 };
 
-TEST_P(InterruptedRun, SigtermWritesACheckpointAndItGoesOnBitForBit) {
+TEST_P(InterruptedRun, ResumesExactlyAfterSigterm) {
   train_well(settings_of_case("whole"));
 
   const auto arguments = train_arguments(settings_of_case("pieces"));
@@ -85,14 +85,14 @@ TEST_P(InterruptedRun, SigtermWritesACheckpointAndItGoesOnBitForBit) {
   const Result stopped = first.wait();
   EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
   EXPECT_THAT(stopped.err, HasSubstr("stopped by signal 15"));
-  const size_t done = checkpoints("pieces");
-  EXPECT_GE(done, 5U);
-  EXPECT_LT(done, kSteps);
-  EXPECT_EQ(steps_logged("pieces"), done);
+  const size_t num_checkpoints = checkpoints("pieces");
+  EXPECT_GE(num_checkpoints, 5U);
+  EXPECT_LT(num_checkpoints, kSteps);
+  EXPECT_EQ(steps_logged("pieces"), num_checkpoints);
 
   const Result second = run(arguments);
   ASSERT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_THAT(second.err, HasSubstr("going on after step " + std::to_string(done)));
+  EXPECT_THAT(second.err, HasSubstr("going on after step " + std::to_string(num_checkpoints)));
   expect_same("whole", "pieces");
 }
 
@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(With, InterruptedRun,
                            return std::string(instance.param.first) + "_" + instance.param.second + "_states";
                          });
 
-TEST_F(ResumeTest, AStopWithJsonPrintsOneObject) {
+TEST_F(ResumeTest, StopPrintsOneJsonObject) {
   auto arguments = train_arguments(settings("pieces", 0));
   arguments.emplace_back("--json");
   Process process(folder(), arguments);
@@ -114,7 +114,7 @@ TEST_F(ResumeTest, AStopWithJsonPrintsOneObject) {
   EXPECT_EQ(nlohmann::json::parse(stopped.out)["stopped"], true);
 }
 
-TEST_F(ResumeTest, KillsAtAnyInstantLoseNothing) {
+TEST_F(ResumeTest, KillsLoseNothing) {
   train_well(settings("whole", 1));
 
   const auto arguments = train_arguments(settings("pieces", 1));
@@ -137,7 +137,7 @@ TEST_F(ResumeTest, KillsAtAnyInstantLoseNothing) {
   EXPECT_EQ(entries(folder() / "whole/checkpoints"), entries(folder() / "pieces/checkpoints"));
 }
 
-TEST_F(ResumeTest, AMetricsLineThatAKillCutOffIsWrittenAgain) {
+TEST_F(ResumeTest, RewritesATruncatedMetricsLine) {
   train_well(settings("whole", 10));
   train_well(settings("pieces", 10));
   std::filesystem::remove_all(folder() / "pieces/checkpoints/step-40");
@@ -147,7 +147,7 @@ TEST_F(ResumeTest, AMetricsLineThatAKillCutOffIsWrittenAgain) {
   expect_same("whole", "pieces");
 }
 
-TEST_F(ResumeTest, OtherSettingsAreRefusedByName) {
+TEST_F(ResumeTest, NamesChangedSettings) {
   train_well({"data.on_bad_sample=skip"});
   const std::string metrics = read_text(folder() / "run/metrics.jsonl");
   auto fewer = records();
@@ -184,7 +184,7 @@ TEST_F(ResumeTest, TheDataFileMayNotShrink) {
   EXPECT_THAT(refused.err, HasSubstr("samples in data.train: was 11, is 10"));
 }
 
-TEST_F(ResumeTest, WhatDoesNotChangeTheNumbersMayChange) {
+TEST_F(ResumeTest, AcceptsNeutralChanges) {
   train_well(settings("whole", 0));
   Process process(folder(), train_arguments(settings("pieces", 0)));
   wait_until(process, [&] { return steps_logged("pieces") >= 3; });
@@ -197,7 +197,7 @@ TEST_F(ResumeTest, WhatDoesNotChangeTheNumbersMayChange) {
   expect_same("whole", "pieces");
 }
 
-TEST_F(ResumeTest, NeverRefusesARunThatIsThere) {
+TEST_F(ResumeTest, ResumeNeverRejectsAnExistingRun) {
   train_well({"data.on_bad_sample=skip", "training.resume=never"});
   const Result refused = train({"data.on_bad_sample=skip", "training.resume=never"});
   EXPECT_EQ(refused.exit_code, 2);

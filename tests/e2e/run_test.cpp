@@ -23,7 +23,7 @@ TEST_F(RunTest, WritesItsFolder) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
 
   // Exactly one JSON object on stdout.
-  ASSERT_EQ(lines_of(result.out).size(), 1U) << result.out;
+  ASSERT_EQ(split_lines(result.out).size(), 1U) << result.out;
   const auto summary = nlohmann::json::parse(result.out);
   EXPECT_EQ(summary["stopped"], false);
   EXPECT_EQ(summary["steps"], 3);
@@ -43,18 +43,18 @@ TEST_F(RunTest, WritesItsFolder) {
   EXPECT_THAT(entries(folder() / "run/checkpoints/step-3"), testing::IsSupersetOf(entries(checkpoint())));
 }
 
-TEST_F(RunTest, ARunIsRemembered) {
+TEST_F(RunTest, RecordsTheRun) {
   const auto file = folder() / "state/past_runs.json";
   setenv("VLMTRAIN_PAST_RUNS", file.c_str(), 1);
   const Result first = train({});
   EXPECT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.err, testing::Not(testing::HasSubstr("on this machine, the last on")));
-  const auto places = json_file("state/past_runs.json")["places"];
-  ASSERT_EQ(places.size(), 1U);
-  EXPECT_EQ(places[0]["runs"], 1);
-  EXPECT_TRUE(places[0]["context_bytes"].is_null());
+  const auto environments = json_file("state/past_runs.json")["places"];
+  ASSERT_EQ(environments.size(), 1U);
+  EXPECT_EQ(environments[0]["runs"], 1);
+  EXPECT_TRUE(environments[0]["context_bytes"].is_null());
   const auto plan = json_file("run/plan.json");
-  EXPECT_DOUBLE_EQ(places[0]["peak_ratio"],
+  EXPECT_DOUBLE_EQ(environments[0]["peak_ratio"],
                    plan["measured"]["resident_peak_bytes"].get<double>() / plan["memory"]["total_bytes"].get<double>());
   const Result second = train({"output.dir=another"});
   EXPECT_EQ(second.exit_code, 0) << second.err;
@@ -107,7 +107,7 @@ TEST_F(RunTest, ACheckpointLoadsInEval) {
   const Result result = run({"eval", "--config", "train.yaml", "--checkpoint", "run/checkpoints/step-4", "--device",
                              "cpu", "--json", "--max-new-tokens", "2", "--answers", "answers.jsonl"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  ASSERT_EQ(lines_of(result.out).size(), 1U) << result.out;
+  ASSERT_EQ(split_lines(result.out).size(), 1U) << result.out;
   const auto evaluation = nlohmann::json::parse(result.out);
   EXPECT_EQ(evaluation["samples"], kRecords);
   EXPECT_LT(evaluation["loss"], step_lines("run/metrics.jsonl").front()["loss"]);
@@ -142,7 +142,7 @@ TEST_F(RunTest, QuietPrintsNothing) {
   EXPECT_THAT(result.err, IsEmpty());
 }
 
-TEST_F(RunTest, AFinishedRunIsNotChangedByStartingItAgain) {
+TEST_F(RunTest, RestartingAFinishedRunDoesNothing) {
   train_well({});
   const std::string metrics = read_text(folder() / "run/metrics.jsonl");
   const std::string ledger = read_text(folder() / "run/ledger.json");
@@ -161,7 +161,7 @@ TEST_F(RunTest, TheOrderOfTheSamplesDoesNotDependOnTheWorkers) {
   }
   const std::string samples = read_text(folder() / "workers1/samples.jsonl");
   EXPECT_EQ(samples, read_text(folder() / "workers4/samples.jsonl"));
-  EXPECT_EQ(lines_of(samples).size(), 4U);
+  EXPECT_EQ(split_lines(samples).size(), 4U);
   EXPECT_EQ(read_text(folder() / "workers1/checkpoints/step-4/model.safetensors"),
             read_text(folder() / "workers4/checkpoints/step-4/model.safetensors"));
 }
@@ -174,10 +174,10 @@ TEST_F(RunTest, AnotherSeedIsAnotherOrder) {
 }
 
 /// The largest difference of a tensor, relative to the norm of it, over the tensors of two files.
-double relative_difference(const std::filesystem::path& one, const std::filesystem::path& other) {
-  const io::SafetensorsFile first(one);
-  const io::SafetensorsFile second(other);
-  double worst = 0;
+double relative_difference(const std::filesystem::path& first_file, const std::filesystem::path& second_file) {
+  const io::SafetensorsFile first(first_file);
+  const io::SafetensorsFile second(second_file);
+  double max_difference = 0;
   for (const auto& name : first.names()) {
     const at::Tensor a = first.tensor(name);
     const at::Tensor b = second.tensor(name);
@@ -188,18 +188,18 @@ double relative_difference(const std::filesystem::path& one, const std::filesyst
       difference += (x - b.const_data_ptr<float>()[i]) * (x - b.const_data_ptr<float>()[i]);
       norm += x * x;
     }
-    if (norm > 0) worst = std::max(worst, std::sqrt(difference / norm));
+    if (norm > 0) max_difference = std::max(max_difference, std::sqrt(difference / norm));
   }
-  return worst;
+  return max_difference;
 }
 
 // A large epsilon makes AdamW's step proportional to the gradient. With the usual one, an element whose gradient is
 // zero but for rounding (the keys' biases) moves by the learning rate in a direction that is noise.
 TEST_F(RunTest, TheGlobalBatchIsExactWhateverTheMicroBatch) {
-  const std::vector<std::string> common{"training.adam_epsilon=0.1", "training.learning_rate=0.05"};
+  const std::vector<std::string> common_settings{"training.adam_epsilon=0.1", "training.learning_rate=0.05"};
   std::map<int, std::vector<nlohmann::ordered_json>> metrics;
   for (const int size : {1, 2, 4}) {
-    auto overrides = common;
+    auto overrides = common_settings;
     overrides.push_back("training.micro_batch_size=" + std::to_string(size));
     overrides.push_back("output.dir=micro" + std::to_string(size));
     train_well(overrides);
@@ -225,29 +225,29 @@ TEST_F(RunTest, TheGlobalBatchIsExactWhateverTheMicroBatch) {
 }
 
 TEST_F(RunTest, InitWritesACheckpointThatAnswersAndTrains) {
-  const Result made = run({"init", "--preset", "smolvlm-tiny", "--out", "tiny", "--seed", "3", "--json"});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
-  EXPECT_EQ(nlohmann::json::parse(made.out)["checkpoint"], "tiny");
+  const Result created = run({"init", "--preset", "smolvlm-tiny", "--out", "tiny", "--seed", "3", "--json"});
+  ASSERT_EQ(created.exit_code, 0) << created.err;
+  EXPECT_EQ(nlohmann::json::parse(created.out)["checkpoint"], "tiny");
 
   const Result answer = run({"generate", "--checkpoint", "tiny", "--image", "images/small.png", "--prompt",
                              "What is this?", "--max-new-tokens", "3", "--device", "cpu", "--json"});
   ASSERT_EQ(answer.exit_code, 0) << answer.err;
-  ASSERT_EQ(lines_of(answer.out).size(), 1U) << answer.out;
+  ASSERT_EQ(split_lines(answer.out).size(), 1U) << answer.out;
   const auto json = nlohmann::json::parse(answer.out);
   EXPECT_TRUE(json["text"].is_string());
   EXPECT_LE(json["token_ids"].size(), 3U);
   EXPECT_GT(json["prompt_tokens"], 3);
   EXPECT_GE(json["tokens_per_second"], 0);
 
-  const auto drawn = [this](const char* seed) {
+  const auto train_with_seed = [this](const char* seed) {
     const Result result =
         run({"generate", "--checkpoint", "tiny", "--prompt", "What is this?", "--max-new-tokens", "12", "--temperature",
              "1", "--top-p", "0.95", "--top-k", "200", "--seed", seed, "--device", "cpu", "--json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return nlohmann::json::parse(result.out)["token_ids"];
   };
-  EXPECT_EQ(drawn("1"), drawn("1"));
-  EXPECT_NE(drawn("1"), drawn("2"));
+  EXPECT_EQ(train_with_seed("1"), train_with_seed("1"));
+  EXPECT_NE(train_with_seed("1"), train_with_seed("2"));
 
   train_well({"model.path=tiny", "training.max_steps=1"});
 
@@ -268,7 +268,7 @@ TEST_F(RunTest, InitWritesACheckpointThatAnswersAndTrains) {
   EXPECT_THAT(mixed.err, HasSubstr("--dtype bf16: weights of other models keep their type"));
 }
 
-TEST_F(RunTest, InitRefusesAFolderThatHoldsSomething) {
+TEST_F(RunTest, InitRejectsANonEmptyFolder) {
   std::filesystem::create_directory(folder() / "mine");
   write_text(folder() / "mine/notes.txt", "keep me");
   const Result refused = run({"init", "--preset", "smolvlm-tiny", "--out", "mine"});

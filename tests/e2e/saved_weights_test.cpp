@@ -27,44 +27,45 @@ TEST_F(SavedWeightsTest, AnFp32BaseTrainedInBf16IsSavedInFp32) {
   const auto folder_saved = folder() / "run/checkpoints/step-4";
   const io::CheckpointTensors saved(folder_saved), base(checkpoint());
   const io::SafetensorsFile state(folder_saved / "trainer_state/optimizer.safetensors");
-  int64_t frozen = 0, trained = 0;
+  int64_t frozen = 0, train_result = 0;
   for (const auto& name : base.names()) {
     ASSERT_EQ(saved.info(name).dtype, at::kFloat);
     if (state.contains("master." + name)) {
       EXPECT_TRUE(at::equal(saved.tensor(name), state.tensor("master." + name))) << name;
-      ++trained;
+      ++train_result;
     } else {
       EXPECT_TRUE(at::equal(saved.tensor(name), base.tensor(name))) << name << " was frozen";
       ++frozen;
     }
   }
   EXPECT_GT(frozen, 10);
-  EXPECT_GT(trained, 10);
+  EXPECT_GT(train_result, 10);
 }
 
 /// The bits of a run do not depend on where it was stopped, whatever type its checkpoints are in.
-TEST_F(SavedWeightsTest, ARunGoesOnWithTheSameBitsFromCheckpointsOfAnyType) {
+TEST_F(SavedWeightsTest, ResumesExactlyWithAnyOutputDtype) {
   for (const auto& [precision, dtype] :
        std::vector<std::pair<std::string, std::string>>{{"bf16", "auto"}, {"fp32", "bf16"}, {"bf16", "fp16"}}) {
-    const std::string whole = "whole-" + precision + dtype, pieces = "pieces-" + precision + dtype;
-    train_well(settings(whole, precision, dtype, 2));
-    train_well(settings(pieces, precision, dtype, 2));
-    std::filesystem::remove_all(folder() / pieces / "checkpoints/step-4");
-    train_well(settings(pieces, precision, dtype, 2));
+    const std::string uninterrupted = "whole-" + precision + dtype, resumed = "pieces-" + precision + dtype;
+    train_well(settings(uninterrupted, precision, dtype, 2));
+    train_well(settings(resumed, precision, dtype, 2));
+    std::filesystem::remove_all(folder() / resumed / "checkpoints/step-4");
+    train_well(settings(resumed, precision, dtype, 2));
     for (const char* file : {"model.safetensors", "config.json", "trainer_state/optimizer.safetensors"}) {
       const auto path = std::filesystem::path("checkpoints/step-4") / file;
-      EXPECT_EQ(read_text(folder() / whole / path), read_text(folder() / pieces / path)) << whole << " " << file;
+      EXPECT_EQ(read_text(folder() / uninterrupted / path), read_text(folder() / resumed / path))
+          << uninterrupted << " " << file;
     }
     const auto losses = [&](const std::string& run) {
       std::vector<std::string> found;
       for (const auto& step : step_lines(run + "/metrics.jsonl")) found.push_back(step["loss"].dump());
       return found;
     };
-    EXPECT_EQ(losses(whole), losses(pieces)) << whole;
+    EXPECT_EQ(losses(uninterrupted), losses(resumed)) << uninterrupted;
   }
 }
 
-TEST_F(SavedWeightsTest, ABaseThatIsGoneStopsAResumedRunAtItsStart) {
+TEST_F(SavedWeightsTest, MissingBaseStopsAResumedRun) {
   std::filesystem::copy(checkpoint(), folder() / "base", std::filesystem::copy_options::recursive);
   auto with_base = settings("run", "fp32", "auto", 2);
   with_base.emplace_back("model.path=base");

@@ -23,7 +23,7 @@ class StreamsTest : public CommandTest {
       " --device cpu training.max_steps=1 output.report=false output.tensorboard=false output.sample_predictions=0";
 };
 
-TEST_F(StreamsTest, AFullDiskUnderStdoutIsAnErrorForEveryCommandThatPrints) {
+TEST_F(StreamsTest, ReportsAFullDiskForStdout) {
   const std::string short_run = std::string("$V --config train.yaml") + kShort;
   for (const std::string& command :
        {std::string("$V options"), std::string("$V options --markdown"), std::string("$V --help"),
@@ -42,13 +42,13 @@ TEST_F(StreamsTest, AFullDiskUnderStdoutIsAnErrorForEveryCommandThatPrints) {
   EXPECT_TRUE(std::filesystem::exists(folder() / "run/checkpoints/step-1")) << "the run itself is well";
 }
 
-TEST_F(StreamsTest, AClosedStdoutIsAnErrorToo) {
+TEST_F(StreamsTest, ReportsAClosedStdout) {
   const Result result = shell("$V options >&-");
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_THAT(result.err, HasSubstr("stdout cannot be written: Bad file descriptor"));
 }
 
-TEST_F(StreamsTest, WhereAllStreamsAreClosedNoFileOfTheRunTakesTheirPlace) {
+TEST_F(StreamsTest, ReopensClosedStreams) {
   const Result closed = shell(std::string("exec $V --config train.yaml") + kShort + " <&- >&- 2>&-");
   EXPECT_EQ(closed.exit_code, 0);
   ASSERT_EQ(shell(std::string("exec $V --config train.yaml output.dir=open") + kShort).exit_code, 0);
@@ -57,7 +57,7 @@ TEST_F(StreamsTest, WhereAllStreamsAreClosedNoFileOfTheRunTakesTheirPlace) {
   }
 }
 
-TEST_F(StreamsTest, AReaderThatIsGoneEndsItAsEveryFilter) {
+TEST_F(StreamsTest, EndsBySigpipe) {
   // `true` has ended by the time that something is printed.
   shell("{ sleep 1; $V options; echo $? > status; } | true");
   EXPECT_EQ(read_text(folder() / "status"), "141\n");
@@ -66,13 +66,13 @@ TEST_F(StreamsTest, AReaderThatIsGoneEndsItAsEveryFilter) {
   EXPECT_THAT(ignored.err, HasSubstr("stdout cannot be written: Broken pipe"));
 }
 
-TEST_F(StreamsTest, ALogThatNobodyReadsStopsTheRunBeforeItBegins) {
+TEST_F(StreamsTest, UnreadLogStopsTheRun) {
   shell(std::string("{ sleep 1; $V --config train.yaml") + kShort + "; echo $? > status; } 2>&1 | true");
   EXPECT_EQ(read_text(folder() / "status"), "75\n");
   EXPECT_FALSE(std::filesystem::exists(folder() / "run/checkpoints"));
 }
 
-TEST_F(StreamsTest, AConfigurationFromAPipeIsThatOfAFile) {
+TEST_F(StreamsTest, ReadsAConfigurationFromAPipe) {
   ASSERT_EQ(shell(std::string("$V --config train.yaml") + kShort).exit_code, 0);
   std::filesystem::rename(folder() / "run", folder() / "file");
   for (const char* from : {"cat train.yaml | $V --config /dev/stdin", "$V --config /dev/stdin < train.yaml",
@@ -89,18 +89,18 @@ TEST_F(StreamsTest, AConfigurationFromAPipeIsThatOfAFile) {
   }
 }
 
-TEST_F(StreamsTest, EveryCommandTakesAConfigurationFromAPipe) {
+TEST_F(StreamsTest, AllCommandsReadAConfigurationFromAPipe) {
   const Result eval = shell(
       "cat train.yaml | $V eval --config /dev/stdin --checkpoint $CHECKPOINT --device cpu --max-new-tokens 1 --json");
   EXPECT_EQ(eval.exit_code, 0) << eval.err;
   const Result plan = shell("cat train.yaml | $V plan --config /dev/stdin --gpu rtx4090 --json");
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
-  const Result rehearsed = shell(
+  const Result dry_run_result = shell(
       "cat train.yaml | $V --config /dev/stdin --device virtual:rtx4090 training.max_steps=1 output.report=false");
-  EXPECT_EQ(rehearsed.exit_code, 0) << rehearsed.err;
+  EXPECT_EQ(dry_run_result.exit_code, 0) << dry_run_result.err;
 }
 
-TEST_F(StreamsTest, ANamedPipeIsNoConfiguration) {
+TEST_F(StreamsTest, RejectsANamedPipeAsConfiguration) {
   const Result result = shell("mkfifo pipe; $V --config pipe --device cpu");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("pipe: is a named pipe; give an existing file to --config, or /dev/stdin"));

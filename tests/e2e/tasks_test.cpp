@@ -23,7 +23,7 @@ class TasksTest : public CommandTest {
   }
 };
 
-TEST_F(TasksTest, EachStepSaysLossAndAccuracyByTask) {
+TEST_F(TasksTest, ReportsLossAndAccuracyByTask) {
   train_well({});
   for (const auto& step : step_lines("run/metrics.jsonl")) {
     double loss = 0;
@@ -42,7 +42,7 @@ TEST_F(TasksTest, EachStepSaysLossAndAccuracyByTask) {
 }
 
 /// The weights change the loss, and looking at tasks changes nothing.
-TEST_F(TasksTest, FixedWeightsAreThoseOfTheSteps) {
+TEST_F(TasksTest, ReportsFixedWeights) {
   train_well(with_output("fixed", {"training.task_weighting=fixed", "training.task_weights=[caption=2, question=1]"}));
   // 4 captions and 7 questions: 11 / 15 is what both are scaled by.
   for (const auto& step : step_lines("fixed/metrics.jsonl")) {
@@ -92,12 +92,12 @@ TEST_F(TasksTest, GradNormAndPcGradResumeBitForBit) {
     return json;
   };
   EXPECT_EQ(state("whole"), state("pieces"));
-  const auto again = step_lines("pieces/metrics.jsonl");
-  ASSERT_EQ(again.size(), steps.size());
-  for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(again[i]["tasks"].dump(), steps[i]["tasks"].dump());
+  const auto repeated = step_lines("pieces/metrics.jsonl");
+  ASSERT_EQ(repeated.size(), steps.size());
+  for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(repeated[i]["tasks"].dump(), steps[i]["tasks"].dump());
 }
 
-TEST_F(TasksTest, StepsByTokensFollowTheRuleAndSaySo) {
+TEST_F(TasksTest, BatchTokensScaleTheLearningRates) {
   const Result result = train({"training.global_batch_tokens=200", "training.batch_scaling=sqrt",
                                "training.lr_scheduler=constant", "training.warmup_ratio=0"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -109,7 +109,7 @@ TEST_F(TasksTest, StepsByTokensFollowTheRuleAndSaySo) {
   }
 }
 
-TEST_F(TasksTest, AReferenceBatchSizeScalesTheRates) {
+TEST_F(TasksTest, ReferenceBatchSizeScalesTheLearningRates) {
   const Result result = train({"training.reference_batch_size=1", "training.batch_scaling=linear",
                                "training.lr_scheduler=constant", "training.warmup_ratio=0"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -117,19 +117,19 @@ TEST_F(TasksTest, AReferenceBatchSizeScalesTheRates) {
   for (const auto& step : step_lines("run/metrics.jsonl")) EXPECT_DOUBLE_EQ(step["learning_rate"], 4e-3);
 }
 
-TEST_F(TasksTest, WrongTasksAreRefusedBeforeTheRun) {
+TEST_F(TasksTest, RejectsWrongTasks) {
   const Result wrong = train({"training.task_weighting=fixed", "training.task_weights=[captoin=2, question=1]"});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("did you mean caption?"));
   write_records(records());
-  const Result one = train({"training.gradient_conflicts=pcgrad"});
-  EXPECT_EQ(one.exit_code, 2);
-  EXPECT_THAT(one.err, HasSubstr("only one task"));
+  const Result single_task = train({"training.gradient_conflicts=pcgrad"});
+  EXPECT_EQ(single_task.exit_code, 2);
+  EXPECT_THAT(single_task.err, HasSubstr("only one task"));
 }
 
 /// The global batch is the data set, so that its worst samples are in every step.
-TEST_F(TasksTest, ARunWithPcGradTakesWhatWasPlanned) {
-  const auto train_on_card = [this](const std::string& dir, std::vector<std::string> settings) {
+TEST_F(TasksTest, PcGradStaysWithinThePlan) {
+  const auto train_on_test_gpu = [this](const std::string& dir, std::vector<std::string> settings) {
     std::vector<std::string> arguments{"--config", "train.yaml", "--device", "virtual:rtx4090"};
     settings.insert(settings.end(), {"training.precision=bf16", "training.global_batch_size=11",
                                      "memory.recompute=none", "output.dir=" + dir});
@@ -141,13 +141,14 @@ TEST_F(TasksTest, ARunWithPcGradTakesWhatWasPlanned) {
     EXPECT_LE(plan["measured"]["allocated_peak_bytes"], plan["memory"]["allocated_peak_bytes"]);
     return plan;
   };
-  const std::vector<std::string> apart{"training.gradient_conflicts=pcgrad", "training.task_weighting=gradnorm"};
-  const auto with = [](std::vector<std::string> settings, const std::string& another) {
+  const std::vector<std::string> gradient_settings{"training.gradient_conflicts=pcgrad",
+                                                   "training.task_weighting=gradnorm"};
+  const auto add_settings = [](std::vector<std::string> settings, const std::string& another) {
     settings.push_back(another);
     return settings;
   };
-  const auto plan = train_on_card("apart", with(apart, "training.micro_batch_size=1"));
-  const auto plain = train_on_card("together", {"training.micro_batch_size=1"});
+  const auto plan = train_on_test_gpu("apart", add_settings(gradient_settings, "training.micro_batch_size=1"));
+  const auto plain = train_on_test_gpu("together", {"training.micro_batch_size=1"});
   EXPECT_GT(plan["memory"]["gradients_bytes"].get<double>(), 1.9 * plain["memory"]["gradients_bytes"].get<double>());
   EXPECT_GE(plan["measured"]["reserved_peak_bytes"].get<double>(),
             0.9 * plan["memory"]["reserved_peak_bytes"].get<double>());
@@ -155,7 +156,7 @@ TEST_F(TasksTest, ARunWithPcGradTakesWhatWasPlanned) {
             0.9 * plan["memory"]["allocated_peak_bytes"].get<double>());
 
   // 4 captions and 7 questions, never in one micro-batch.
-  train_on_card("cut", with(apart, "training.micro_batch_size=11"));
+  train_on_test_gpu("cut", add_settings(gradient_settings, "training.micro_batch_size=11"));
   for (const auto& step : step_lines("cut/virtual-rtx4090/metrics.jsonl")) {
     EXPECT_EQ(step["micro_batch_sizes"], nlohmann::ordered_json::parse("[4, 7]"));
   }

@@ -11,19 +11,19 @@ using testing::HasSubstr;
 using testing::Not;
 
 /// Runs on a virtual card with a twin: both are exact there, so what was foreseen is what happens.
-class TwinTest : public CommandTest {
+class LookAheadTest : public CommandTest {
  protected:
   static std::vector<std::string> arguments(const std::vector<std::string>& overrides) {
     std::vector<std::string> all{"--config", "train.yaml", "--device", "virtual:rtx4090", "memory.mode=aggressive"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return all;
   }
-  Result train_on_card(const std::vector<std::string>& overrides) const { return run(arguments(overrides)); }
+  Result train_on_test_gpu(const std::vector<std::string>& overrides) const { return run(arguments(overrides)); }
 
   std::vector<nlohmann::ordered_json> steps() const { return step_lines(std::string(kVirtualRun) + "metrics.jsonl"); }
   nlohmann::ordered_json plan() const { return json_file(std::string(kVirtualRun) + "plan.json"); }
 
-  int64_t sum_of(const char* key) const {
+  int64_t sum_metric(const char* key) const {
     int64_t sum = 0;
     for (const auto& step : steps()) sum += step[key].get<int64_t>();
     return sum;
@@ -41,7 +41,7 @@ class TwinTest : public CommandTest {
     for (const char* size : {"1", "44"}) {
       auto settings = large_batch(size);
       settings.emplace_back("training.max_steps=1");
-      const Result result = train_on_card(settings);
+      const Result result = train_on_test_gpu(settings);
       EXPECT_EQ(result.exit_code, 0) << result.err;
       needed.push_back(plan()["memory"]["reserved_peak_bytes"].get<double>());
       context = plan()["memory"]["context_bytes"];
@@ -53,35 +53,35 @@ class TwinTest : public CommandTest {
   }
 };
 
-TEST_F(TwinTest, ForeseesEveryStepToTheByte) {
+TEST_F(LookAheadTest, ForecastsEveryStepExactly) {
   const Result result =
-      train_on_card({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=12"});
+      train_on_test_gpu({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=12"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 12U);
   for (const auto& step : steps()) {
     EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << step["step"];
     EXPECT_EQ(step["predicted_allocated_peak_bytes"], step["allocated_peak_bytes"]) << step["step"];
   }
-  const auto twin = plan()["measured"]["twin"];
-  EXPECT_EQ(twin["foreseen_steps"], 12);
-  EXPECT_EQ(twin["worst_error"], 0.0);
+  const auto look_ahead = plan()["measured"]["twin"];
+  EXPECT_EQ(look_ahead["foreseen_steps"], 12);
+  EXPECT_EQ(look_ahead["worst_error"], 0.0);
 }
 
 /// "… 12.5 sums a step" has 12.5 before " sums a step".
-double number_before(const std::string& text, const std::string& words) {
-  const size_t end = text.find(words);
+double number_before(const std::string& text, const std::string& label) {
+  const size_t end = text.find(label);
   if (end == std::string::npos) return 0;
   return std::stod(text.substr(text.rfind(' ', end - 1) + 1, end));
 }
 
-class TwinOfARank : public TwinTest, public testing::WithParamInterface<const char*> {};
+class RankLookAheadTest : public LookAheadTest, public testing::WithParamInterface<const char*> {};
 
 /// Two processes, each with a virtual card and a twin, whose samples differ: rank 1 says the same in its log.
-TEST_P(TwinOfARank, ForeseesItsSteps) {
+TEST_P(RankLookAheadTest, ForecastsItsSteps) {
   const std::string sharding = GetParam();
   const Result result =
-      train_on_card({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=8",
-                     "output.report=false", "distributed.sharding=" + sharding, "--launch", "2"});
+      train_on_test_gpu({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=8",
+                         "output.report=false", "distributed.sharding=" + sharding, "--launch", "2"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 8U);
   for (const auto& step : steps()) {
@@ -100,10 +100,11 @@ TEST_P(TwinOfARank, ForeseesItsSteps) {
   if (sharding == "none") {
     EXPECT_THAT(second, HasSubstr("in " + std::to_string(calls) + ".0 sums a step"));
   } else if (sharding == "full") {
-    const auto counted = [&](const char* what) { return number_before(second, what); };
-    EXPECT_NEAR(counted(" sums a step") + counted(" reduce-scatters a step") + counted(" all-gathers a step"), calls,
-                0.1);
-    EXPECT_GT(counted(" all-gathers a step"), 4) << "of two micro-batches, each block twice";
+    const auto read_number = [&](const char* label) { return number_before(second, label); };
+    EXPECT_NEAR(
+        read_number(" sums a step") + read_number(" reduce-scatters a step") + read_number(" all-gathers a step"),
+        calls, 0.1);
+    EXPECT_GT(read_number(" all-gathers a step"), 4) << "of two micro-batches, each block twice";
   } else {
     EXPECT_EQ(calls, 4);  // of the sums, those of the loss and of the norm's square
     EXPECT_THAT(second, AllOf(HasSubstr("in 2.0 sums a step"), HasSubstr("in 1.0 reduce-scatters a step"),
@@ -111,23 +112,23 @@ TEST_P(TwinOfARank, ForeseesItsSteps) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sharing, TwinOfARank, testing::Values("none", "optimizer", "full"),
+INSTANTIATE_TEST_SUITE_P(Sharing, RankLookAheadTest, testing::Values("none", "optimizer", "full"),
                          [](const auto& instance) { return std::string(instance.param); });
 
-TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {
+TEST_F(LookAheadTest, SplitsStepsThatWouldNotFit) {
   const std::string limit = "memory.limit_gb=" + limit_between();
   auto large = large_batch("44");
   large.insert(large.end(), {limit, "training.max_steps=6"});
-  EXPECT_EQ(train_on_card(large).exit_code, 3) << "without leave to cut, the run does not begin";
+  EXPECT_EQ(train_on_test_gpu(large).exit_code, 3) << "without leave to cut, the run does not begin";
   std::filesystem::remove_all(folder() / "run");
 
   auto with_leave = large;
   with_leave.emplace_back("memory.allow_splits=true");
-  const Result result = train_on_card(with_leave);
+  const Result result = train_on_test_gpu(with_leave);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 6U);
-  EXPECT_GT(sum_of("foreseen_splits"), 0);
-  EXPECT_EQ(sum_of("oom_splits"), 0);
+  EXPECT_GT(sum_metric("foreseen_splits"), 0);
+  EXPECT_EQ(sum_metric("oom_splits"), 0);
   for (const auto& step : steps()) {
     EXPECT_EQ(step["samples"], 44);
     EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << step["step"];
@@ -137,14 +138,14 @@ TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("\"foreseen_split\""));
 }
 
-TEST_F(TwinTest, WithoutOneTheGuardDoesStepsAgain) {
+TEST_F(LookAheadTest, WithoutLookAheadTheGuardRetries) {
   auto settings = large_batch("44");
   settings.insert(settings.end(), {"memory.limit_gb=" + limit_between(), "training.max_steps=6",
                                    "memory.allow_splits=true", "memory.twin=false"});
-  const Result result = train_on_card(settings);
+  const Result result = train_on_test_gpu(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 6U);
-  EXPECT_GT(sum_of("oom_splits"), 0);
+  EXPECT_GT(sum_metric("oom_splits"), 0);
   for (const auto& step : steps()) {
     EXPECT_EQ(step["samples"], 44);
     EXPECT_LE(step["reserved_peak_bytes"], plan()["limit_bytes"]) << "the margin is for what no plan can know";
@@ -168,7 +169,7 @@ class EnvironmentSetting {
 constexpr const char* kForwardLaunch = "launch@gather_kernel";
 
 /// The steps from `first` on, but for those in which the two are known to differ.
-void expect_foreseen_from(const std::vector<nlohmann::ordered_json>& steps, size_t first) {
+void expect_forecast_after(const std::vector<nlohmann::ordered_json>& steps, size_t first) {
   for (size_t i = first - 1; i < steps.size(); ++i) {
     EXPECT_EQ(steps[i]["predicted_peak_bytes"], steps[i]["reserved_peak_bytes"]) << steps[i]["step"];
     EXPECT_EQ(steps[i]["predicted_allocated_peak_bytes"], steps[i]["allocated_peak_bytes"]) << steps[i]["step"];
@@ -177,103 +178,105 @@ void expect_foreseen_from(const std::vector<nlohmann::ordered_json>& steps, size
 
 /// A checkpoint's callbacks use the card, after which the run empties its cache: its twin has to as well. Two steps are
 /// announced by then.
-TEST_F(TwinTest, IsToldThatTheRunEmptiedItsCacheAfterASave) {
+TEST_F(LookAheadTest, ResynchronizesAfterASave) {
   auto settings = large_batch("4");
   settings.insert(settings.end(), {"training.max_steps=16", "output.save_steps=4"});
-  const Result result = train_on_card(settings);
+  const Result result = train_on_test_gpu(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto done = steps();
-  ASSERT_EQ(done.size(), 16U);
+  const auto measured_steps = steps();
+  ASSERT_EQ(measured_steps.size(), 16U);
   for (const size_t step : {1U, 2U, 3U, 4U, 7U, 8U, 11U, 12U, 15U, 16U}) {
-    EXPECT_EQ(done[step - 1]["predicted_peak_bytes"], done[step - 1]["reserved_peak_bytes"]) << step;
+    EXPECT_EQ(measured_steps[step - 1]["predicted_peak_bytes"], measured_steps[step - 1]["reserved_peak_bytes"])
+        << step;
   }
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("step 7: begins with an empty cache"));
 }
 
 /// A card whose kernels take time, and a twin slower than it: the run waits a hundredth of a step for it, no more.
-TEST_F(TwinTest, ARunDoesNotWaitForATwinThatIsSlowerThanItself) {
+TEST_F(LookAheadTest, DoesNotWaitForASlowLookAhead) {
   const EnvironmentSetting time("VLMTRAIN_VGPU_LAUNCH_MICROSECONDS", "1");
   const EnvironmentSetting delay("VLMTRAIN_TWIN_DELAY_SECONDS", "60");
   const Result result =
-      train_on_card({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=14"});
+      train_on_test_gpu({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=14"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(steps().size(), 14U);
   EXPECT_THAT(result.err, HasSubstr("the twin is 10 steps behind; training goes on without it"));
-  const auto twin = plan()["measured"]["twin"];
-  EXPECT_EQ(twin["late_steps"], 10);
-  EXPECT_EQ(twin["foreseen_steps"], 0);
-  EXPECT_LT(twin["waited_seconds"], 10);
+  const auto look_ahead = plan()["measured"]["twin"];
+  EXPECT_EQ(look_ahead["late_steps"], 10);
+  EXPECT_EQ(look_ahead["foreseen_steps"], 0);
+  EXPECT_LT(look_ahead["waited_seconds"], 10);
 }
 
 /// Kernels take time, so the host is ahead of the card as on a real one, and what a step takes is the card's time.
-TEST_F(TwinTest, GoesWithACardThatTakesTime) {
+TEST_F(LookAheadTest, WorksWithATimedVirtualGpu) {
   const EnvironmentSetting time("VLMTRAIN_VGPU_LAUNCH_MICROSECONDS", "500");
   const Result result =
-      train_on_card({"training.global_batch_size=4", "training.micro_batch_size=2", "training.max_steps=8"});
+      train_on_test_gpu({"training.global_batch_size=4", "training.micro_batch_size=2", "training.max_steps=8"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto done = steps();
-  ASSERT_EQ(done.size(), 8U);
-  EXPECT_GT(done[5]["step_seconds"], 0.1) << "some hundreds of kernels";
-  const auto twin = plan()["measured"]["twin"];
-  EXPECT_EQ(twin["foreseen_steps"].get<int>() + twin["late_steps"].get<int>(), 8);
+  const auto measured_steps = steps();
+  ASSERT_EQ(measured_steps.size(), 8U);
+  EXPECT_GT(measured_steps[5]["step_seconds"], 0.1) << "some hundreds of kernels";
+  const auto look_ahead = plan()["measured"]["twin"];
+  EXPECT_EQ(look_ahead["foreseen_steps"].get<int>() + look_ahead["late_steps"].get<int>(), 8);
 }
 
 /// A driver that finds no room for a kernel's code in the middle of a step: done again as it was, and both are alike
 /// again from the third step after.
-TEST_F(TwinTest, ADriverWithoutMemoryCostsAStepAndNotTheRun) {
+TEST_F(LookAheadTest, RecoversFromDriverOutOfMemory) {
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":40");
   auto settings = large_batch("4");
   settings.emplace_back("training.max_steps=14");
-  const Result result = train_on_card(settings);
+  const Result result = train_on_test_gpu(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto done = steps();
-  ASSERT_EQ(done.size(), 14U);
-  const auto failed = std::ranges::find_if(done, [](const auto& step) { return step["oom_splits"] > 0; });
-  ASSERT_NE(failed, done.end());
+  const auto measured_steps = steps();
+  ASSERT_EQ(measured_steps.size(), 14U);
+  const auto failed = std::ranges::find_if(measured_steps, [](const auto& step) { return step["oom_splits"] > 0; });
+  ASSERT_NE(failed, measured_steps.end());
   EXPECT_EQ((*failed)["oom_splits"], 1);
   EXPECT_EQ((*failed)["micro_batches"], 11) << "done again, and not cut";
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("CUDA error: out of memory"));
   const auto first_alike = (*failed)["step"].get<size_t>() + 3;
-  ASSERT_LT(first_alike, done.size());
-  expect_foreseen_from(done, first_alike);
+  ASSERT_LT(first_alike, measured_steps.size());
+  expect_forecast_after(measured_steps, first_alike);
 }
 
 /// Other processes take all of the card for a while, so that a sample fails even alone: it is left out, and the twin,
 /// which did the step with it, is told.
-TEST_F(TwinTest, IsToldThatASampleWasLeftOut) {
+TEST_F(LookAheadTest, ResynchronizesAfterADroppedSample) {
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":6+5");
   auto settings = large_batch("44");  // so that no gradient is there yet when the forward pass fails
   // A cache that is emptied for another reason would hide what is tested.
   settings.insert(settings.end(), {"training.max_steps=14", "data.on_bad_sample=skip", "memory.empty_cache_above=1"});
-  const Result result = train_on_card(settings);
+  const Result result = train_on_test_gpu(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto done = steps();
-  ASSERT_EQ(done.size(), 14U);
+  const auto measured_steps = steps();
+  ASSERT_EQ(measured_steps.size(), 14U);
   std::optional<size_t> done_before;
   for (const auto& line : step_lines(std::string(kVirtualRun) + "events.jsonl")) {
     if (line["message"].get<std::string>().find("it is left out") != std::string::npos) done_before = line["step"];
   }
   ASSERT_TRUE(done_before);
-  for (const auto& step : done) EXPECT_EQ(step["samples"], 44) << "another sample took its place";
+  for (const auto& step : measured_steps) EXPECT_EQ(step["samples"], 44) << "another sample took its place";
   const size_t first_alike = *done_before + 1 + 3;
-  ASSERT_LT(first_alike, done.size());
-  expect_foreseen_from(done, first_alike);
+  ASSERT_LT(first_alike, measured_steps.size());
+  expect_forecast_after(measured_steps, first_alike);
 }
 
 /// After a miss the twin's limit is lower than any step needs: that is said, and the run goes on. Once enough steps
 /// went well all the same, the limit is what it was.
-TEST_F(TwinTest, AStepThatFitsInNoWayIsSaidAndTried) {
+TEST_F(LookAheadTest, TriesAStepThatIsForecastNotToFit) {
   std::vector<std::string> settings{"training.micro_batch_size=1", "memory.recompute=none", "training.max_steps=40"};
-  ASSERT_EQ(train_on_card(settings).exit_code, 0);
+  ASSERT_EQ(train_on_test_gpu(settings).exit_code, 0);
   const auto needed = plan()["memory"]["reserved_peak_bytes"].get<double>();
   const auto context = plan()["memory"]["context_bytes"].get<double>();
   std::filesystem::remove_all(folder() / "run");
 
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":10");
-  constexpr double kRoom = 1.02;
+  constexpr double kHeadroomFactor = 1.02;
   constexpr double kShareOfAggressive = 0.98;
-  settings.push_back("memory.limit_gb=" + std::to_string((kRoom * needed + context) / kShareOfAggressive / 1e9));
-  const Result result = train_on_card(settings);
+  settings.push_back("memory.limit_gb=" +
+                     std::to_string((kHeadroomFactor * needed + context) / kShareOfAggressive / 1e9));
+  const Result result = train_on_test_gpu(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(steps().size(), 40U);
   const std::string events = read_text(folder() / kVirtualRun / "events.jsonl");
@@ -285,9 +288,9 @@ TEST_F(TwinTest, AStepThatFitsInNoWayIsSaidAndTried) {
 }
 
 /// An illegal memory access, after which every call fails.
-TEST_F(TwinTest, ADeviceThatBreaksIsSaidAndNothingIsTriedAgain) {
+TEST_F(LookAheadTest, ReportsABrokenDevice) {
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "illegal_address@gather_kernel:40");
-  const Result result = train_on_card({"training.max_steps=50"});
+  const Result result = train_on_test_gpu({"training.max_steps=50"});
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, HasSubstr("vlmtrain: error: the device failed: CUDA error: an illegal memory access was "
                                     "encountered; start again, and training goes on from its last checkpoint"));
@@ -298,15 +301,15 @@ TEST_F(TwinTest, ADeviceThatBreaksIsSaidAndNothingIsTriedAgain) {
   EXPECT_EQ(events.back()["kind"], "failed");
 }
 
-TEST_F(TwinTest, ADeviceThatFailsForGoodEndsTheRun) {
+TEST_F(LookAheadTest, PermanentDeviceFailureEndsTheRun) {
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":40+1000000000");
-  const Result result = train_on_card({"training.max_steps=50", "data.on_bad_sample=skip"});
+  const Result result = train_on_test_gpu({"training.max_steps=50", "data.on_bad_sample=skip"});
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, HasSubstr("no sample is to blame"));
 }
 
 /// The run's child that is its twin, once the planner's is gone.
-std::optional<pid_t> twin_of(const std::filesystem::path& run_folder) {
+std::optional<pid_t> find_look_ahead_process(const std::filesystem::path& run_folder) {
   if (!std::filesystem::exists(run_folder / "metrics.jsonl")) return std::nullopt;
   for (const auto& process : std::filesystem::directory_iterator("/proc")) {
     const std::string name = process.path().filename().string();
@@ -319,16 +322,16 @@ std::optional<pid_t> twin_of(const std::filesystem::path& run_folder) {
   return std::nullopt;
 }
 
-TEST_F(TwinTest, TheRunGoesOnWithoutATwinThatDied) {
+TEST_F(LookAheadTest, ContinuesWithoutADeadLookAhead) {
   Process process(folder(),
                   arguments({"training.max_steps=200", "training.global_batch_size=8", "training.micro_batch_size=2"}));
-  std::optional<pid_t> twin;
+  std::optional<pid_t> look_ahead;
   wait_until(process, [&] {
-    twin = twin_of(folder() / "run/virtual-rtx4090");
-    return twin.has_value();
+    look_ahead = find_look_ahead_process(folder() / "run/virtual-rtx4090");
+    return look_ahead.has_value();
   });
-  ASSERT_TRUE(twin);
-  kill(*twin, SIGKILL);
+  ASSERT_TRUE(look_ahead);
+  kill(*look_ahead, SIGKILL);
   const Result result = process.wait();
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(steps().size(), 200U);

@@ -13,12 +13,14 @@ using testing::Not;
 /// A whole run on a virtual card: all is done but arithmetic.
 class VirtualGpuTest : public CommandTest {
  protected:
-  Result train_on(const std::string& card, const std::vector<std::string>& overrides) const {
-    std::vector<std::string> arguments{"--config", "train.yaml", "--device", "virtual:" + card};
+  Result train_on_gpu(const std::string& gpu, const std::vector<std::string>& overrides) const {
+    std::vector<std::string> arguments{"--config", "train.yaml", "--device", "virtual:" + gpu};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
     return run(arguments);
   }
-  Result train_on_card(const std::vector<std::string>& overrides) const { return train_on("rtx4090", overrides); }
+  Result train_on_test_gpu(const std::vector<std::string>& overrides) const {
+    return train_on_gpu("rtx4090", overrides);
+  }
 
   std::vector<std::pair<int64_t, int64_t>> peaks() const {
     std::vector<std::pair<int64_t, int64_t>> peaks;
@@ -30,7 +32,7 @@ class VirtualGpuTest : public CommandTest {
 };
 
 TEST_F(VirtualGpuTest, TrainsAndReportsDeviceMemory) {
-  const Result result = train_on_card({"training.precision=bf16"});
+  const Result result = train_on_test_gpu({"training.precision=bf16"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("in bf16 on cuda:0"), HasSubstr("loss -"), Not(HasSubstr("nan"))));
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), Not(HasSubstr("nan")));
@@ -66,11 +68,11 @@ INSTANTIATE_TEST_SUITE_P(With, PlannedRun,
                          });
 
 /// The global batch is the data set, so that its worst samples are in every step: the plan's batch but for the order.
-TEST_P(PlannedRun, TakesWhatWasPlanned) {
+TEST_P(PlannedRun, UsesThePlannedMemory) {
   const auto& [precision, states] = GetParam();
-  const Result result =
-      train_on_card({std::string("training.precision=") + precision, std::string("training.optimizer_states=") + states,
-                     "training.global_batch_size=11", "--json"});
+  const Result result = train_on_test_gpu({std::string("training.precision=") + precision,
+                                           std::string("training.optimizer_states=") + states,
+                                           "training.global_batch_size=11", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
   EXPECT_EQ(plan["micro_batch_size"].get<int>() * plan["gradient_accumulation_steps"].get<int>(), 11);
@@ -87,19 +89,19 @@ TEST_P(PlannedRun, TakesWhatWasPlanned) {
   EXPECT_GE(measured["device_used_bytes"],
             plan["memory"]["context_bytes"].get<int64_t>() + measured["reserved_peak_bytes"].get<int64_t>());
 
-  int64_t most = 0;
-  for (const auto& [allocated, reserved] : peaks()) most = std::max(most, reserved);
-  EXPECT_EQ(measured["reserved_peak_bytes"], most);
+  int64_t max_bytes = 0;
+  for (const auto& [allocated, reserved] : peaks()) max_bytes = std::max(max_bytes, reserved);
+  EXPECT_EQ(measured["reserved_peak_bytes"], max_bytes);
   const auto summary = nlohmann::json::parse(result.out);
   EXPECT_EQ(summary["steps"], 4);
   EXPECT_TRUE(summary["last_loss"].is_null());
   EXPECT_TRUE(summary["checkpoint"].is_null());
-  EXPECT_EQ(summary["reserved_peak_bytes"], most);
+  EXPECT_EQ(summary["reserved_peak_bytes"], max_bytes);
   EXPECT_EQ(summary["planned_peak_bytes"], plan["memory"]["reserved_peak_bytes"]);
 }
 
 TEST_F(VirtualGpuTest, TheLedgerCountsEverySample) {
-  ASSERT_EQ(train_on_card({"training.max_steps=2"}).exit_code, 0);
+  ASSERT_EQ(train_on_test_gpu({"training.max_steps=2"}).exit_code, 0);
   const auto ledger = json_file(std::string(kVirtualRun) + "ledger.json");
   EXPECT_EQ(ledger["samples"], kRecords);
   EXPECT_EQ(ledger["used"], 8);
@@ -108,18 +110,18 @@ TEST_F(VirtualGpuTest, TheLedgerCountsEverySample) {
   EXPECT_EQ(ledger["failed"], 0);
 }
 
-TEST_F(VirtualGpuTest, TwoRunsTakeTheSameMemoryStepByStep) {
-  ASSERT_EQ(train_on_card({}).exit_code, 0);
+TEST_F(VirtualGpuTest, MemoryIsDeterministic) {
+  ASSERT_EQ(train_on_test_gpu({}).exit_code, 0);
   const auto first = peaks();
   const auto first_plan = json_file(std::string(kVirtualRun) + "plan.json");
   std::filesystem::remove_all(folder() / "run");
-  ASSERT_EQ(train_on_card({}).exit_code, 0);
+  ASSERT_EQ(train_on_test_gpu({}).exit_code, 0);
   EXPECT_EQ(peaks(), first);
   EXPECT_EQ(json_file(std::string(kVirtualRun) + "plan.json")["memory"], first_plan["memory"]);
 }
 
-TEST_F(VirtualGpuTest, AFixedMicroBatchIsKept) {
-  ASSERT_EQ(train_on_card({"training.micro_batch_size=2", "memory.recompute=1"}).exit_code, 0);
+TEST_F(VirtualGpuTest, KeepsAFixedMicroBatch) {
+  ASSERT_EQ(train_on_test_gpu({"training.micro_batch_size=2", "memory.recompute=1"}).exit_code, 0);
   const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
   EXPECT_EQ(plan["micro_batch_size"], 2);
   EXPECT_EQ(plan["gradient_accumulation_steps"], 2);
@@ -128,30 +130,30 @@ TEST_F(VirtualGpuTest, AFixedMicroBatchIsKept) {
   for (const auto& step : step_lines(std::string(kVirtualRun) + "metrics.jsonl")) EXPECT_EQ(step["micro_batches"], 2);
 }
 
-TEST_F(VirtualGpuTest, ALimitThatIsTooSmallIsSaidBeforeTheFirstStepAndWhatWouldHelp) {
-  const Result result = train_on_card({"memory.limit_gb=0.55"});
+TEST_F(VirtualGpuTest, RejectsATooSmallLimitWithSuggestions) {
+  const Result result = train_on_test_gpu({"memory.limit_gb=0.55"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("does not fit"), HasSubstr("memory.limit_gb="), Not(HasSubstr("--gpu ")),
                                 Not(HasSubstr("a card of"))));
   EXPECT_FALSE(std::filesystem::exists(folder() / kVirtualRun / "metrics.jsonl"));
 }
 
-TEST_F(VirtualGpuTest, ACardWithoutBf16IsRefusedWithTheRemedy) {
-  const Result result = train_on("t4", {"training.precision=bf16"});
+TEST_F(VirtualGpuTest, RejectsAGpuWithoutBf16) {
+  const Result result = train_on_gpu("t4", {"training.precision=bf16"});
   EXPECT_EQ(result.exit_code, 2) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("Tesla T4"), HasSubstr("training.precision=fp32")));
   for (const char* precision : {"fp32", "fp16"}) {
-    EXPECT_EQ(train_on("t4", {std::string("training.precision=") + precision}).exit_code, 0) << precision;
+    EXPECT_EQ(train_on_gpu("t4", {std::string("training.precision=") + precision}).exit_code, 0) << precision;
   }
 }
 
-TEST_F(VirtualGpuTest, ACardThatNobodyKnowsIsRefused) {
-  const Result result = train_on("rtx409", {});
+TEST_F(VirtualGpuTest, RejectsAnUnknownGpu) {
+  const Result result = train_on_gpu("rtx409", {});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("did you mean rtx4090?"));
 }
 
-TEST_F(VirtualGpuTest, OnlyTrainingIsRehearsed) {
+TEST_F(VirtualGpuTest, OnlyTrainRunsOnAVirtualGpu) {
   const Result result =
       run({"eval", "--config", "train.yaml", "--checkpoint", checkpoint().string(), "--device", "virtual:h100"});
   EXPECT_EQ(result.exit_code, 2) << result.out;
@@ -159,7 +161,7 @@ TEST_F(VirtualGpuTest, OnlyTrainingIsRehearsed) {
 }
 
 /// Whoever preloads the stand-ins and asks for a real card would get nothing trained: that is refused.
-class StandInsByHandTest : public VirtualGpuTest {
+class PreloadedStubLibrariesTest : public VirtualGpuTest {
  protected:
   Result run_with_stand_ins(const std::vector<std::string>& arguments) const {
     setenv("LD_PRELOAD", VLMTRAIN_VGPU_PRELOAD, 1);
@@ -178,13 +180,13 @@ class StandInsByHandTest : public VirtualGpuTest {
   }
 };
 
-TEST_F(StandInsByHandTest, AreRefusedByARunOnARealCard) {
+TEST_F(PreloadedStubLibrariesTest, AreRejectedByARunOnARealGpu) {
   expect_refused({"--config", "train.yaml", "--device", "cuda"});
   expect_refused({"--config", "train.yaml", "--device", "cuda:0"});
   EXPECT_FALSE(std::filesystem::exists(folder() / "run"));
 }
 
-TEST_F(StandInsByHandTest, AreRefusedByAPlanForTheCardInTheMachine) {
+TEST_F(PreloadedStubLibrariesTest, AreRejectedByAPlanForTheLocalGpu) {
   expect_refused({"plan", "--model", "smolvlm-tiny"});
 }
 

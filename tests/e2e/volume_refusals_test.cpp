@@ -39,7 +39,7 @@ class VolumeRefusalsTest : public BrainScansTest {
   }
 };
 
-TEST_F(VolumeRefusalsTest, FilesThatCannotBeRead) {
+TEST_F(VolumeRefusalsTest, RejectsUnreadableFiles) {
   write_scan("nan.nii", {.first_voxel = std::numeric_limits<double>::quiet_NaN()});
   expect_refused("nan.nii", {}, AllOf(HasSubstr("NaN"), HasSubstr("nan_to_num")));
   write_scan("flat.nii", {.is_flat = true});
@@ -50,13 +50,13 @@ TEST_F(VolumeRefusalsTest, FilesThatCannotBeRead) {
   lying[42] = 100;  // dim[1], of 14
   write_text(folder() / "scans/lying.nii", lying);
   expect_refused("lying.nii", {}, HasSubstr("100"));
-  const std::string whole = gzipped(scan_bytes({}));
-  write_text(folder() / "scans/cut.nii.gz", whole.substr(0, whole.size() / 2));
+  const std::string compressed_scan = gzip(scan_bytes({}));
+  write_text(folder() / "scans/cut.nii.gz", compressed_scan.substr(0, compressed_scan.size() / 2));
   expect_refused("cut.nii.gz", {}, HasSubstr("cut off"));
   expect_refused("missing.nii", {}, HasSubstr("cannot be opened"));
 }
 
-TEST_F(VolumeRefusalsTest, RecordsThatDoNotSayWhatIsNeeded) {
+TEST_F(VolumeRefusalsTest, RejectsIncompleteRecords) {
   expect_record_refused(
       [](auto& record) {
         record["modality"] = {"T1w", "T2w", "FLAIR"};
@@ -79,24 +79,24 @@ TEST_F(VolumeRefusalsTest, RecordsThatDoNotSayWhatIsNeeded) {
       AllOf(HasSubstr("3 volumes"), HasSubstr("takes 2 at most"), HasSubstr("max_volumes")));
 }
 
-TEST_F(VolumeRefusalsTest, FilesOfAnotherKind) {
-  const std::string picture = (folder() / "images" / entries(folder() / "images").front()).string();
+TEST_F(VolumeRefusalsTest, RejectsOtherFileTypes) {
+  const std::string image_file = (folder() / "images" / entries(folder() / "images").front()).string();
   auto records = brains();
   records[0].erase("volume");
-  records[0]["image"] = picture;
+  records[0]["image"] = image_file;
   write_brains(records);
   const Result result = train({});
   EXPECT_EQ(result.exit_code, 4) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("sub-0-T1"), HasSubstr("takes volumes alone"), HasSubstr("NIfTI")));
-  std::filesystem::copy_file(picture, folder() / "scans/picture.nii");
+  std::filesystem::copy_file(image_file, folder() / "scans/picture.nii");
   expect_refused("picture.nii", {}, HasSubstr("NIfTI"));
   write_brains(brains());
-  const Result pictures = train({"model.path=" + checkpoint().string()});
-  EXPECT_EQ(pictures.exit_code, 4);
-  EXPECT_THAT(pictures.err, AllOf(HasSubstr("sub-0-T1"), HasSubstr("data.volume.as=slices")));
+  const Result images = train({"model.path=" + checkpoint().string()});
+  EXPECT_EQ(images.exit_code, 4);
+  EXPECT_THAT(images.err, AllOf(HasSubstr("sub-0-T1"), HasSubstr("data.volume.as=slices")));
 }
 
-TEST_F(VolumeRefusalsTest, SettingsThatTheModelCannotHave) {
+TEST_F(VolumeRefusalsTest, RejectsUnsupportedSettings) {
   expect_setting_refused({"data.volume.size=50"}, AllOf(HasSubstr("data.volume.size"), HasSubstr("multiples of 16")));
   expect_setting_refused({"data.volume.size=16"}, AllOf(HasSubstr("data.volume.size"), HasSubstr("at least 48")));
   expect_setting_refused({"data.volume.normalization=window"}, HasSubstr("data.volume.window=[-160,240]"));
@@ -104,7 +104,7 @@ TEST_F(VolumeRefusalsTest, SettingsThatTheModelCannotHave) {
   expect_setting_refused({"data.volume.series=median"}, AllOf(HasSubstr("mean"), HasSubstr("frames")));
 }
 
-TEST_F(VolumeRefusalsTest, TheLedgerAddsUpWhereBadScansAreDropped) {
+TEST_F(VolumeRefusalsTest, LedgerCountsDroppedScans) {
   write_scan("nan.nii", {.first_voxel = std::numeric_limits<double>::infinity()});
   auto records = brains();
   records[2]["volume"] = {"nan.nii"};      // seen when it is decoded

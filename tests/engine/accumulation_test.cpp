@@ -21,9 +21,9 @@ class Accumulation : public testing::Test {
   Gradients gradients(const SmallStep& step, models::RecomputeBlocks recompute = {}) {
     const auto model = parity::Case("mixed_batch").load_model();
     model->set_recompute(recompute);
-    Gradients found{accumulate_gradients(*model, samples_, step).loss.item<double>(), {}};
-    for (const auto& parameter : model->parameters().all()) found.by_name[parameter.name] = parameter.tensor.grad();
-    return found;
+    Gradients actual{accumulate_gradients(*model, samples_, step).loss.item<double>(), {}};
+    for (const auto& parameter : model->parameters().all()) actual.by_name[parameter.name] = parameter.tensor.grad();
+    return actual;
   }
 
   const std::vector<data::Sample> samples_ = batch_of_eight();
@@ -34,23 +34,24 @@ class Accumulation : public testing::Test {
 /// they fall depends on the processor's kernels. A wrong normalizer or a lost row would be 1e-3 and more.
 constexpr double kGradientBound = 5e-6;
 
-void expect_same(const Gradients& found, const Gradients& wanted, const std::string& cut, Deviations& deviations) {
-  deviations.expect_at_most(5e-7, std::abs(found.loss / wanted.loss - 1), "loss", cut);
-  ASSERT_EQ(found.by_name.size(), wanted.by_name.size());
+void expect_same(const Gradients& actual, const Gradients& expected, const std::string& label, Deviations& deviations) {
+  deviations.expect_at_most(5e-7, std::abs(actual.loss / expected.loss - 1), "loss", label);
+  ASSERT_EQ(actual.by_name.size(), expected.by_name.size());
   double largest = 0;
-  for (const auto& [name, gradient] : wanted.by_name) largest = std::max(largest, gradient.abs().max().item<double>());
-  for (const auto& [name, gradient] : wanted.by_name) {
+  for (const auto& [name, gradient] : expected.by_name)
+    largest = std::max(largest, gradient.abs().max().item<double>());
+  for (const auto& [name, gradient] : expected.by_name) {
     if (has_zero_true_gradient(name)) {
-      const double difference = (found.by_name.at(name) - gradient).abs().max().item<double>();
-      deviations.expect_at_most(1e-7, difference / largest, "gradient that is zero, of the largest", cut);
+      const double difference = (actual.by_name.at(name) - gradient).abs().max().item<double>();
+      deviations.expect_at_most(1e-7, difference / largest, "gradient that is zero, of the largest", label);
       continue;
     }
-    deviations.expect_at_most(kGradientBound, relative_difference(found.by_name.at(name), gradient), "gradient",
-                              fmt::format("{}, {}", cut, name));
+    deviations.expect_at_most(kGradientBound, relative_difference(actual.by_name.at(name), gradient), "gradient",
+                              fmt::format("{}, {}", label, name));
   }
 }
 
-TEST_F(Accumulation, TheSamplesAreUnequal) {
+TEST_F(Accumulation, SamplesAreUnequal) {
   std::set<int64_t> lengths, label_counts;
   for (const auto& sample : samples_) {
     lengths.insert(sample.tokens());
@@ -60,55 +61,56 @@ TEST_F(Accumulation, TheSamplesAreUnequal) {
   EXPECT_GE(label_counts.size(), 6U);
 }
 
-TEST_F(Accumulation, GradientIsThatOfOneLargeBatchWhereverItIsCut) {
-  const auto wanted = gradients({.micro_batch_size = 8});
+TEST_F(Accumulation, GradientDoesNotDependOnTheSplit) {
+  const auto expected = gradients({.micro_batch_size = 8});
   Deviations deviations;
   for (const int64_t size : {1, 2, 3, 4})
-    expect_same(gradients({.micro_batch_size = size}), wanted, fmt::format("micro-batches of {}", size), deviations);
+    expect_same(gradients({.micro_batch_size = size}), expected, fmt::format("micro-batches of {}", size), deviations);
   deviations.report();
 }
 
 TEST_F(Accumulation, GradientDoesNotDependOnTheChunksOfTheLoss) {
-  const auto wanted = gradients({.micro_batch_size = 8});
+  const auto expected = gradients({.micro_batch_size = 8});
   Deviations deviations;
   for (const int64_t rows : {1, 5, 64}) {
-    expect_same(gradients({.micro_batch_size = 8, .loss_chunk_rows = rows}), wanted, fmt::format("chunks of {}", rows),
-                deviations);
+    expect_same(gradients({.micro_batch_size = 8, .loss_chunk_rows = rows}), expected,
+                fmt::format("chunks of {}", rows), deviations);
   }
   deviations.report();
 }
 
-TEST_F(Accumulation, LossIsTheMeanOverTheLabelTokensOfAll) {
-  double total = 0;
+TEST_F(Accumulation, LossIsTheMeanOverAllLabelTokens) {
+  double loss_sum = 0;
   int64_t labels = 0;
   const auto model = parity::Case("mixed_batch").load_model();
   const CrossEntropy objective;
   for (const auto& sample : samples_) {
-    const StepInput alone{.objective = objective, .samples = {&sample, 1}, .normalizers = {1.0}};
-    total += accumulate(*model, alone, {.cut = equal_cut(1, 1), .recompute = {}}).result.loss.item<double>();
+    const StepInput single_input{.objective = objective, .samples = {&sample, 1}, .normalizers = {1.0}};
+    loss_sum +=
+        accumulate(*model, single_input, {.split = split_evenly(1, 1), .recompute = {}}).result.loss.item<double>();
     labels += sample.label_tokens();
   }
-  EXPECT_NEAR(gradients({.micro_batch_size = 4}).loss, total / static_cast<double>(labels), 2e-6);
+  EXPECT_NEAR(gradients({.micro_batch_size = 4}).loss, loss_sum / static_cast<double>(labels), 2e-6);
 }
 
-TEST_F(Accumulation, CountsWhatAStepSaw) {
+TEST_F(Accumulation, CountsSamplesAndTokens) {
   const auto model = parity::Case("mixed_batch").load_model();
   const auto result = accumulate_gradients(*model, samples_, {.micro_batch_size = 3});
-  StepResult wanted;
+  StepResult expected;
   for (const auto& sample : samples_) {
-    wanted.tokens += sample.tokens();
-    wanted.label_tokens += sample.label_tokens();
-    wanted.images += sample.images;
+    expected.tokens += sample.tokens();
+    expected.label_tokens += sample.label_tokens();
+    expected.num_media += sample.num_media;
   }
   EXPECT_EQ(result.samples, 8);
   EXPECT_EQ(result.micro_batches, 3);
-  EXPECT_EQ(result.tokens, wanted.tokens);
-  EXPECT_EQ(result.label_tokens, wanted.label_tokens);
-  EXPECT_EQ(result.images, 6);
-  EXPECT_EQ(wanted.images, 6);
+  EXPECT_EQ(result.tokens, expected.tokens);
+  EXPECT_EQ(result.label_tokens, expected.label_tokens);
+  EXPECT_EQ(result.num_media, 6);
+  EXPECT_EQ(expected.num_media, 6);
 }
 
-TEST_F(Accumulation, StepWithoutALabelIsRefused) {
+TEST_F(Accumulation, StepWithoutLabelsIsRejected) {
   auto samples = batch_of_eight();
   samples.resize(1);
   std::fill(samples[0].is_label.begin(), samples[0].is_label.end(), 0);
@@ -116,29 +118,31 @@ TEST_F(Accumulation, StepWithoutALabelIsRefused) {
   EXPECT_THROW(accumulate_gradients(*model, samples, {}), InternalError);
 }
 
-struct Blocks {
+struct RecomputeCase {
   const char* name;
   models::RecomputeBlocks recompute;
 };
 
-class Recomputation : public Accumulation, public testing::WithParamInterface<Blocks> {};
+class Recomputation : public Accumulation, public testing::WithParamInterface<RecomputeCase> {};
 
 TEST_P(Recomputation, GivesTheSameBits) {
   for (const int64_t size : {2, 8}) {
-    const auto wanted = gradients({.micro_batch_size = size});
-    const auto found = gradients({.micro_batch_size = size}, GetParam().recompute);
-    EXPECT_EQ(found.loss, wanted.loss);
-    for (const auto& [name, gradient] : wanted.by_name) {
-      EXPECT_TRUE(at::equal(found.by_name.at(name), gradient))
-          << name << " differs by " << relative_difference(found.by_name.at(name), gradient);
+    const auto expected = gradients({.micro_batch_size = size});
+    const auto actual = gradients({.micro_batch_size = size}, GetParam().recompute);
+    EXPECT_EQ(actual.loss, expected.loss);
+    for (const auto& [name, gradient] : expected.by_name) {
+      EXPECT_TRUE(at::equal(actual.by_name.at(name), gradient))
+          << name << " differs by " << relative_difference(actual.by_name.at(name), gradient);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, Recomputation,
-                         testing::Values(Blocks{"Vision", {2, 0}}, Blocks{"Language", {0, 2}}, Blocks{"Both", {2, 2}},
-                                         Blocks{"Partial", {1, 1}}, Blocks{"ButForAttention", {2, 2, 2}},
-                                         Blocks{"ButForAttentionOfOne", {0, 2, 1}}, Blocks{"MoreThanThereAre", {9, 9}}),
+INSTANTIATE_TEST_SUITE_P(RecomputeCase, Recomputation,
+                         testing::Values(RecomputeCase{"Vision", {2, 0}}, RecomputeCase{"Language", {0, 2}},
+                                         RecomputeCase{"Both", {2, 2}}, RecomputeCase{"Partial", {1, 1}},
+                                         RecomputeCase{"ButForAttention", {2, 2, 2}},
+                                         RecomputeCase{"ButForAttentionOfOne", {0, 2, 1}},
+                                         RecomputeCase{"MoreThanThereAre", {9, 9}}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -41,7 +41,7 @@ class ReferenceAdamW {
     for (const auto& [name, gradient] : gradients) {
       State& state = states_.at(name);
       const at::Tensor g = gradient.to(at::kDouble) * (is_clipped ? settings_.max_grad_norm / norm : 1.0);
-      const double rate = rates.of(state.component);
+      const double rate = rates.get(state.component);
       ++state.steps;
       state.first = state.first * settings_.beta1 + g * (1 - settings_.beta1);
       state.second = state.second * settings_.beta2 + g.square() * (1 - settings_.beta2);
@@ -65,24 +65,24 @@ class ReferenceAdamW {
   std::map<std::string, State> states_;
 };
 
-struct Setting {
+struct SettingsCase {
   const char* name;
   AdamWSettings settings;
 };
 
-class AdamWFormula : public testing::TestWithParam<Setting> {};
+class AdamWFormula : public testing::TestWithParam<SettingsCase> {};
 
-TEST_P(AdamWFormula, IsFollowedOverSeveralSteps) {
+TEST_P(AdamWFormula, MatchesTheReferenceOverSeveralSteps) {
   at::manual_seed(1);
   Parameters parameters;
   ReferenceAdamW reference(parameters, GetParam().settings);
-  SummingAdamW optimizer(parameters.store(), GetParam().settings);
+  BucketedAdamW optimizer(parameters.store(), GetParam().settings);
   for (uint64_t step = 0; step < 6; ++step) {
     const LearningRates rates{1e-2 * static_cast<double>(step + 1), 3e-2, 1e-1};
     const auto gradients = random_gradients(parameters, step, step % 2 == 0 ? 2.0 : 0.05);
     add_gradients(parameters, gradients);
-    const double wanted_norm = reference.step(gradients, rates);
-    EXPECT_NEAR(optimizer.step(rates).item<double>(), wanted_norm, 1e-6 * wanted_norm);
+    const double expected_norm = reference.step(gradients, rates);
+    EXPECT_NEAR(optimizer.step(rates).item<double>(), expected_norm, 1e-6 * expected_norm);
     for (const auto& parameter : parameters.store().all()) {
       const at::Tensor difference = parameter.tensor.detach().to(at::kDouble) - reference.weight(parameter.name);
       EXPECT_LT(difference.abs().max().item<double>(), 2e-6) << parameter.name << ", step " << step;
@@ -92,17 +92,18 @@ TEST_P(AdamWFormula, IsFollowedOverSeveralSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, AdamWFormula,
-                         testing::Values(Setting{"Defaults", {}}, Setting{"Decay", {.weight_decay = 0.3}},
-                                         Setting{"NoClipping", {.weight_decay = 0.1, .max_grad_norm = 0}},
-                                         Setting{"OtherConstants",
-                                                 {.beta1 = 0.5, .beta2 = 0.9, .epsilon = 1e-3, .max_grad_norm = 0.5}}),
+                         testing::Values(SettingsCase{"Defaults", {}}, SettingsCase{"Decay", {.weight_decay = 0.3}},
+                                         SettingsCase{"NoClipping", {.weight_decay = 0.1, .max_grad_norm = 0}},
+                                         SettingsCase{
+                                             "OtherConstants",
+                                             {.beta1 = 0.5, .beta2 = 0.9, .epsilon = 1e-3, .max_grad_norm = 0.5}}),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(AdamW, DecaysMatricesOnly) {
   Parameters parameters;
   const at::Tensor matrix = parameters.tensor("projector.matrix").detach().clone();
   const at::Tensor vector = parameters.tensor("projector.vector").detach().clone();
-  SummingAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+  BucketedAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
   for (const char* name : {"projector.matrix", "projector.vector"})
     add_gradient(parameters.tensor(name), at::zeros_like(parameters.tensor(name).detach()));
   optimizer.step({.projector = 0.1});
@@ -110,30 +111,30 @@ TEST(AdamW, DecaysMatricesOnly) {
   EXPECT_TRUE(at::equal(parameters.tensor("projector.vector").detach(), vector));
 }
 
-TEST(AdamW, LearningRateIsThatOfTheComponent) {
-  Parameters parameters, start;
-  start.copy_from(parameters);
-  SummingAdamW optimizer(parameters.store(), {.max_grad_norm = 0});
+TEST(AdamW, UsesTheLearningRateOfTheComponent) {
+  Parameters parameters, initial;
+  initial.copy_from(parameters);
+  BucketedAdamW optimizer(parameters.store(), {.max_grad_norm = 0});
   for (const auto& parameter : parameters.store().all())
     add_gradient(parameter.tensor, at::ones(parameter.tensor.sizes()));
   optimizer.step({.vision_tower = 0.0, .projector = 0.01, .language_model = 0.1});
   for (const auto& parameter : parameters.store().all()) {
-    const double rate = LearningRates{0.0, 0.01, 0.1}.of(parameter.component);
-    const at::Tensor moved = start.tensor(parameter.name).detach() - parameter.tensor.detach();
-    EXPECT_LT((moved - rate).abs().max().item<double>(), 1e-6) << parameter.name;  // a first step is the rate's size
+    const double rate = LearningRates{0.0, 0.01, 0.1}.get(parameter.component);
+    const at::Tensor update = initial.tensor(parameter.name).detach() - parameter.tensor.detach();
+    EXPECT_LT((update - rate).abs().max().item<double>(), 1e-6) << parameter.name;  // a first step is the rate's size
   }
 }
 
-TEST(AdamW, ParameterWithoutGradientStaysAsItIs) {
+TEST(AdamW, ParameterWithoutGradientIsUnchanged) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    Parameters parameters(dtype), start(dtype);
-    start.copy_from(parameters);
-    SummingAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+    Parameters parameters(dtype), initial(dtype);
+    initial.copy_from(parameters);
+    BucketedAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
     add_gradient(parameters.tensor("language.matrix"), at::ones({3, 5}));
-    EXPECT_FALSE(optimizer.sums.sum("vision.matrix").defined());
+    EXPECT_FALSE(optimizer.gradient_buckets.sum("vision.matrix").defined());
     optimizer.step({0.1, 0.1, 0.1});
     for (const auto& parameter : parameters.store().all()) {
-      const bool is_same = at::equal(parameter.tensor.detach(), start.tensor(parameter.name).detach());
+      const bool is_same = at::equal(parameter.tensor.detach(), initial.tensor(parameter.name).detach());
       EXPECT_EQ(is_same, parameter.name != "language.matrix") << parameter.name;
     }
     // The order is that of construction: language.matrix is the fifth.
@@ -148,49 +149,49 @@ TEST(AdamW, ParameterWithoutGradientStaysAsItIs) {
   }
 }
 
-TEST(AdamW, AStepWithoutAnyGradientMovesNothing) {
-  Parameters parameters, start;
-  start.copy_from(parameters);
-  SummingAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+TEST(AdamW, StepWithoutGradientsChangesNothing) {
+  Parameters parameters, initial;
+  initial.copy_from(parameters);
+  BucketedAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
   EXPECT_EQ(optimizer.step({0.1, 0.1, 0.1}).item<double>(), 0.0);
   for (const auto& parameter : parameters.store().all()) {
-    EXPECT_TRUE(at::equal(parameter.tensor.detach(), start.tensor(parameter.name).detach())) << parameter.name;
+    EXPECT_TRUE(at::equal(parameter.tensor.detach(), initial.tensor(parameter.name).detach())) << parameter.name;
   }
 }
 
-TEST(AdamW, FrozenParametersAreNotTaken) {
+TEST(AdamW, FrozenParametersAreExcluded) {
   Parameters parameters;
   for (const auto& parameter : parameters.store().all())
     parameter.tensor.set_requires_grad(parameter.component == Component::kProjector);
-  const SummingAdamW optimizer(parameters.store(), {});
+  const BucketedAdamW optimizer(parameters.store(), {});
   EXPECT_EQ(optimizer.trained_elements(), 3 * 5 + 7);
   EXPECT_EQ(optimizer.state().size(), 1U + 2 * 2);
-  EXPECT_THROW(optimizer.sums.sum("vision.matrix"), InternalError);
+  EXPECT_THROW(optimizer.gradient_buckets.sum("vision.matrix"), InternalError);
 }
 
-TEST(AdamW, DroppedGradientsDoNotCount) {
+TEST(AdamW, DiscardedGradientsAreIgnored) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     Parameters parameters(dtype);
-    SummingAdamW optimizer(parameters.store(), {});
+    BucketedAdamW optimizer(parameters.store(), {});
     const auto& vector = parameters.tensor("vision.vector");
     add_gradient(vector, at::ones({7}) * 100);
-    optimizer.sums.drop();
-    EXPECT_FALSE(optimizer.sums.sum("vision.vector").defined());
+    optimizer.gradient_buckets.reset();
+    EXPECT_FALSE(optimizer.gradient_buckets.sum("vision.vector").defined());
     add_gradient(vector, at::ones({7}));
-    EXPECT_TRUE(at::equal(optimizer.sums.sum("vision.vector"), at::ones({7})));
+    EXPECT_TRUE(at::equal(optimizer.gradient_buckets.sum("vision.vector"), at::ones({7})));
   }
 }
 
 TEST(AdamWWith16BitWeights, GradientsOfMicroBatchesAddUpInFp32) {
   Parameters parameters(at::kBFloat16);
-  SummingAdamW optimizer(parameters.store(), {});
+  BucketedAdamW optimizer(parameters.store(), {});
   const auto& vector = parameters.tensor("language.vector");
   // bf16 has 8 significant bits: 256 + 1 is 256 again, however often.
   add_gradient(vector, at::ones({7}) * 256);
   for (int i = 0; i < 9; ++i) add_gradient(vector, at::ones({7}));
   EXPECT_FALSE(vector.grad().defined()) << "the 16-bit gradient is kept beside its sum";
-  EXPECT_EQ(optimizer.sums.sum("language.vector").scalar_type(), at::kFloat);
-  EXPECT_TRUE(at::equal(optimizer.sums.sum("language.vector"), at::ones({7}) * 265));
+  EXPECT_EQ(optimizer.gradient_buckets.sum("language.vector").scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(optimizer.gradient_buckets.sum("language.vector"), at::ones({7}) * 265));
   EXPECT_FLOAT_EQ(optimizer.step({0, 0, 0}).item<float>(), 265.0F * std::sqrt(7.0F));
 }
 
@@ -199,7 +200,7 @@ TEST(AdamWWith16BitWeights, MastersFollowTheFormulaAndWeightsAreThemRounded) {
   Parameters parameters(at::kBFloat16);
   const AdamWSettings settings{.weight_decay = 0.1};
   ReferenceAdamW reference(parameters, settings);
-  SummingAdamW optimizer(parameters.store(), settings);
+  BucketedAdamW optimizer(parameters.store(), settings);
   const LearningRates rates{1e-4, 1e-4, 1e-4};  // below a bf16 weight's precision: the weights alone would never move
   for (uint64_t step = 0; step < 8; ++step) {
     auto gradients = random_gradients(parameters, step, 1.0);
@@ -218,23 +219,23 @@ TEST(AdamWWith16BitWeights, MastersFollowTheFormulaAndWeightsAreThemRounded) {
   }
 }
 
-TEST(AdamWWith16BitWeights, AWeightOutlivesItsOptimizer) {
+TEST(AdamWWith16BitWeights, WeightOutlivesItsOptimizer) {
   Parameters parameters(at::kBFloat16);
-  { const SummingAdamW optimizer(parameters.store(), {}); }
+  { const BucketedAdamW optimizer(parameters.store(), {}); }
   add_gradient(parameters.tensor("vision.vector"), at::ones({7}));
   EXPECT_TRUE(parameters.tensor("vision.vector").grad().defined()) << "the hook of the optimizer is still there";
 }
 
 class AdamWState : public testing::TestWithParam<at::ScalarType> {
  protected:
-  static std::map<std::string, at::Tensor> copy_of(const AdamW& optimizer) {
+  static std::map<std::string, at::Tensor> copy_state(const AdamW& optimizer) {
     std::map<std::string, at::Tensor> copy;
     for (const auto& [name, tensor] : optimizer.state()) copy[name] = tensor.clone();
     return copy;
   }
 };
 
-TEST_P(AdamWState, ResumedRunGoesOnToTheBit) {
+TEST_P(AdamWState, ResumedRunIsBitExact) {
   const AdamWSettings settings{.weight_decay = 0.1};
   const LearningRates rates{1e-3, 2e-3, 3e-3};
   const auto run = [&](Parameters& parameters, AdamW& optimizer, uint64_t first, uint64_t last) {
@@ -246,26 +247,26 @@ TEST_P(AdamWState, ResumedRunGoesOnToTheBit) {
     }
   };
   Parameters parameters(GetParam()), resumed(GetParam());
-  SummingAdamW optimizer(parameters.store(), settings);
+  BucketedAdamW optimizer(parameters.store(), settings);
   run(parameters, optimizer, 0, 3);
   // A checkpoint holds the weights in the model's type and this state.
   resumed.copy_from(parameters);
-  const auto saved = copy_of(optimizer);
+  const auto saved = copy_state(optimizer);
   run(parameters, optimizer, 3, 6);
 
-  SummingAdamW second(resumed.store(), settings);
+  BucketedAdamW second(resumed.store(), settings);
   second.load_state(saved, "a checkpoint");
   run(resumed, second, 3, 6);
   for (const auto& parameter : parameters.store().all())
     EXPECT_TRUE(at::equal(resumed.tensor(parameter.name), parameter.tensor)) << parameter.name;
-  const auto wanted = copy_of(optimizer);
-  for (const auto& [name, tensor] : second.state()) EXPECT_TRUE(at::equal(tensor, wanted.at(name))) << name;
+  const auto expected = copy_state(optimizer);
+  for (const auto& [name, tensor] : second.state()) EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
 }
 
-TEST_P(AdamWState, WrongOneIsRefusedByName) {
+TEST_P(AdamWState, InvalidStateIsRejectedByName) {
   Parameters parameters(GetParam());
-  SummingAdamW optimizer(parameters.store(), {});
-  const auto right = copy_of(optimizer);
+  BucketedAdamW optimizer(parameters.store(), {});
+  const auto valid_state = copy_state(optimizer);
   const auto message = [&](const std::map<std::string, at::Tensor>& state) -> std::string {
     try {
       optimizer.load_state(state, "run/step-3");
@@ -275,18 +276,18 @@ TEST_P(AdamWState, WrongOneIsRefusedByName) {
     }
     return "nothing was thrown";
   };
-  auto state = right;
+  auto state = valid_state;
   state.erase("second_moment.projector.vector");
   EXPECT_THAT(message(state), AllOf(HasSubstr("run/step-3"), HasSubstr("second_moment.projector.vector is missing")));
-  state = right;
+  state = valid_state;
   state["first_moment.language.matrix"] = at::ones({5, 3});
   EXPECT_THAT(message(state), HasSubstr("first_moment.language.matrix has another shape"));
-  state = right;
+  state = valid_state;
   state["first_moment.lm_head.weight"] = at::ones({1});
   EXPECT_THAT(message(state), AllOf(HasSubstr("first_moment.lm_head.weight"), HasSubstr("run/step-3")));
 }
 
-TEST_P(AdamWState, OfARunThatGoesOnChangedGoesOnWhereItFits) {
+TEST_P(AdamWState, MigratesWhereSettingsChanged) {
   const LearningRates rates{1e-2, 1e-2, 1e-2};
   const auto freeze = [](Parameters& parameters, const std::string& part, bool is_frozen) {
     for (const auto& parameter : parameters.store().all()) {
@@ -300,24 +301,24 @@ TEST_P(AdamWState, OfARunThatGoesOnChangedGoesOnWhereItFits) {
   };
   Parameters first(GetParam());
   freeze(first, "vision", true);
-  SummingAdamW optimizer(first.store(), {});
+  BucketedAdamW optimizer(first.store(), {});
   for (uint64_t step = 0; step < 3; ++step) {
     add(first, step);
     // The projector's matrix gets none in the last step, so counts of steps differ.
-    if (step == 2) optimizer.sums.drop();
+    if (step == 2) optimizer.gradient_buckets.reset();
     if (step == 2) add_gradient(first.tensor("language.vector"), at::ones({7}));
     optimizer.step(rates);
   }
-  const auto saved = copy_of(optimizer);
+  const auto saved = copy_state(optimizer);
 
   // The vision tower is trained from now on, the projector no longer.
   Parameters second(GetParam());
   second.copy_from(first);
   freeze(second, "projector", true);
-  SummingAdamW changed(second.store(), {});
-  const CarriedStates carried = changed.carry_state(second.store(), saved, "run/step-3");
-  EXPECT_EQ(carried.carried, 2);
-  EXPECT_EQ(carried.anew, 2);
+  BucketedAdamW changed(second.store(), {});
+  const MigratedState migrated = changed.migrate_state(second.store(), saved, "run/step-3");
+  EXPECT_EQ(migrated.migrated, 2);
+  EXPECT_EQ(migrated.reset, 2);
   for (const auto& [name, tensor] : changed.state()) {
     if (name == "steps") {
       EXPECT_TRUE(at::equal(tensor, at::tensor({0.0F, 0.0F, 2.0F, 3.0F}))) << tensor;
@@ -335,22 +336,22 @@ TEST_P(AdamWState, OfARunThatGoesOnChangedGoesOnWhereItFits) {
   EXPECT_TRUE(at::equal(first.tensor("language.vector"), second.tensor("language.vector")));
 }
 
-TEST_P(AdamWState, OfOtherTypesOrWithAnotherCountStartsAnewOrIsRefused) {
+TEST_P(AdamWState, OtherTypesAreResetAndOtherCountsRejected) {
   Parameters parameters(GetParam(), /*large=*/true);
-  SummingAdamW optimizer(parameters.store(), {});
+  BucketedAdamW optimizer(parameters.store(), {});
   add_gradients(parameters, random_gradients(parameters, 0, 0.1));
   optimizer.step({1e-2, 1e-2, 1e-2});
-  auto saved = copy_of(optimizer);
-  AdamW compressed(parameters.store(), optimizer.sums, {.states = OptimizerStates::k8Bit});
-  const CarriedStates carried = compressed.carry_state(parameters.store(), saved, "run/step-1");
-  EXPECT_EQ(carried.carried, 6) << "the small ones, which are in fp32 always";
-  EXPECT_EQ(carried.anew, 6);
-  const auto state = copy_of(compressed);
+  auto saved = copy_state(optimizer);
+  AdamW compressed(parameters.store(), optimizer.gradient_buckets, {.states = OptimizerStates::k8Bit});
+  const MigratedState migrated = compressed.migrate_state(parameters.store(), saved, "run/step-1");
+  EXPECT_EQ(migrated.migrated, 6) << "the small ones, which are in fp32 always";
+  EXPECT_EQ(migrated.reset, 6);
+  const auto state = copy_state(compressed);
   EXPECT_EQ(state.at("steps").sum().item<double>(), 6);
   EXPECT_TRUE(at::equal(state.at("first_moment.vision.matrix"), saved.at("first_moment.vision.matrix")));
   saved["steps"] = at::ones({3});
   try {
-    compressed.carry_state(parameters.store(), saved, "run/step-1");
+    compressed.migrate_state(parameters.store(), saved, "run/step-1");
     FAIL() << "steps of which tensors?";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadData);
@@ -359,29 +360,30 @@ TEST_P(AdamWState, OfOtherTypesOrWithAnotherCountStartsAnewOrIsRefused) {
 }
 
 /// With 16-bit weights the master that was saved counts, not the weight that was rounded from it.
-TEST(AdamWCarried, MastersAreCarriedIntoAnotherPrecision) {
+TEST(AdamWMigration, MastersMigrateToAnotherPrecision) {
   Parameters wide(at::kFloat), narrow(at::kBFloat16);
   narrow.copy_from(wide);
-  SummingAdamW of_wide(wide.store(), {}), of_narrow(narrow.store(), {});
+  BucketedAdamW wide_optimizer(wide.store(), {}), narrow_optimizer(narrow.store(), {});
   std::map<std::string, at::Tensor> saved;
-  for (const auto& [name, tensor] : of_wide.state()) saved.emplace(name, tensor.clone());
-  for (const auto& [name, master] : of_wide.masters()) saved.emplace("master." + name, master.clone());
-  EXPECT_EQ(of_narrow.carry_state(narrow.store(), saved, "run/step-0").anew, 0);
-  for (const auto& [name, master] : of_narrow.masters()) EXPECT_TRUE(at::equal(master, wide.tensor(name))) << name;
+  for (const auto& [name, tensor] : wide_optimizer.state()) saved.emplace(name, tensor.clone());
+  for (const auto& [name, master] : wide_optimizer.masters()) saved.emplace("master." + name, master.clone());
+  EXPECT_EQ(narrow_optimizer.migrate_state(narrow.store(), saved, "run/step-0").reset, 0);
+  for (const auto& [name, master] : narrow_optimizer.masters())
+    EXPECT_TRUE(at::equal(master, wide.tensor(name))) << name;
 }
 
-TEST(AdamWCarried, ALossScaleGoesOnUnlessItIsFixed) {
-  const auto scale_after = [](const LossScaleSettings& settings) {
+TEST(AdamWMigration, LossScaleMigratesUnlessStatic) {
+  const auto migrate_loss_scale = [](const LossScaleSettings& settings) {
     Parameters parameters;
-    SummingAdamW before(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 128}});
+    BucketedAdamW first_optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 128}});
     std::map<std::string, at::Tensor> saved;
-    for (const auto& [name, tensor] : before.state()) saved.emplace(name, tensor.clone());
-    AdamW after(parameters.store(), before.sums, {.loss_scale = settings});
-    after.carry_state(parameters.store(), saved, "run/step-0");
-    return after.loss_scale().item<double>();
+    for (const auto& [name, tensor] : first_optimizer.state()) saved.emplace(name, tensor.clone());
+    AdamW second_optimizer(parameters.store(), first_optimizer.gradient_buckets, {.loss_scale = settings});
+    second_optimizer.migrate_state(parameters.store(), saved, "run/step-0");
+    return second_optimizer.loss_scale().item<double>();
   };
-  EXPECT_EQ(scale_after({.initial = 65536, .dynamic = true}), 128);
-  EXPECT_EQ(scale_after({.initial = 64, .dynamic = false}), 64);
+  EXPECT_EQ(migrate_loss_scale({.initial = 65536, .dynamic = true}), 128);
+  EXPECT_EQ(migrate_loss_scale({.initial = 64, .dynamic = false}), 64);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, AdamWState, testing::Values(at::kFloat, at::kBFloat16),

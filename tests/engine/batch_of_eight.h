@@ -10,8 +10,8 @@
 namespace vlmtrain::engine {
 
 /// `texts` are the user's and the assistant's by turns.
-inline io::Record conversation(std::string id, const std::vector<std::string>& texts,
-                               std::vector<std::string> images = {}) {
+inline io::Record make_conversation_record(std::string id, const std::vector<std::string>& texts,
+                                           std::vector<std::string> images = {}) {
   io::Record record;
   record.id = std::move(id);
   for (const auto& image : images) record.images.emplace_back(parity::Case("mixed_batch").images() / image);
@@ -23,19 +23,21 @@ inline io::Record conversation(std::string id, const std::vector<std::string>& t
 /// Eight samples of unequal lengths and label counts, with none, one or two images, for the checkpoint of the parity
 /// case `mixed_batch`. Two neighbours are text only, so that a micro-batch of two has no image.
 inline std::vector<data::Sample> batch_of_eight() {
-  const io::RecordList records(std::vector<io::Record>{
-      conversation("colour", {"Which colour is it?", "Red."}),
-      conversation("two rounds", {"Is there a fracture?", "No.", "Are you sure? Look at the base of the lung.",
-                                  "There is none, and the outline is smooth in all of the pictures."}),
-      conversation("square", {"<image>What is shown?", "The heart is enlarged."}, {"small.png"}),
-      conversation("strip", {"<image>How many?", "3"}, {"strip.jpg"}),
-      conversation("tall", {"Look: <image>Say more.", "There is no fluid; the size is normal."}, {"tall.jpg"}),
-      conversation("words", {"Say yes.", "yes"}),
-      conversation(
+  const io::InMemoryRecords records(std::vector<io::Record>{
+      make_conversation_record("colour", {"Which colour is it?", "Red."}),
+      make_conversation_record("two rounds",
+                               {"Is there a fracture?", "No.", "Are you sure? Look at the base of the lung.",
+                                "There is none, and the outline is smooth in all of the pictures."}),
+      make_conversation_record("square", {"<image>What is shown?", "The heart is enlarged."}, {"small.png"}),
+      make_conversation_record("strip", {"<image>How many?", "3"}, {"strip.jpg"}),
+      make_conversation_record("tall", {"Look: <image>Say more.", "There is no fluid; the size is normal."},
+                               {"tall.jpg"}),
+      make_conversation_record("words", {"Say yes.", "yes"}),
+      make_conversation_record(
           "two images",
           {"<image><image>Compare the two.", "The first one has more contrast than the other one, and it is wider."},
           {"strip.jpg", "small.png"}),
-      conversation("square again", {"<image>Is it round?", "It is"}, {"small.png"}),
+      make_conversation_record("square again", {"<image>Is it round?", "It is"}, {"small.png"}),
   });
   const auto processor = parity::Case("mixed_batch").load_processor();
   std::vector<data::Sample> samples;

@@ -17,7 +17,7 @@
 namespace vlmtrain::engine {
 namespace {
 
-struct Way {
+struct SplitOptions {
   int64_t micro_batch_size = 1;
   int64_t vision_tiles_per_pass = 0;
   models::RecomputeBlocks recompute = {};
@@ -36,7 +36,7 @@ void PrintTo(const DropoutCase& dropout_case, std::ostream* out) {
 }
 
 /// Own kernels, which are emulated in a run of these tests, do not compute in fp64.
-at::ScalarType model_type() {
+at::ScalarType get_model_dtype() {
   return kernels::has(kernels::Kernel::kDropout, at::empty({1})) ? at::kFloat : at::kDouble;
 }
 
@@ -49,7 +49,7 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
     samples_ =
         reference.checkpoint().parent_path().filename() == "mixed_batch" ? batch_of_eight() : reference.samples();
     for (size_t i = 0; i < samples_.size(); ++i) samples_[i].seed = 100 + i;
-    model_ = models::build_model(reference.checkpoint(), at::kCPU, model_type(),
+    model_ = models::build_model(reference.checkpoint(), at::kCPU, get_model_dtype(),
                                  nn::LoraSettings{.rank = 4, .dropout = 0.1, .use_dora = GetParam().use_dora});
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/1);
@@ -59,81 +59,81 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
     }
   }
 
-  int64_t all() const { return std::ssize(samples_); }
+  int64_t num_samples() const { return std::ssize(samples_); }
 
   /// Loss and gradients of the adapters on all Linears, with dropout.
-  Gradients gradients(const Way& way) {
-    model_->set_recompute(way.recompute);
-    model_->set_vision_tiles_per_pass(way.vision_tiles_per_pass);
-    Gradients found;
+  Gradients gradients(const SplitOptions& options) {
+    model_->set_recompute(options.recompute);
+    model_->set_vision_tiles_per_pass(options.vision_tiles_per_pass);
+    Gradients actual;
     const SmallStep step{
-        .micro_batch_size = way.micro_batch_size, .micro_batches = way.micro_batches, .order = way.order};
-    found.loss = accumulate_gradients(*model_, samples_, step).loss.item<double>();
+        .micro_batch_size = options.micro_batch_size, .micro_batches = options.micro_batches, .order = options.order};
+    actual.loss = accumulate_gradients(*model_, samples_, step).loss.item<double>();
     for (const auto& parameter : model_->parameters().all()) {
       if (!parameter.is_adapter) continue;
-      found.by_name[parameter.name] = parameter.tensor.grad();
+      actual.by_name[parameter.name] = parameter.tensor.grad();
       parameter.tensor.mutable_grad().reset();
     }
-    return found;
+    return actual;
   }
 
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
 };
 
-void expect_same(const Gradients& found, const Gradients& wanted, const std::string& cut) {
+void expect_same(const Gradients& actual, const Gradients& expected, const std::string& label) {
   // Other masks change gradients by more than 1e-3: GradientDiffersWithASamplesSeed.
-  const double bound = model_type() == at::kDouble ? 1e-12 : 2e-5;
-  EXPECT_NEAR(found.loss / wanted.loss, 1, 1e-6) << cut;
-  for (const auto& [name, gradient] : wanted.by_name) {
+  const double bound = get_model_dtype() == at::kDouble ? 1e-12 : 2e-5;
+  EXPECT_NEAR(actual.loss / expected.loss, 1, 1e-6) << label;
+  for (const auto& [name, gradient] : expected.by_name) {
     ASSERT_GT(gradient.abs().max().item<double>(), 0) << name;
-    EXPECT_LT(parity::relative_difference(found.by_name.at(name), gradient), bound) << cut << ", " << name;
+    EXPECT_LT(parity::relative_difference(actual.by_name.at(name), gradient), bound) << label << ", " << name;
   }
 }
 
 TEST_P(DropoutTest, GradientDoesNotDependOnTheMicroBatches) {
-  const auto wanted = gradients({.micro_batch_size = all()});
+  const auto expected = gradients({.micro_batch_size = num_samples()});
   for (const int64_t size : {1, 2, 3, 4}) {
-    expect_same(gradients({.micro_batch_size = size}), wanted, fmt::format("micro-batches of {}", size));
+    expect_same(gradients({.micro_batch_size = size}), expected, fmt::format("micro-batches of {}", size));
   }
 }
 
 /// As steps are cut by memory: any samples together, any number of them.
 TEST_P(DropoutTest, GradientDoesNotDependOnWhichSamplesAreTogether) {
-  const auto wanted = gradients({.micro_batch_size = all()});
-  ASSERT_GT(all(), 1);
-  auto sizes = all() > 2 ? std::vector<int64_t>{all() - 2, 1, 1} : std::vector<int64_t>{1, 1};
+  const auto expected = gradients({.micro_batch_size = num_samples()});
+  ASSERT_GT(num_samples(), 1);
+  auto sizes = num_samples() > 2 ? std::vector<int64_t>{num_samples() - 2, 1, 1} : std::vector<int64_t>{1, 1};
   for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{3}}) {
-    const auto order = permutation(all(), seed);
+    const auto order = random_permutation(num_samples(), seed);
     std::ranges::rotate(sizes, sizes.begin() + 1);
-    expect_same(gradients({.micro_batches = sizes, .order = order}), wanted,
+    expect_same(gradients({.micro_batches = sizes, .order = order}), expected,
                 fmt::format("{} of {}", fmt::join(sizes, "+"), fmt::join(order, ", ")));
   }
 }
 
 TEST_P(DropoutTest, GradientDoesNotDependOnTheVisionPasses) {
-  const auto wanted = gradients({.micro_batch_size = all()});
+  const auto expected = gradients({.micro_batch_size = num_samples()});
   for (const int64_t tiles : {1, 3, 40}) {
-    expect_same(gradients({.micro_batch_size = 2, .vision_tiles_per_pass = tiles}), wanted,
+    expect_same(gradients({.micro_batch_size = 2, .vision_tiles_per_pass = tiles}), expected,
                 fmt::format("passes of {} tiles", tiles));
   }
 }
 
 TEST_P(DropoutTest, RecomputationGivesTheSameBits) {
-  const auto wanted = gradients({.micro_batch_size = 2});
-  const auto found = gradients({.micro_batch_size = 2, .recompute = kAllBlocks});
-  EXPECT_EQ(found.loss, wanted.loss);
-  for (const auto& [name, gradient] : wanted.by_name) {
-    EXPECT_TRUE(at::equal(found.by_name.at(name), gradient)) << name;
+  const auto expected = gradients({.micro_batch_size = 2});
+  const auto actual = gradients({.micro_batch_size = 2, .recompute = kAllBlocks});
+  EXPECT_EQ(actual.loss, expected.loss);
+  for (const auto& [name, gradient] : expected.by_name) {
+    EXPECT_TRUE(at::equal(actual.by_name.at(name), gradient)) << name;
   }
 }
 
 TEST_P(DropoutTest, GradientDiffersWithASamplesSeed) {
-  const auto one = gradients({.micro_batch_size = 2});
+  const auto first = gradients({.micro_batch_size = 2});
   for (auto& sample : samples_) sample.seed += 1000;
-  const auto another = gradients({.micro_batch_size = 2});
-  for (const auto& [name, gradient] : one.by_name) {
-    EXPECT_GT(parity::relative_difference(another.by_name.at(name), gradient), 1e-3) << name;
+  const auto second = gradients({.micro_batch_size = 2});
+  for (const auto& [name, gradient] : first.by_name) {
+    EXPECT_GT(parity::relative_difference(second.by_name.at(name), gradient), 1e-3) << name;
   }
 }
 
@@ -142,10 +142,10 @@ TEST_P(DropoutTest, NothingIsDroppedInEvaluation) {
     const at::NoGradGuard no_gradients;
     return accumulate_gradients(*model_, samples_, {.micro_batch_size = 2}).loss.item<double>();
   };
-  const double evaluated = loss();
+  const double evaluation_loss = loss();
   for (auto& sample : samples_) sample.seed += 1000;
-  EXPECT_EQ(loss(), evaluated);
-  EXPECT_NE(gradients({.micro_batch_size = 2}).loss, evaluated);
+  EXPECT_EQ(loss(), evaluation_loss);
+  EXPECT_NE(gradients({.micro_batch_size = 2}).loss, evaluation_loss);
 }
 
 INSTANTIATE_TEST_SUITE_P(

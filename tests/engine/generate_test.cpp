@@ -18,10 +18,10 @@ class Generate : public testing::Test {
   std::vector<data::Sample> prompts() const {
     const auto processor = case_.load_processor();
     const auto records = case_.records();
-    std::vector<data::Sample> made;
+    std::vector<data::Sample> result;
     for (size_t i = 0; i < records.size(); ++i)
-      made.push_back(processor->process_prompt(records[i], static_cast<int64_t>(i)));
-    return made;
+      result.push_back(processor->process_prompt(records[i], static_cast<int64_t>(i)));
+    return result;
   }
 
   const parity::Case case_{"mixed_batch"};
@@ -34,40 +34,40 @@ TEST_F(Generate, AnswersAreAsLongAsAllowedWithoutAnEnd) {
   EXPECT_TRUE(generate(*model_, {}, {}).empty());
 }
 
-TEST_F(Generate, AnAnswerEndsWhereTheModelsPositionsDo) {
+TEST_F(Generate, AnswersEndAtMaxLength) {
   const auto whole = generate(*model_, prompts(), {.max_new_tokens = 6});
-  const auto all = prompts();
-  const int64_t most = all[0].tokens() + 2;
-  const auto answers = generate(*model_, all, {.max_new_tokens = 6, .most_tokens = most});
-  for (size_t i = 0; i < all.size(); ++i) {
-    auto wanted = whole[i];
-    wanted.resize(static_cast<size_t>(std::clamp<int64_t>(most - all[i].tokens(), 0, 6)));
-    EXPECT_EQ(answers[i], wanted) << all[i].id;
+  const auto all_prompts = prompts();
+  const int64_t max_length = all_prompts[0].tokens() + 2;
+  const auto answers = generate(*model_, all_prompts, {.max_new_tokens = 6, .max_length = max_length});
+  for (size_t i = 0; i < all_prompts.size(); ++i) {
+    auto expected = whole[i];
+    expected.resize(static_cast<size_t>(std::clamp<int64_t>(max_length - all_prompts[i].tokens(), 0, 6)));
+    EXPECT_EQ(answers[i], expected) << all_prompts[i].id;
   }
   EXPECT_EQ(answers[0].size(), 2U);
 }
 
-TEST_F(Generate, BatchGivesTheAnswersOfEachPromptAlone) {
-  const auto together = generate(*model_, prompts(), {.max_new_tokens = 10});
-  std::set<std::vector<int64_t>> different(together.begin(), together.end());
-  EXPECT_EQ(different.size(), together.size()) << "the prompts should have different answers";
-  const auto all = prompts();
-  for (size_t i = 0; i < all.size(); ++i)
-    EXPECT_EQ(generate(*model_, {all[i]}, {.max_new_tokens = 10}).at(0), together[i]) << all[i].id;
+TEST_F(Generate, BatchMatchesEachPromptAlone) {
+  const auto batch_answers = generate(*model_, prompts(), {.max_new_tokens = 10});
+  std::set<std::vector<int64_t>> distinct_answers(batch_answers.begin(), batch_answers.end());
+  EXPECT_EQ(distinct_answers.size(), batch_answers.size()) << "the prompts should have different answers";
+  const auto all_prompts = prompts();
+  for (size_t i = 0; i < all_prompts.size(); ++i)
+    EXPECT_EQ(generate(*model_, {all_prompts[i]}, {.max_new_tokens = 10}).at(0), batch_answers[i]) << all_prompts[i].id;
 }
 
 TEST_F(Generate, StopsEachAnswerBeforeItsEndOfTurn) {
-  const auto endless = generate(*model_, prompts(), {.max_new_tokens = 10});
-  const int64_t end = endless[1][4];
-  auto wanted = endless;
-  for (auto& answer : wanted) answer.erase(std::ranges::find(answer, end), answer.end());
-  EXPECT_LE(wanted[1].size(), 4U);
-  EXPECT_EQ(generate(*model_, prompts(), {.max_new_tokens = 10, .end_token_ids = {end}}), wanted);
+  const auto unbounded = generate(*model_, prompts(), {.max_new_tokens = 10});
+  const int64_t end = unbounded[1][4];
+  auto expected = unbounded;
+  for (auto& answer : expected) answer.erase(std::ranges::find(answer, end), answer.end());
+  EXPECT_LE(expected[1].size(), 4U);
+  EXPECT_EQ(generate(*model_, prompts(), {.max_new_tokens = 10, .eos_token_ids = {end}}), expected);
 }
 
 TEST_F(Generate, AnAnswerMayBeEmpty) {
   const auto first = generate(*model_, prompts(), {.max_new_tokens = 1}).at(2).at(0);
-  EXPECT_TRUE(generate(*model_, prompts(), {.max_new_tokens = 6, .end_token_ids = {first}}).at(2).empty());
+  EXPECT_TRUE(generate(*model_, prompts(), {.max_new_tokens = 6, .eos_token_ids = {first}}).at(2).empty());
 }
 
 TEST_F(Generate, TheCacheChangesNothing) {
@@ -75,14 +75,14 @@ TEST_F(Generate, TheCacheChangesNothing) {
   EXPECT_EQ(cached, generate(*model_, prompts(), {.max_new_tokens = 24, .use_cache = false}));
   // Answers that end at different steps leave the cache one after another.
   const std::vector<int64_t> ends{cached[0][9], cached[1][3], cached[2][16]};
-  EXPECT_EQ(generate(*model_, prompts(), {.max_new_tokens = 24, .end_token_ids = ends}),
-            generate(*model_, prompts(), {.max_new_tokens = 24, .end_token_ids = ends, .use_cache = false}));
+  EXPECT_EQ(generate(*model_, prompts(), {.max_new_tokens = 24, .eos_token_ids = ends}),
+            generate(*model_, prompts(), {.max_new_tokens = 24, .eos_token_ids = ends, .use_cache = false}));
 }
 
 TEST_F(Generate, AnyOfTheEndTokensEndsAnAnswer) {
-  const auto endless = generate(*model_, prompts(), {.max_new_tokens = 10});
-  const std::vector<int64_t> ends{endless[0][3], endless[1][6]};
-  const auto answers = generate(*model_, prompts(), {.max_new_tokens = 10, .end_token_ids = ends});
+  const auto unbounded = generate(*model_, prompts(), {.max_new_tokens = 10});
+  const std::vector<int64_t> ends{unbounded[0][3], unbounded[1][6]};
+  const auto answers = generate(*model_, prompts(), {.max_new_tokens = 10, .eos_token_ids = ends});
   EXPECT_LE(answers[0].size(), 3U);
   EXPECT_LE(answers[1].size(), 6U);
   for (const auto& answer : answers) {
@@ -90,14 +90,15 @@ TEST_F(Generate, AnyOfTheEndTokensEndsAnAnswer) {
   }
 }
 
-TEST_F(Generate, KnownImageFeaturesGiveTheSameAnswers) {
-  const auto all = prompts();
-  const auto batch = data::collate(all);
-  const auto features = model_->all_image_features({batch.pixel_values, batch.grids});
-  EXPECT_EQ(generate(*model_, all, features, {.max_new_tokens = 6}), generate(*model_, all, {.max_new_tokens = 6}));
+TEST_F(Generate, PrecomputedImageFeaturesGiveTheSameAnswers) {
+  const auto all_prompts = prompts();
+  const auto batch = data::collate(all_prompts);
+  const auto features = model_->get_all_image_features({batch.pixel_values, batch.grids});
+  EXPECT_EQ(generate(*model_, all_prompts, features, {.max_new_tokens = 6}),
+            generate(*model_, all_prompts, {.max_new_tokens = 6}));
 }
 
-TEST_F(Generate, DrawnAnswersDependOnTheSeedAlone) {
+TEST_F(Generate, SampledAnswersDependOnTheSeedAlone) {
   const auto answers = [this](const SamplingSettings& sampling, bool use_cache = true) {
     return generate(*model_, prompts(), {.max_new_tokens = 12, .sampling = sampling, .use_cache = use_cache});
   };
@@ -111,7 +112,7 @@ TEST_F(Generate, DrawnAnswersDependOnTheSeedAlone) {
   EXPECT_EQ(answers({.temperature = 1e-4, .seed = 5}), greedy);
 }
 
-TEST_F(Generate, APenaltyKeepsAnswersFromRepeatingThemselves) {
+TEST_F(Generate, RepetitionPenaltyPreventsRepetition) {
   const auto distinct = [](const std::vector<int64_t>& answer) {
     return std::set<int64_t>(answer.begin(), answer.end()).size();
   };
@@ -124,10 +125,10 @@ TEST_F(Generate, APenaltyKeepsAnswersFromRepeatingThemselves) {
 }
 
 /// A model of five tokens that always says the same, and notes the positions that it is asked for.
-class NotingModel final : public models::VisionLanguageModel {
+class RecordingModel final : public models::VisionLanguageModel {
  public:
-  NotingModel() : VisionLanguageModel({}), weight_(at::zeros({5, 2})) {}
-  models::ImageFeatures image_features(const models::VisionInput&, bool) const override { return {}; }
+  RecordingModel() : VisionLanguageModel({}), weight_(at::zeros({5, 2})) {}
+  models::ImageFeatures get_image_features(const models::VisionInput&, bool) const override { return {}; }
   models::ModelOutput hidden_states(const data::MicroBatch& batch, const models::ImageFeatures&,
                                     const models::OutputRequest& request, nn::KeyValueCache*) const override {
     positions.push_back(batch.position_ids);
@@ -144,11 +145,11 @@ class NotingModel final : public models::VisionLanguageModel {
 };
 
 std::vector<int64_t> to_vector(const at::Tensor& ids) {
-  const at::Tensor own = ids.contiguous();
-  return {own.const_data_ptr<int64_t>(), own.const_data_ptr<int64_t>() + own.numel()};
+  const at::Tensor contiguous_ids = ids.contiguous();
+  return {contiguous_ids.const_data_ptr<int64_t>(), contiguous_ids.const_data_ptr<int64_t>() + contiguous_ids.numel()};
 }
 
-TEST(GeneratePositions, GoOnAfterTheLargestOfThePromptOnEveryAxis) {
+TEST(GeneratePositions, ContinueAfterTheLargestPositionOnEveryAxis) {
   data::Sample axes, plain;
   axes.token_ids = {1, 2, 3};
   axes.is_label.resize(3);
@@ -156,17 +157,17 @@ TEST(GeneratePositions, GoOnAfterTheLargestOfThePromptOnEveryAxis) {
   plain.token_ids = {1, 2};
   plain.is_label.resize(2);
 
-  const NotingModel cached;
+  const RecordingModel cached;
   generate(cached, {axes, plain}, {.max_new_tokens = 3});
   ASSERT_EQ(cached.positions.size(), 3U);
   EXPECT_EQ(to_vector(cached.positions[1]), (std::vector<int64_t>{7, 2, 7, 2, 7, 2}));
   EXPECT_EQ(to_vector(cached.positions[2]), (std::vector<int64_t>{8, 3, 8, 3, 8, 3}));
 
-  const NotingModel whole;
+  const RecordingModel whole;
   generate(whole, {axes}, {.max_new_tokens = 3, .use_cache = false});
   EXPECT_EQ(to_vector(whole.positions[2]), (std::vector<int64_t>{0, 1, 1, 7, 8, 0, 1, 6, 7, 8, 0, 1, 2, 7, 8}));
 
-  const NotingModel one_axis;
+  const RecordingModel one_axis;
   generate(one_axis, {plain}, {.max_new_tokens = 2});
   EXPECT_EQ(to_vector(one_axis.positions[1]), (std::vector<int64_t>{2}));
 }

@@ -17,43 +17,43 @@ namespace vlmtrain::engine {
 namespace {
 
 /// Loss and gradients of a parity case's samples on the CPU; gradients without the loss scale, in fp32.
-struct Computed {
+struct LossAndGradients {
   double loss;
   std::map<std::string, at::Tensor> gradients;
   std::vector<TaskResult> tasks;
 };
 
 /// `tasks` of them take turns.
-Computed compute(const std::string& name, at::ScalarType dtype, models::RecomputeBlocks recompute = {},
-                 const TaskSettings& tasks = {}) {
+LossAndGradients compute(const std::string& name, at::ScalarType dtype, models::RecomputeBlocks recompute = {},
+                         const TaskSettings& tasks = {}) {
   const parity::Case reference(name);
   const auto model = reference.load_model(dtype);
   model->set_recompute(recompute);
   AdamWSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = LossScaleSettings{};
-  SummingAdamW optimizer(model->parameters(), settings);
+  BucketedAdamW optimizer(model->parameters(), settings);
   auto samples = reference.samples();
-  for (size_t i = 0; tasks.apart() && i < samples.size(); ++i) {
+  for (size_t i = 0; tasks.is_multi_task() && i < samples.size(); ++i) {
     samples[i].task_number = static_cast<int64_t>(i) % tasks.count;
   }
   const auto result =
       accumulate_gradients(*model, samples, {.micro_batch_size = 2, .tasks = tasks}, optimizer.loss_scale());
-  Computed computed{result.loss.item<double>(), {}, {}};
-  if (tasks.apart()) computed.tasks = results_by_task(result);
+  LossAndGradients output{result.loss.item<double>(), {}, {}};
+  if (tasks.is_multi_task()) output.tasks = read_task_results(result);
   const double scale = optimizer.loss_scale().defined() ? optimizer.loss_scale().item<double>() : 1.0;
   for (const auto& parameter : model->parameters().all()) {
     if (!parameter.tensor.requires_grad()) continue;
-    const at::Tensor gradient = optimizer.sums.sum(parameter.name);
-    if (gradient.defined()) computed.gradients[parameter.name] = gradient / scale;
+    const at::Tensor gradient = optimizer.gradient_buckets.sum(parameter.name);
+    if (gradient.defined()) output.gradients[parameter.name] = gradient / scale;
   }
-  return computed;
+  return output;
 }
 
 /// How far the gradients of all parameters together are from the wanted ones.
-double distance(const Computed& found, const Computed& wanted) {
+double compute_distance(const LossAndGradients& actual, const LossAndGradients& expected) {
   double difference = 0, norm = 0;
-  for (const auto& [name, gradient] : wanted.gradients) {
-    difference += (found.gradients.at(name) - gradient).square().sum().item<double>();
+  for (const auto& [name, gradient] : expected.gradients) {
+    difference += (actual.gradients.at(name) - gradient).square().sum().item<double>();
     norm += gradient.square().sum().item<double>();
   }
   return std::sqrt(difference / norm);
@@ -62,39 +62,39 @@ double distance(const Computed& found, const Computed& wanted) {
 class HalfPrecision : public testing::TestWithParam<std::string> {};
 
 TEST_P(HalfPrecision, Fp16IsFp32RoundedAndCloserToItThanBf16) {
-  const auto wanted = compute(GetParam(), at::kFloat);
+  const auto expected = compute(GetParam(), at::kFloat);
   const auto fp16 = compute(GetParam(), at::kHalf);
   const auto bf16 = compute(GetParam(), at::kBFloat16);
-  EXPECT_NEAR(fp16.loss / wanted.loss, 1.0, 2e-3);
-  EXPECT_EQ(fp16.gradients.size(), wanted.gradients.size());
-  const double of_fp16 = distance(fp16, wanted), of_bf16 = distance(bf16, wanted);
-  RecordProperty("fp16", std::to_string(of_fp16));
-  RecordProperty("bf16", std::to_string(of_bf16));
-  std::printf("  gradients: fp16 %.1e, bf16 %.1e from fp32; loss %.1e, %.1e\n", of_fp16, of_bf16,
-              std::abs(fp16.loss / wanted.loss - 1), std::abs(bf16.loss / wanted.loss - 1));
-  EXPECT_LT(of_fp16, 0.01);
-  EXPECT_LT(of_fp16, of_bf16 / 3) << "fp16 has three bits more";
+  EXPECT_NEAR(fp16.loss / expected.loss, 1.0, 2e-3);
+  EXPECT_EQ(fp16.gradients.size(), expected.gradients.size());
+  const double fp16_distance = compute_distance(fp16, expected), bf16_distance = compute_distance(bf16, expected);
+  RecordProperty("fp16", std::to_string(fp16_distance));
+  RecordProperty("bf16", std::to_string(bf16_distance));
+  std::printf("  gradients: fp16 %.1e, bf16 %.1e from fp32; loss %.1e, %.1e\n", fp16_distance, bf16_distance,
+              std::abs(fp16.loss / expected.loss - 1), std::abs(bf16.loss / expected.loss - 1));
+  EXPECT_LT(fp16_distance, 0.01);
+  EXPECT_LT(fp16_distance, bf16_distance / 3) << "fp16 has three bits more";
 }
 
 TEST_P(HalfPrecision, RecomputationGivesTheSameBits) {
-  const auto wanted = compute(GetParam(), at::kHalf);
-  const auto found = compute(GetParam(), at::kHalf, {9, 9});
-  EXPECT_EQ(found.loss, wanted.loss);
-  EXPECT_EQ(distance(found, wanted), 0.0);
+  const auto expected = compute(GetParam(), at::kHalf);
+  const auto actual = compute(GetParam(), at::kHalf, {9, 9});
+  EXPECT_EQ(actual.loss, expected.loss);
+  EXPECT_EQ(compute_distance(actual, expected), 0.0);
 }
 
 /// What GradNorm goes by is not touched by the loss scale.
-TEST_P(HalfPrecision, TasksHaveTheirWeightsAndNormsInFp16) {
+TEST_P(HalfPrecision, TaskWeightsAndNormsMatchInFp16) {
   const TaskSettings tasks{.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true};
-  const auto wanted = compute(GetParam(), at::kFloat, {}, tasks);
-  const auto found = compute(GetParam(), at::kHalf, {}, tasks);
-  EXPECT_NEAR(found.loss / wanted.loss, 1.0, 2e-3);
-  EXPECT_LT(distance(found, wanted), 0.01);
-  ASSERT_EQ(found.tasks.size(), 2U);
-  for (size_t i = 0; i < found.tasks.size(); ++i) {
-    if (wanted.tasks[i].counts.label_tokens == 0) continue;
-    EXPECT_NEAR(found.tasks[i].loss / wanted.tasks[i].loss, 1.0, 5e-3) << i;
-    EXPECT_NEAR(found.tasks[i].gradient_norm / wanted.tasks[i].gradient_norm, 1.0, 5e-3) << i;
+  const auto expected = compute(GetParam(), at::kFloat, {}, tasks);
+  const auto actual = compute(GetParam(), at::kHalf, {}, tasks);
+  EXPECT_NEAR(actual.loss / expected.loss, 1.0, 2e-3);
+  EXPECT_LT(compute_distance(actual, expected), 0.01);
+  ASSERT_EQ(actual.tasks.size(), 2U);
+  for (size_t i = 0; i < actual.tasks.size(); ++i) {
+    if (expected.tasks[i].counts.label_tokens == 0) continue;
+    EXPECT_NEAR(actual.tasks[i].loss / expected.tasks[i].loss, 1.0, 5e-3) << i;
+    EXPECT_NEAR(actual.tasks[i].gradient_norm / expected.tasks[i].gradient_norm, 1.0, 5e-3) << i;
   }
 }
 

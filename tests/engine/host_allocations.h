@@ -11,35 +11,37 @@ namespace vlmtrain {
 /// Counts the tensors' memory that this process takes from the host, from its first instance on.
 class HostAllocations {
  public:
-  HostAllocations() { counting(); }
+  HostAllocations() { allocator(); }
 
   /// Since this instance was made.
-  int64_t count() const { return counting().allocations - before_; }
+  int64_t count() const { return allocator().allocations - initial_count_; }
 
  private:
-  class Counting : public c10::Allocator {
+  class CountingAllocator : public c10::Allocator {
    public:
-    Counting() : inner_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, std::numeric_limits<uint8_t>::max()); }
+    CountingAllocator() : wrapped_(c10::GetCPUAllocator()) {
+      c10::SetCPUAllocator(this, std::numeric_limits<uint8_t>::max());
+    }
 
     c10::DataPtr allocate(size_t bytes) override {
       ++allocations;
-      return inner_->allocate(bytes);
+      return wrapped_->allocate(bytes);
     }
-    c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }
-    void copy_data(void* to, const void* from, size_t bytes) const override { inner_->copy_data(to, from, bytes); }
+    c10::DeleterFnPtr raw_deleter() const override { return wrapped_->raw_deleter(); }
+    void copy_data(void* to, const void* from, size_t bytes) const override { wrapped_->copy_data(to, from, bytes); }
 
     std::atomic<int64_t> allocations{0};
 
    private:
-    c10::Allocator* inner_;
+    c10::Allocator* wrapped_;
   };
 
-  static Counting& counting() {
-    static Counting instance;
+  static CountingAllocator& allocator() {
+    static CountingAllocator instance;
     return instance;
   }
 
-  int64_t before_ = counting().allocations;
+  int64_t initial_count_ = allocator().allocations;
 };
 
 }  // namespace vlmtrain

@@ -12,7 +12,7 @@
 namespace vlmtrain::engine {
 namespace {
 
-std::vector<double> scales(const LossScaleSettings& settings, const std::vector<int>& skipped) {
+std::vector<double> collect_scales(const LossScaleSettings& settings, const std::vector<int>& skipped) {
   LossScale scale(settings, at::TensorOptions());
   std::vector<double> values;
   for (const int skip : skipped) {
@@ -23,26 +23,26 @@ std::vector<double> scales(const LossScaleSettings& settings, const std::vector<
 }
 
 TEST(LossScale, HalvesWithAnOverflowAndDoublesAfterSoManyStepsWithoutOne) {
-  EXPECT_EQ(scales({.initial = 8, .growth_steps = 3}, {1, 0, 0, 1, 0, 0, 0, 0, 0, 0}),
+  EXPECT_EQ(collect_scales({.initial = 8, .growth_steps = 3}, {1, 0, 0, 1, 0, 0, 0, 0, 0, 0}),
             (std::vector<double>{4, 4, 4, 2, 2, 2, 4, 4, 4, 8}));
 }
 
 TEST(LossScale, StaysWhereItIsFixed) {
-  EXPECT_EQ(scales({.initial = 128, .dynamic = false, .growth_steps = 1}, {1, 0, 0}),
+  EXPECT_EQ(collect_scales({.initial = 128, .dynamic = false, .growth_steps = 1}, {1, 0, 0}),
             (std::vector<double>{128, 128, 128}));
 }
 
 TEST(LossScale, ChangesNeitherNormNorUpdate) {
   Parameters scaled, plain;
   plain.copy_from(scaled);
-  SummingAdamW with(scaled.store(), {.loss_scale = LossScaleSettings{.initial = 4096}});
-  SummingAdamW without(plain.store(), {});
+  BucketedAdamW scaled_optimizer(scaled.store(), {.loss_scale = LossScaleSettings{.initial = 4096}});
+  BucketedAdamW plain_optimizer(plain.store(), {});
   for (uint64_t step = 0; step < 4; ++step) {
-    const double size = step % 2 == 0 ? 3.0 : 0.01;  // clipped and not
-    add_gradients(scaled, random_gradients(scaled, step, size * 4096));
-    add_gradients(plain, random_gradients(plain, step, size));
-    const double norm = without.step({0.1, 0.1, 0.1}).item<double>();
-    EXPECT_NEAR(with.step({0.1, 0.1, 0.1}).item<double>(), norm, 1e-6 * norm);
+    const double magnitude = step % 2 == 0 ? 3.0 : 0.01;  // clipped and not
+    add_gradients(scaled, random_gradients(scaled, step, magnitude * 4096));
+    add_gradients(plain, random_gradients(plain, step, magnitude));
+    const double norm = plain_optimizer.step({0.1, 0.1, 0.1}).item<double>();
+    EXPECT_NEAR(scaled_optimizer.step({0.1, 0.1, 0.1}).item<double>(), norm, 1e-6 * norm);
   }
   for (const auto& parameter : plain.store().all()) {
     const at::Tensor difference = parameter.tensor.detach() - scaled.tensor(parameter.name).detach();
@@ -52,7 +52,7 @@ TEST(LossScale, ChangesNeitherNormNorUpdate) {
 
 TEST(LossScale, FollowsTheOptimizersOverflows) {
   Parameters parameters(at::kHalf);
-  SummingAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 65536, .growth_steps = 2}});
+  BucketedAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 65536, .growth_steps = 2}});
   const auto step = [&](double gradient) {
     add_gradient(parameters.tensor("language.vector"), at::full({7}, gradient));
     optimizer.step({});
@@ -66,7 +66,7 @@ TEST(LossScale, FollowsTheOptimizersOverflows) {
 
 TEST(LossScale, OfTheStepIsThatBeforeItsUpdate) {
   Parameters parameters(at::kHalf);
-  SummingAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 16}});
+  BucketedAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 16}});
   const auto update = optimizer.prepare(at::scalar_tensor(std::numeric_limits<double>::infinity()));
   optimizer.apply(update, {});
   EXPECT_EQ(update.loss_scale.item<double>(), 16);
@@ -76,7 +76,7 @@ TEST(LossScale, OfTheStepIsThatBeforeItsUpdate) {
 TEST(LossScale, IsPartOfTheOptimizersState) {
   Parameters parameters(at::kHalf), others(at::kHalf);
   const AdamWSettings settings{.loss_scale = LossScaleSettings{.initial = 16, .growth_steps = 2}};
-  SummingAdamW optimizer(parameters.store(), settings), resumed(others.store(), settings);
+  BucketedAdamW optimizer(parameters.store(), settings), resumed(others.store(), settings);
   optimizer.step({});
   std::map<std::string, at::Tensor> saved;
   for (const auto& [name, tensor] : optimizer.state()) saved[name] = tensor.clone();

@@ -19,10 +19,10 @@ namespace vlmtrain::engine {
 namespace {
 
 const at::TensorOptions kOptions;
-constexpr int64_t kRoomBlocks = 3;
+constexpr int64_t kContextBlocks = 3;
 
-at::Tensor skipped(bool is_skipped) {
-  return at::full({}, is_skipped, at::kBool);
+at::Tensor make_skip_flag(bool skip) {
+  return at::full({}, skip, at::kBool);
 }
 
 /// What bitsandbytes makes (tests/parity/reference/make_optimizer_reference.py).
@@ -37,31 +37,31 @@ class EightBitCodes : public testing::TestWithParam<std::string> {
   at::Tensor expected(const std::string& part) const { return reference(GetParam() + "." + part); }
 };
 
-TEST_P(EightBitCodes, AreThoseOfBitsandbytes) {
+TEST_P(EightBitCodes, MatchBitsandbytes) {
   const at::Tensor values = expected("values");
   const int64_t blocks = values.size(0);
   const int64_t moment = GetParam().find("squares") == std::string::npos ? 0 : 1;
-  const MomentsShared shared(OptimizerStates::k8Bit, kOptions);
-  const auto moments = make_moments(OptimizerStates::k8Bit, blocks + 1, shared, kOptions);
-  const ChunkBuffers buffers = ChunkBuffers(OptimizerStates::k8Bit, blocks + 1, kOptions).for_blocks(blocks);
+  const MomentTables tables(OptimizerStates::k8Bit, kOptions);
+  const auto moments = make_moments(OptimizerStates::k8Bit, blocks + 1, tables, kOptions);
+  const ChunkBuffers buffers = ChunkBuffers(OptimizerStates::k8Bit, blocks + 1, kOptions).narrow_blocks(blocks);
   buffers.values.fill_(7.0).select(0, moment).copy_(values);
-  moments->compress(1, buffers, skipped(false));
-  const auto held = moments->state(moment, 1, blocks);
-  EXPECT_TRUE(at::equal(held[0].second, expected("codes")));
-  EXPECT_TRUE(at::equal(held[1].second, expected("absmax")));
+  moments->compress(1, buffers, make_skip_flag(false));
+  const auto compressed = moments->state(moment, 1, blocks);
+  EXPECT_TRUE(at::equal(compressed[0].second, expected("codes")));
+  EXPECT_TRUE(at::equal(compressed[1].second, expected("absmax")));
   buffers.values.fill_(7.0);
   moments->expand(1, buffers);
   EXPECT_TRUE(at::equal(buffers.values.select(0, moment), expected("expanded")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, EightBitCodes,
+INSTANTIATE_TEST_SUITE_P(Values, EightBitCodes,
                          testing::Values("normal", "spread", "zeros", "tiny", "squares", "spread_squares",
                                          "zero_squares"),
                          [](const auto& instance) { return instance.param; });
 
-TEST(EightBitMap, IsThatOfBitsandbytes) {
-  EXPECT_TRUE(at::equal(nn::dynamic_codebook(nn::Signs::kBoth), reference("map.signed")));
-  EXPECT_TRUE(at::equal(nn::dynamic_codebook(nn::Signs::kPositive), reference("map.positive")));
+TEST(EightBitMap, MatchesBitsandbytes) {
+  EXPECT_TRUE(at::equal(nn::make_dynamic_codebook(nn::Signedness::kSigned), reference("map.signed")));
+  EXPECT_TRUE(at::equal(nn::make_dynamic_codebook(nn::Signedness::kUnsigned), reference("map.positive")));
 }
 
 /// The two round products and sums in another order: a value at a bound of two codes may get the other one.
@@ -71,13 +71,13 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
   const nn::ParameterScope scope(store, nn::Component::kProjector, "steps");
   const at::Tensor weight = scope.parameter("weight", {start.size(0) / 32, 32}, nn::InitialValues::zeros());
   weight.detach().view(-1).copy_(start);
-  SummingAdamW optimizer(store,
-                         {.beta2 = 0.99, .weight_decay = 0.1, .max_grad_norm = 0, .states = OptimizerStates::k8Bit});
+  BucketedAdamW optimizer(store,
+                          {.beta2 = 0.99, .weight_decay = 0.1, .max_grad_norm = 0, .states = OptimizerStates::k8Bit});
   for (int step = 0; step < 5; ++step) {
     add_gradient(weight, reference(fmt::format("steps.gradient.{}", step)).view(weight.sizes()));
     optimizer.step({.projector = 1e-2});
-    const at::Tensor wanted = reference(fmt::format("steps.weight.{}", step));
-    const at::Tensor difference = (weight.detach().view(-1) - wanted).abs();
+    const at::Tensor expected = reference(fmt::format("steps.weight.{}", step));
+    const at::Tensor difference = (weight.detach().view(-1) - expected).abs();
     // One step moves a weight by about 1e-2.
     EXPECT_LT(difference.mean().item<double>(), 1e-6) << "step " << step;
     EXPECT_LT(difference.max().item<double>(), 1e-3) << "step " << step;
@@ -85,12 +85,12 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
   std::map<std::string, at::Tensor> state;
   for (const auto& [name, tensor] : optimizer.state()) state[name] = tensor;
   for (const std::string moment : {"first", "second"}) {
-    const at::Tensor wanted = reference("steps." + moment + "_codes").view(-1);
-    const at::Tensor codes = state.at(moment + "_moment.steps.weight").view(-1).narrow(0, 0, wanted.size(0));
-    EXPECT_LE((codes != wanted).sum().item<int64_t>(), 4) << moment;
+    const at::Tensor expected = reference("steps." + moment + "_codes").view(-1);
+    const at::Tensor codes = state.at(moment + "_moment.steps.weight").view(-1).narrow(0, 0, expected.size(0));
+    EXPECT_LE((codes != expected).sum().item<int64_t>(), 4) << moment;
     const at::Tensor scale = reference("steps." + moment + "_absmax");
-    const at::Tensor found = state.at(moment + "_moment_absmax.steps.weight");
-    EXPECT_LT(((found - scale) / scale).abs().max().item<double>(), 1e-5) << moment;
+    const at::Tensor actual = state.at(moment + "_moment_absmax.steps.weight");
+    EXPECT_LT(((actual - scale) / scale).abs().max().item<double>(), 1e-5) << moment;
   }
 }
 
@@ -101,10 +101,10 @@ TEST(OptimizerStates, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) {
   scope.parameter("large", {4096}, nn::InitialValues::ones());
   scope.embedding("embedding", {64, 64}, nn::InitialValues::ones());
   const auto dtypes = [&store](OptimizerStates states) {
-    std::map<std::string, at::ScalarType> found;
-    for (const auto& [name, tensor] : SummingAdamW(store, {.states = states}).state())
-      found[name] = tensor.scalar_type();
-    return found;
+    std::map<std::string, at::ScalarType> actual;
+    for (const auto& [name, tensor] : BucketedAdamW(store, {.states = states}).state())
+      actual[name] = tensor.scalar_type();
+    return actual;
   };
   const auto eight_bit = dtypes(OptimizerStates::k8Bit);
   for (const std::string moment : {"first_moment", "second_moment"}) {
@@ -118,16 +118,16 @@ TEST(OptimizerStates, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) {
   }
 }
 
-TEST(OptimizerStates, OfAnotherKindAreRefused) {
+TEST(OptimizerStates, WithAnotherTypeAreRejected) {
   nn::ParameterStore store(kOptions);
   const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
   scope.parameter("weight", {16, 256}, nn::InitialValues::ones());  // moments of the same shape, whatever holds them
   std::map<std::string, at::Tensor> saved;
   {
-    const SummingAdamW fp32(store, {});
+    const BucketedAdamW fp32(store, {});
     for (const auto& [name, tensor] : fp32.state()) saved[name] = tensor.clone();
   }
-  SummingAdamW optimizer(store, {.states = OptimizerStates::kBf16});
+  BucketedAdamW optimizer(store, {.states = OptimizerStates::kBf16});
   saved["updates"] = at::zeros({}, at::kLong);
   try {
     optimizer.load_state(saved, "run/step-3");
@@ -138,79 +138,79 @@ TEST(OptimizerStates, OfAnotherKindAreRefused) {
 }
 
 /// Where in chunks of few blocks the elements of several tensors come to lie.
-TEST(Chunks, CoverTheWantedTensorsOnce) {
+TEST(Chunks, CoverTheSelectedTensorsOnce) {
   const std::vector<int64_t> elements{700, 256, 1, 2000, 300};
-  const ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kRoomBlocks, kOptions);
-  const CompressedStates states(elements, room);
-  const std::vector<bool> wanted{true, true, false, true, true};
-  std::vector<std::vector<int>> covered;
-  for (const int64_t count : elements) covered.emplace_back(count, 0);
-  for (const auto& chunk : states.chunks(wanted, room.make_buffers())) {
-    EXPECT_LE(chunk.blocks, kRoomBlocks);
+  const ChunkContext context(OptimizerStates::kBf16, kContextBlocks, kContextBlocks, kOptions);
+  const CompressedStates states(elements, context);
+  const std::vector<bool> selected{true, true, false, true, true};
+  std::vector<std::vector<int>> coverage;
+  for (const int64_t count : elements) coverage.emplace_back(count, 0);
+  for (const auto& chunk : states.chunks(selected, context.make_buffers())) {
+    EXPECT_LE(chunk.blocks, kContextBlocks);
     int64_t end = 0;
-    for (const auto& piece : chunk.pieces) {
-      EXPECT_GE(piece.place, end) << "pieces overlap";
-      EXPECT_EQ(piece.place % kBlockElements, 0);
-      end = piece.place + piece.count;
+    for (const auto& slice : chunk.slices) {
+      EXPECT_GE(slice.chunk_offset, end) << "pieces overlap";
+      EXPECT_EQ(slice.chunk_offset % kBlockElements, 0);
+      end = slice.chunk_offset + slice.count;
       EXPECT_LE(end, chunk.blocks * kBlockElements);
-      for (int64_t i = 0; i < piece.count; ++i) ++covered[piece.tensor][static_cast<size_t>(piece.first + i)];
+      for (int64_t i = 0; i < slice.count; ++i) ++coverage[slice.tensor][static_cast<size_t>(slice.first + i)];
     }
   }
-  for (size_t tensor = 0; tensor < covered.size(); ++tensor) {
-    EXPECT_THAT(covered[tensor], testing::Each(wanted[tensor] ? 1 : 0)) << "tensor " << tensor;
+  for (size_t tensor = 0; tensor < coverage.size(); ++tensor) {
+    EXPECT_THAT(coverage[tensor], testing::Each(selected[tensor] ? 1 : 0)) << "tensor " << tensor;
   }
 }
 
 /// Every element its own number, which bf16 holds exactly: what a chunk gives back is where it was put.
 TEST(Chunks, KeepElementsApart) {
   const std::vector<int64_t> elements{200, 5, 1000, 256};
-  const ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kRoomBlocks, kOptions);
-  CompressedStates states(elements, room);
-  const auto number = [](const ChunkPiece& piece) {
-    return (at::arange(piece.first, piece.first + piece.count, at::kFloat) + 7 * static_cast<double>(piece.tensor))
+  const ChunkContext context(OptimizerStates::kBf16, kContextBlocks, kContextBlocks, kOptions);
+  CompressedStates states(elements, context);
+  const auto number = [](const ChunkSlice& slice) {
+    return (at::arange(slice.first, slice.first + slice.count, at::kFloat) + 7 * static_cast<double>(slice.tensor))
         .remainder(256);
   };
   const std::vector<bool> all(elements.size(), true);
-  for (const auto& chunk : states.chunks(all, room.make_buffers())) {
+  for (const auto& chunk : states.chunks(all, context.make_buffers())) {
     states.expand(chunk);
-    for (const auto& piece : chunk.pieces) {
-      chunk.first_values(piece).copy_(number(piece));
-      chunk.second_values(piece).copy_(number(piece) + 0.5);
+    for (const auto& slice : chunk.slices) {
+      chunk.get_first_moment(slice).copy_(number(slice));
+      chunk.get_second_moment(slice).copy_(number(slice) + 0.5);
     }
-    states.compress(chunk, skipped(false));
+    states.compress(chunk, make_skip_flag(false));
   }
-  for (const auto& chunk : states.chunks({false, false, true, true}, room.make_buffers())) {
+  for (const auto& chunk : states.chunks({false, false, true, true}, context.make_buffers())) {
     states.expand(chunk);
-    for (const auto& piece : chunk.pieces) {
-      EXPECT_TRUE(at::equal(chunk.first_values(piece), number(piece)));
-      EXPECT_LE((chunk.second_values(piece) - number(piece) - 0.5).abs().max().item<double>(), 0.5);
+    for (const auto& slice : chunk.slices) {
+      EXPECT_TRUE(at::equal(chunk.get_first_moment(slice), number(slice)));
+      EXPECT_LE((chunk.get_second_moment(slice) - number(slice) - 0.5).abs().max().item<double>(), 0.5);
     }
   }
 }
 
-TEST(Bf16States, AreRoundedUpAsOftenAsTheyAreCutOff) {
+TEST(Bf16States, AreRoundedStochastically) {
   constexpr int64_t kBlocks = 64;
   for (const double sign : {1.0, -1.0}) {
-    const MomentsShared shared(OptimizerStates::kBf16, kOptions);
-    const auto moments = make_moments(OptimizerStates::kBf16, kBlocks, shared, kOptions);
+    const MomentTables tables(OptimizerStates::kBf16, kOptions);
+    const auto moments = make_moments(OptimizerStates::kBf16, kBlocks, tables, kOptions);
     const ChunkBuffers buffers(OptimizerStates::kBf16, kBlocks, kOptions);
     constexpr double kLower = 1.0, kUpper = 1.0078125, kShare = 0.25;
     const double value = sign * (kLower + kShare * (kUpper - kLower));
     buffers.values.fill_(value);
-    moments->compress(0, buffers, skipped(false));
-    const at::Tensor held = moments->state(0, 0, kBlocks)[0].second.to(at::kDouble) * sign;
-    EXPECT_EQ(((held == kLower) | (held == kUpper)).sum().item<int64_t>(), held.numel());
+    moments->compress(0, buffers, make_skip_flag(false));
+    const at::Tensor compressed = moments->state(0, 0, kBlocks)[0].second.to(at::kDouble) * sign;
+    EXPECT_EQ(((compressed == kLower) | (compressed == kUpper)).sum().item<int64_t>(), compressed.numel());
     // The deviation of the mean of 16,384 such draws is 0.0034.
-    EXPECT_NEAR((held == kUpper).to(at::kDouble).mean().item<double>(), kShare, 0.015);
+    EXPECT_NEAR((compressed == kUpper).to(at::kDouble).mean().item<double>(), kShare, 0.015);
   }
 }
 
-TEST(Bf16States, DecayThoughAStepIsLessThanTheirPrecision) {
+TEST(Bf16States, DecayWithUpdatesBelowTheirPrecision) {
   nn::ParameterStore store(kOptions);
   const nn::ParameterScope scope(store, nn::Component::kProjector, "model");
   const at::Tensor weight = scope.parameter("weight", {64, 64}, nn::InitialValues::ones());
   weight.detach().zero_();
-  SummingAdamW optimizer(store, {.max_grad_norm = 0, .states = OptimizerStates::kBf16});
+  BucketedAdamW optimizer(store, {.max_grad_norm = 0, .states = OptimizerStates::kBf16});
   add_gradient(weight, at::full({64, 64}, 1.0));
   optimizer.step({});
   constexpr int kSteps = 300;
@@ -225,10 +225,10 @@ TEST(Bf16States, DecayThoughAStepIsLessThanTheirPrecision) {
 }
 
 TEST(Bf16States, AreRoundedByTheSeed) {
-  const auto state_after_steps = [](uint64_t seed) {
+  const auto get_state_after_steps = [](uint64_t seed) {
     at::manual_seed(3);
     Parameters parameters(at::kFloat, /*large=*/true);
-    SummingAdamW optimizer(parameters.store(), {.states = OptimizerStates::kBf16, .seed = seed});
+    BucketedAdamW optimizer(parameters.store(), {.states = OptimizerStates::kBf16, .seed = seed});
     for (uint64_t step = 0; step < 2; ++step) {
       add_gradients(parameters, random_gradients(parameters, step, 1.0));
       optimizer.step({});
@@ -238,8 +238,8 @@ TEST(Bf16States, AreRoundedByTheSeed) {
     }
     return at::Tensor();
   };
-  EXPECT_TRUE(at::equal(state_after_steps(1), state_after_steps(1)));
-  EXPECT_FALSE(at::equal(state_after_steps(1), state_after_steps(2)));
+  EXPECT_TRUE(at::equal(get_state_after_steps(1), get_state_after_steps(1)));
+  EXPECT_FALSE(at::equal(get_state_after_steps(1), get_state_after_steps(2)));
 }
 
 }  // namespace

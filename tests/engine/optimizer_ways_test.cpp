@@ -10,29 +10,30 @@
 namespace vlmtrain::engine {
 namespace {
 
-enum class Way { kAten, kOwn };
+enum class AdamWBackend { kAten, kCustom };
 
-struct HeldMoments {
+struct MomentCase {
   const char* name;
   at::ScalarType dtype;
   OptimizerStates states;
 };
 
 /// With our own AdamW, emulated, and with ATen's: a run may go on with the other (training.kernels).
-class WaysOfAdamW : public testing::TestWithParam<HeldMoments> {
+class AdamWBackends : public testing::TestWithParam<MomentCase> {
  protected:
   void SetUp() override {
     if (!kernels::has(kernels::Kernel::kAdamW, at::ones({}))) GTEST_SKIP() << "needs VLMTRAIN_EMULATED_KERNELS";
   }
-  void TearDown() override { choose(Way::kOwn); }
+  void TearDown() override { select_backend(AdamWBackend::kCustom); }
 
-  static void choose(Way way) {
-    kernels::open_kernels(at::kCPU,
-                          way == Way::kOwn ? kernels::KernelSet() : kernels::KernelSet{kernels::Kernel::kAdamW});
+  static void select_backend(AdamWBackend backend) {
+    kernels::open_kernels(at::kCPU, backend == AdamWBackend::kCustom ? kernels::KernelSet()
+                                                                     : kernels::KernelSet{kernels::Kernel::kAdamW});
   }
   static AdamWSettings settings() { return {.beta2 = 0.99, .weight_decay = 0.1, .states = GetParam().states}; }
 
-  static std::map<std::string, at::Tensor> copies(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  static std::map<std::string, at::Tensor> copy_tensors(
+      const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
     std::map<std::string, at::Tensor> result;
     for (const auto& [name, tensor] : tensors) result[name] = tensor.clone();
     return result;
@@ -47,45 +48,46 @@ class WaysOfAdamW : public testing::TestWithParam<HeldMoments> {
 
   /// The trained values after three steps in one way, and three in another by an optimizer that loads the first one's
   /// state.
-  static std::map<std::string, at::Tensor> train(Way first, Way second) {
+  static std::map<std::string, at::Tensor> train(AdamWBackend first, AdamWBackend second) {
     at::manual_seed(3);
     Parameters parameters(GetParam().dtype, /*large=*/true);
     std::map<std::string, at::Tensor> state;
     {
-      choose(first);
-      SummingAdamW optimizer(parameters.store(), settings());
+      select_backend(first);
+      BucketedAdamW optimizer(parameters.store(), settings());
       take_steps(parameters, optimizer, 0);
-      state = copies(optimizer.state());
+      state = copy_tensors(optimizer.state());
     }
-    choose(second);
-    SummingAdamW optimizer(parameters.store(), settings());
+    select_backend(second);
+    BucketedAdamW optimizer(parameters.store(), settings());
     optimizer.load_state(state, "a checkpoint of the other way");
     take_steps(parameters, optimizer, 3);
-    return copies(optimizer.masters());
+    return copy_tensors(optimizer.masters());
   }
 };
 
-TEST_P(WaysOfAdamW, GoOnFromEachOthersStates) {
-  const auto wanted = train(Way::kAten, Way::kAten);
+TEST_P(AdamWBackends, ResumeFromEachOthersState) {
+  const auto expected = train(AdamWBackend::kAten, AdamWBackend::kAten);
   // fp32: rounding. 8 bits: a moment that rounding moved over the bound of two codes, of few. bf16 is rounded by other
   // random numbers, to 1/256, which moves a step of 1e-2 by as much.
   const bool is_bf16 = GetParam().states == OptimizerStates::kBf16;
-  const double mean = is_bf16 ? 1e-4 : 3e-7, most = GetParam().states == OptimizerStates::kFp32 ? 2e-6 : 2e-3;
-  for (const auto& [first, second] :
-       {std::pair{Way::kAten, Way::kOwn}, {Way::kOwn, Way::kAten}, {Way::kOwn, Way::kOwn}}) {
+  const double mean = is_bf16 ? 1e-4 : 3e-7, max_deviation = GetParam().states == OptimizerStates::kFp32 ? 2e-6 : 2e-3;
+  for (const auto& [first, second] : {std::pair{AdamWBackend::kAten, AdamWBackend::kCustom},
+                                      {AdamWBackend::kCustom, AdamWBackend::kAten},
+                                      {AdamWBackend::kCustom, AdamWBackend::kCustom}}) {
     for (const auto& [name, values] : train(first, second)) {
-      const at::Tensor off = (values - wanted.at(name)).abs();
-      EXPECT_LT(off.mean().item<double>(), mean) << name;
-      EXPECT_LT(off.max().item<double>(), most) << name;
+      const at::Tensor deviation = (values - expected.at(name)).abs();
+      EXPECT_LT(deviation.mean().item<double>(), mean) << name;
+      EXPECT_LT(deviation.max().item<double>(), max_deviation) << name;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Held, WaysOfAdamW,
-                         testing::Values(HeldMoments{"Fp32", at::kFloat, OptimizerStates::kFp32},
-                                         HeldMoments{"Bf16Weights", at::kBFloat16, OptimizerStates::kFp32},
-                                         HeldMoments{"Bf16", at::kBFloat16, OptimizerStates::kBf16},
-                                         HeldMoments{"EightBits", at::kBFloat16, OptimizerStates::k8Bit}),
+INSTANTIATE_TEST_SUITE_P(Moments, AdamWBackends,
+                         testing::Values(MomentCase{"Fp32", at::kFloat, OptimizerStates::kFp32},
+                                         MomentCase{"Bf16Weights", at::kBFloat16, OptimizerStates::kFp32},
+                                         MomentCase{"Bf16", at::kBFloat16, OptimizerStates::kBf16},
+                                         MomentCase{"EightBits", at::kBFloat16, OptimizerStates::k8Bit}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace vlmtrain::engine {
 namespace {
 
-TEST(TrainingOptionsTest, EachKeyTakesWhatItsDocumentationSays) {
+TEST(TrainingOptionsTest, EachKeyAcceptsItsDocumentedValues) {
   expect_values<TrainingOptions>({
       {"training.global_batch_size", {"1", "1000000"}, {"0", "1000001", "auto"}},
       {"training.micro_batch_size", {"auto", "1", "1000000"}, {"0", "1000001"}},
@@ -30,21 +30,21 @@ TEST(TrainingOptionsTest, EachKeyTakesWhatItsDocumentationSays) {
   });
 }
 
-TEST(TrainingOptionsTest, ChoicesHaveTheirNames) {
+TEST(TrainingOptionsTest, EnumsHaveTheirNames) {
   TrainingOptions options;
   for (const auto* const precision : {"fp32", "bf16", "fp16"}) {
-    EXPECT_TRUE(takes(options, "training.precision", precision));
-    EXPECT_EQ(name_of(options.precision), precision);
+    EXPECT_TRUE(accepts(options, "training.precision", precision));
+    EXPECT_EQ(to_string(options.precision), precision);
   }
   for (const auto* const states : {"fp32", "bf16", "8bit"}) {
-    EXPECT_TRUE(takes(options, "training.optimizer_states", states));
-    EXPECT_EQ(name_of(options.optimizer_states), states);
+    EXPECT_TRUE(accepts(options, "training.optimizer_states", states));
+    EXPECT_EQ(to_string(options.optimizer_states), states);
   }
   for (const auto* const scaling : {"none", "sqrt", "linear"}) {
-    EXPECT_TRUE(takes(options, "training.batch_scaling", scaling));
-    EXPECT_EQ(name_of(options.balance.batch_scaling), scaling);
+    EXPECT_TRUE(accepts(options, "training.batch_scaling", scaling));
+    EXPECT_EQ(to_string(options.balance.batch_scaling), scaling);
   }
-  EXPECT_FALSE(takes(options, "training.precision", "fp8"));
+  EXPECT_FALSE(accepts(options, "training.precision", "fp8"));
 }
 
 }  // namespace

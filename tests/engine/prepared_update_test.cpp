@@ -15,26 +15,26 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr LearningRates kRates{1e-2, 1e-2, 1e-2};
 
-std::map<std::string, at::Tensor> state_of(const AdamW& optimizer) {
+std::map<std::string, at::Tensor> copy_state(const AdamW& optimizer) {
   std::map<std::string, at::Tensor> copy;
   for (const auto& [name, tensor] : optimizer.state()) copy[name] = tensor.clone();
   return copy;
 }
 
 /// Everything that a step may change, by name.
-std::map<std::string, at::Tensor> everything(Parameters& parameters, const AdamW& optimizer) {
-  auto copy = state_of(optimizer);
+std::map<std::string, at::Tensor> copy_everything(Parameters& parameters, const AdamW& optimizer) {
+  auto copy = copy_state(optimizer);
   for (const auto& parameter : parameters.store().all()) copy[parameter.name] = parameter.tensor.detach().clone();
   return copy;
 }
 
-struct Kind {
+struct UpdateCase {
   const char* name;
   at::ScalarType dtype;
   AdamWSettings settings;
 };
 
-class Update : public testing::TestWithParam<Kind> {
+class Update : public testing::TestWithParam<UpdateCase> {
  protected:
   void add(uint64_t step) { add_gradients(parameters_, random_gradients(parameters_, step, scale())); }
   double scale() const { return optimizer_.loss_scale().defined() ? optimizer_.loss_scale().item<double>() : 1.0; }
@@ -45,45 +45,45 @@ class Update : public testing::TestWithParam<Kind> {
 
   static constexpr bool kLarge = true;
   Parameters parameters_{GetParam().dtype, kLarge};
-  SummingAdamW optimizer_{parameters_.store(), GetParam().settings};
+  BucketedAdamW optimizer_{parameters_.store(), GetParam().settings};
 };
 
-TEST_P(Update, HalvesAreAStep) {
-  Parameters others(GetParam().dtype, kLarge);
-  others.copy_from(parameters_);
-  SummingAdamW other(others.store(), GetParam().settings);
+TEST_P(Update, PrepareAndApplyEqualStep) {
+  Parameters other_parameters(GetParam().dtype, kLarge);
+  other_parameters.copy_from(parameters_);
+  BucketedAdamW other_optimizer(other_parameters.store(), GetParam().settings);
   for (uint64_t step = 0; step < 3; ++step) {
     add(step);
-    add_gradients(others, random_gradients(others, step, scale()));
+    add_gradients(other_parameters, random_gradients(other_parameters, step, scale()));
     const auto update = optimizer_.prepare(at::scalar_tensor(0.5));
     EXPECT_EQ(update.skipped.item<double>(), 0.0);
     optimizer_.apply(update, kRates);
-    EXPECT_EQ(other.step(kRates).item<double>(), update.grad_norm.item<double>());
+    EXPECT_EQ(other_optimizer.step(kRates).item<double>(), update.grad_norm.item<double>());
   }
-  const auto wanted = everything(others, other);
-  for (const auto& [name, tensor] : everything(parameters_, optimizer_)) {
-    EXPECT_TRUE(at::equal(tensor, wanted.at(name))) << name;
+  const auto expected = copy_everything(other_parameters, other_optimizer);
+  for (const auto& [name, tensor] : copy_everything(parameters_, optimizer_)) {
+    EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
   }
 }
 
 TEST_P(Update, PreparingChangesNothing) {
   add(0);
   optimizer_.step(kRates);
-  const auto before = everything(parameters_, optimizer_);
+  const auto state_before = copy_everything(parameters_, optimizer_);
   add(1);
-  const at::Tensor gradient = optimizer_.sums.sum("vision.matrix").clone();
+  const at::Tensor gradient = optimizer_.gradient_buckets.sum("vision.matrix").clone();
   optimizer_.prepare(at::scalar_tensor(0.5));
   const auto update = optimizer_.prepare(at::scalar_tensor(0.5));
-  for (const auto& [name, tensor] : everything(parameters_, optimizer_)) {
-    EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
+  for (const auto& [name, tensor] : copy_everything(parameters_, optimizer_)) {
+    EXPECT_TRUE(at::equal(tensor, state_before.at(name))) << name;
   }
-  EXPECT_TRUE(at::equal(optimizer_.sums.sum("vision.matrix"), gradient));
+  EXPECT_TRUE(at::equal(optimizer_.gradient_buckets.sum("vision.matrix"), gradient));
   optimizer_.apply(update, kRates);
-  EXPECT_FALSE(at::equal(parameters_.tensor("vision.matrix").detach(), before.at("vision.matrix")));
+  EXPECT_FALSE(at::equal(parameters_.tensor("vision.matrix").detach(), state_before.at("vision.matrix")));
 }
 
-TEST_P(Update, GoesOnFromASavedStateToTheBit) {
-  Parameters others(GetParam().dtype, kLarge);
+TEST_P(Update, ResumesBitExactly) {
+  Parameters other_parameters(GetParam().dtype, kLarge);
   const auto step = [](Parameters& parameters, AdamW& optimizer, uint64_t number) {
     auto gradients = random_gradients(parameters, number, 1.0);
     if (number == 1) gradients.erase("vision.large");  // the parameters' step counts differ from here on
@@ -91,15 +91,16 @@ TEST_P(Update, GoesOnFromASavedStateToTheBit) {
     optimizer.step(kRates);
   };
   for (uint64_t number = 0; number < 3; ++number) step(parameters_, optimizer_, number);
-  others.copy_from(parameters_);
-  SummingAdamW other(others.store(), GetParam().settings);
-  other.load_state(state_of(optimizer_), "a checkpoint");
+  other_parameters.copy_from(parameters_);
+  BucketedAdamW other_optimizer(other_parameters.store(), GetParam().settings);
+  other_optimizer.load_state(copy_state(optimizer_), "a checkpoint");
   for (uint64_t number = 3; number < 6; ++number) {
     step(parameters_, optimizer_, number);
-    step(others, other, number);
+    step(other_parameters, other_optimizer, number);
   }
-  const auto wanted = everything(parameters_, optimizer_);
-  for (const auto& [name, tensor] : everything(others, other)) EXPECT_TRUE(at::equal(tensor, wanted.at(name))) << name;
+  const auto expected = copy_everything(parameters_, optimizer_);
+  for (const auto& [name, tensor] : copy_everything(other_parameters, other_optimizer))
+    EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
 }
 
 TEST_P(Update, ApplyingAllocatesNothing) {
@@ -117,62 +118,65 @@ TEST_P(Update, ApplyingAllocatesNothing) {
 TEST_P(Update, IsSkippedWhereLossOrGradientIsNotFinite) {
   add(0);
   optimizer_.step(kRates);
-  const auto before = everything(parameters_, optimizer_);
-  for (const double bad : {kInfinity, -kInfinity, std::nan("")}) {
+  const auto state_before = copy_everything(parameters_, optimizer_);
+  for (const double value : {kInfinity, -kInfinity, std::nan("")}) {
     for (const bool in_loss : {true, false}) {
-      SCOPED_TRACE(testing::Message() << bad << (in_loss ? " in the loss" : " in a gradient"));
+      SCOPED_TRACE(testing::Message() << value << (in_loss ? " in the loss" : " in a gradient"));
       add(1);
-      if (!in_loss) add_gradient(parameters_.tensor("projector.vector"), at::full({7}, bad));
-      const auto update = optimizer_.prepare(at::scalar_tensor(in_loss ? bad : 0.5));
+      if (!in_loss) add_gradient(parameters_.tensor("projector.vector"), at::full({7}, value));
+      const auto update = optimizer_.prepare(at::scalar_tensor(in_loss ? value : 0.5));
       EXPECT_EQ(update.skipped.item<double>(), 1.0);
       optimizer_.apply(update, kRates);
-      for (const auto& [name, tensor] : everything(parameters_, optimizer_)) {
+      for (const auto& [name, tensor] : copy_everything(parameters_, optimizer_)) {
         if (counts_skipped_steps(name)) continue;
-        EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
+        EXPECT_TRUE(at::equal(tensor, state_before.at(name))) << name;
       }
-      EXPECT_FALSE(optimizer_.sums.sum("vision.matrix").defined()) << "gradients of a skipped step are dropped";
+      EXPECT_FALSE(optimizer_.gradient_buckets.sum("vision.matrix").defined())
+          << "gradients of a skipped step are dropped";
     }
   }
   // The next step is as if there had been none between.
-  Parameters others(GetParam().dtype, kLarge);
-  for (const auto& parameter : others.store().all()) parameter.tensor.detach().copy_(before.at(parameter.name));
-  SummingAdamW other(others.store(), GetParam().settings);
+  Parameters other_parameters(GetParam().dtype, kLarge);
+  for (const auto& parameter : other_parameters.store().all())
+    parameter.tensor.detach().copy_(state_before.at(parameter.name));
+  BucketedAdamW other_optimizer(other_parameters.store(), GetParam().settings);
   std::map<std::string, at::Tensor> state;
   for (const auto& [name, tensor] : optimizer_.state()) {
-    state[name] = (name == "updates" ? tensor : before.at(name)).clone();
+    state[name] = (name == "updates" ? tensor : state_before.at(name)).clone();
   }
-  other.load_state(state, "the state before");
-  const double other_scale = other.loss_scale().defined() ? other.loss_scale().item<double>() : 1.0;
+  other_optimizer.load_state(state, "the state before");
+  const double other_scale = other_optimizer.loss_scale().defined() ? other_optimizer.loss_scale().item<double>() : 1.0;
   add(2);
-  add_gradients(others, random_gradients(others, 2, other_scale));
+  add_gradients(other_parameters, random_gradients(other_parameters, 2, other_scale));
   optimizer_.step(kRates);
-  other.step(kRates);
-  for (const auto& parameter : others.store().all()) {
+  other_optimizer.step(kRates);
+  for (const auto& parameter : other_parameters.store().all()) {
     EXPECT_TRUE(at::equal(parameter.tensor.detach(), parameters_.tensor(parameter.name).detach())) << parameter.name;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Of, Update,
+    Cases, Update,
     testing::Values(
-        Kind{"Fp32", at::kFloat, {.weight_decay = 0.1}}, Kind{"Fp32Unclipped", at::kFloat, {.max_grad_norm = 0}},
-        Kind{"Bf16", at::kBFloat16, {.weight_decay = 0.1}},
-        Kind{"Fp16", at::kHalf, {.loss_scale = LossScaleSettings{.initial = 1024}}},
-        Kind{"Bf16States", at::kBFloat16, {.states = OptimizerStates::kBf16}},
-        Kind{"8BitStates", at::kBFloat16, {.weight_decay = 0.1, .states = OptimizerStates::k8Bit}},
-        Kind{"Fp32With8BitStates", at::kFloat, {.states = OptimizerStates::k8Bit}},
-        Kind{"Fp16With8BitStates",
-             at::kHalf,
-             {.loss_scale = LossScaleSettings{.initial = 1024}, .states = OptimizerStates::k8Bit}},
-        Kind{"Fp16Unclipped", at::kHalf, {.max_grad_norm = 0, .loss_scale = LossScaleSettings{.initial = 1024}}}),
+        UpdateCase{"Fp32", at::kFloat, {.weight_decay = 0.1}},
+        UpdateCase{"Fp32Unclipped", at::kFloat, {.max_grad_norm = 0}},
+        UpdateCase{"Bf16", at::kBFloat16, {.weight_decay = 0.1}},
+        UpdateCase{"Fp16", at::kHalf, {.loss_scale = LossScaleSettings{.initial = 1024}}},
+        UpdateCase{"Bf16States", at::kBFloat16, {.states = OptimizerStates::kBf16}},
+        UpdateCase{"8BitStates", at::kBFloat16, {.weight_decay = 0.1, .states = OptimizerStates::k8Bit}},
+        UpdateCase{"Fp32With8BitStates", at::kFloat, {.states = OptimizerStates::k8Bit}},
+        UpdateCase{"Fp16With8BitStates",
+                   at::kHalf,
+                   {.loss_scale = LossScaleSettings{.initial = 1024}, .states = OptimizerStates::k8Bit}},
+        UpdateCase{"Fp16Unclipped", at::kHalf, {.max_grad_norm = 0, .loss_scale = LossScaleSettings{.initial = 1024}}}),
     [](const auto& instance) { return instance.param.name; });
 
-TEST(DroppingGradients, TakesWhatAFailedBackwardPassLeft) {
+TEST(ResettingGradients, ClearsGradientsOfAFailedBackwardPass) {
   Parameters parameters;
-  SummingAdamW optimizer(parameters.store(), {});
+  BucketedAdamW optimizer(parameters.store(), {});
   const at::Tensor& vector = parameters.tensor("vision.vector");
   vector.mutable_grad() = at::full({7}, 1.0);
-  optimizer.sums.drop();
+  optimizer.gradient_buckets.reset();
   EXPECT_FALSE(vector.grad().defined());
 }
 

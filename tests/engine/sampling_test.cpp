@@ -17,7 +17,7 @@
 namespace vlmtrain::engine {
 namespace {
 
-at::Tensor matrix(const nlohmann::json& rows) {
+at::Tensor to_matrix(const nlohmann::json& rows) {
   const at::Tensor result = at::empty({std::ssize(rows), std::ssize(rows[0])}, at::TensorOptions(at::kDouble));
   auto* value = result.mutable_data_ptr<double>();
   for (const auto& row : rows) {
@@ -27,7 +27,7 @@ at::Tensor matrix(const nlohmann::json& rows) {
 }
 
 /// tests/parity/reference/make_sampling.py
-TEST(Sampling, LeavesWhatTransformersLeaves) {
+TEST(Sampling, MatchesTransformers) {
   const auto cases = io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/engine/data/sampling.json");
   ASSERT_GE(cases.size(), 8U);
   for (const auto& reference : cases) {
@@ -35,51 +35,52 @@ TEST(Sampling, LeavesWhatTransformersLeaves) {
                                     .top_k = reference.at("top_k"),
                                     .top_p = reference.at("top_p"),
                                     .repetition_penalty = reference.at("repetition_penalty")};
-    at::Tensor logits = matrix(reference.at("logits")).to(at::kFloat);
+    at::Tensor logits = to_matrix(reference.at("logits")).to(at::kFloat);
     if (settings.repetition_penalty != 1) {
       logits = penalize_repetition(logits, reference.at("occurred").get<std::vector<std::vector<int64_t>>>(),
                                    settings.repetition_penalty);
     }
-    const at::Tensor found = at::softmax(sampling_logits(logits, settings), 1, at::kDouble);
-    const at::Tensor wanted = matrix(reference.at("probabilities"));
+    const at::Tensor actual = at::softmax(filter_logits(logits, settings), 1, at::kDouble);
+    const at::Tensor expected = to_matrix(reference.at("probabilities"));
     const auto name = fmt::format("temperature {}, top_k {}, top_p {}, penalty {}", settings.temperature,
                                   settings.top_k, settings.top_p, settings.repetition_penalty);
-    EXPECT_TRUE((found > 0).equal(wanted > 0)) << name << ": another set of tokens";
-    EXPECT_LT((found - wanted).abs().max().item<double>(), 1e-6) << name;
+    EXPECT_TRUE((actual > 0).equal(expected > 0)) << name << ": another set of tokens";
+    EXPECT_LT((actual - expected).abs().max().item<double>(), 1e-6) << name;
   }
 }
 
-TEST(Sampling, PenaltyIsForTheTokensOfTheOwnSequenceOnly) {
+TEST(Sampling, PenaltyAppliesToTheSameSequenceOnly) {
   const at::Tensor logits = at::tensor({2.0F, -2.0F, 1.0F, 2.0F, -2.0F, 1.0F}).view({2, 3});
-  const std::vector<std::vector<int64_t>> occurred{{0, 1, 0}, {2}};
-  const at::Tensor wanted = at::tensor({1.0F, -4.0F, 1.0F, 2.0F, -2.0F, 0.5F}).view({2, 3});
-  EXPECT_TRUE(penalize_repetition(logits, occurred, 2).equal(wanted));
+  const std::vector<std::vector<int64_t>> previous_tokens{{0, 1, 0}, {2}};
+  const at::Tensor expected = at::tensor({1.0F, -4.0F, 1.0F, 2.0F, -2.0F, 0.5F}).view({2, 3});
+  EXPECT_TRUE(penalize_repetition(logits, previous_tokens, 2).equal(expected));
 }
 
-TEST(Sampling, DrawsATokenInItsShareOfTheNumbers) {
-  constexpr double kNever = -std::numeric_limits<double>::infinity();
+TEST(Sampling, SamplesTokensInProportion) {
+  constexpr double kRemovedLogit = -std::numeric_limits<double>::infinity();
   // Probabilities 0, 0.2, 0, 0.5, 0.3.
-  const at::Tensor logits = at::tensor({kNever, std::log(0.2), kNever, std::log(0.5), std::log(0.3)}).view({1, 5});
-  constexpr int64_t kNumbers = 1000;
-  const at::Tensor uniform = at::arange(kNumbers, at::kDouble) / kNumbers + 0.0005;
-  const at::Tensor drawn = draw_tokens(logits.expand({kNumbers, 5}), uniform);
-  EXPECT_TRUE(at::bincount(drawn, {}, 5).equal(at::tensor({0, 200, 0, 500, 300}, at::kLong)));
-  const auto one = [&](double number) {
-    return draw_tokens(logits, at::tensor({number}, at::kDouble)).item<int64_t>();
+  const at::Tensor logits =
+      at::tensor({kRemovedLogit, std::log(0.2), kRemovedLogit, std::log(0.5), std::log(0.3)}).view({1, 5});
+  constexpr int64_t kDraws = 1000;
+  const at::Tensor uniform = at::arange(kDraws, at::kDouble) / kDraws + 0.0005;
+  const at::Tensor sampled = sample_tokens(logits.expand({kDraws, 5}), uniform);
+  EXPECT_TRUE(at::bincount(sampled, {}, 5).equal(at::tensor({0, 200, 0, 500, 300}, at::kLong)));
+  const auto sample_once = [&](double number) {
+    return sample_tokens(logits, at::tensor({number}, at::kDouble)).item<int64_t>();
   };
-  EXPECT_EQ(one(0), 1);
-  EXPECT_EQ(one(std::nextafter(1.0, 0.0)), 4);
+  EXPECT_EQ(sample_once(0), 1);
+  EXPECT_EQ(sample_once(std::nextafter(1.0, 0.0)), 4);
 }
 
-TEST(Sampling, RefusesSettingsOutOfRange) {
-  EXPECT_NO_THROW(check({}));
-  EXPECT_NO_THROW(check({.temperature = 0.7, .top_k = 50, .top_p = 0.9, .repetition_penalty = 1.1}));
-  EXPECT_THROW(check({.temperature = -1}), UserError);
-  EXPECT_THROW(check({.temperature = std::nan("")}), UserError);
-  EXPECT_THROW(check({.top_k = -1}), UserError);
-  EXPECT_THROW(check({.top_p = 0}), UserError);
-  EXPECT_THROW(check({.top_p = 1.1}), UserError);
-  EXPECT_THROW(check({.repetition_penalty = 0}), UserError);
+TEST(Sampling, RejectsSettingsOutOfRange) {
+  EXPECT_NO_THROW(validate({}));
+  EXPECT_NO_THROW(validate({.temperature = 0.7, .top_k = 50, .top_p = 0.9, .repetition_penalty = 1.1}));
+  EXPECT_THROW(validate({.temperature = -1}), UserError);
+  EXPECT_THROW(validate({.temperature = std::nan("")}), UserError);
+  EXPECT_THROW(validate({.top_k = -1}), UserError);
+  EXPECT_THROW(validate({.top_p = 0}), UserError);
+  EXPECT_THROW(validate({.top_p = 1.1}), UserError);
+  EXPECT_THROW(validate({.repetition_penalty = 0}), UserError);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST(Schedule, ConstantStays) {
   for (int64_t step = 0; step < 10; ++step) EXPECT_DOUBLE_EQ(schedule.factor(step), 1.0);
 }
 
-TEST(Schedule, PastTheEndItIsZeroNotNegativeOrRisingAgain) {
+TEST(Schedule, IsZeroPastTheEnd) {
   EXPECT_DOUBLE_EQ((Schedule{ScheduleShape::kLinear, 0, 4}.factor(9)), 0.0);
   EXPECT_NEAR((Schedule{ScheduleShape::kCosine, 0, 4}.factor(9)), 0.0, 1e-15);
 }

@@ -18,32 +18,34 @@ struct SmallStep {
   std::vector<int64_t> micro_batches = {};  ///< sizes, of samples in `order`; empty: all of micro_batch_size
   std::vector<int64_t> order = {};          ///< empty: their own
 
-  StepLayout layout_of(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) const {
-    const CutRule rule = CrossEntropy(tasks).cut_rule(samples);
-    Cut cut =
-        micro_batches.empty() ? equal_cut(std::ssize(samples), micro_batch_size, rule) : cut_in_order(micro_batches);
-    if (!order.empty()) cut.order = order;
-    return {.cut = std::move(cut),
+  StepLayout make_layout(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) const {
+    const SplitConstraint constraint = CrossEntropy(tasks).split_constraint(samples);
+    MicroBatchSplit split = micro_batches.empty() ? split_evenly(std::ssize(samples), micro_batch_size, constraint)
+                                                  : split_in_order(micro_batches);
+    if (!order.empty()) split.order = order;
+    return {.split = std::move(split),
             .recompute = model.recompute(),
             .vision_tiles_per_pass = model.vision_tiles_per_pass(),
             .loss_chunk_rows = loss_chunk_rows};
   }
 };
 
-/// The passes, with what they sum up beside the loss; gradients are the parameters' own, or in `sums`.
+/// The passes, with what they sum up beside the loss; gradients are the parameters' own, or in `buckets`.
 inline StepResult accumulate_gradients(models::VisionLanguageModel& model, std::span<const data::Sample> samples,
                                        const SmallStep& step, const at::Tensor& loss_scale = {},
-                                       GradientSums* sums = nullptr) {
+                                       GradientBuckets* buckets = nullptr) {
   const CrossEntropy objective(step.tasks);
-  auto done = accumulate(model, step_input(objective, samples), step.layout_of(model, samples), loss_scale, sums);
-  done.result.objective_numbers = done.loss->numbers();
-  return done.result;
+  auto accumulation =
+      accumulate(model, make_step_input(objective, samples), step.make_layout(model, samples), loss_scale, buckets);
+  accumulation.result.objective_scalars = accumulation.loss->scalars();
+  return accumulation.result;
 }
 
 inline StepResult optimizer_step(Training& training, std::span<const data::Sample> samples, const LearningRates& rates,
                                  const SmallStep& step) {
   const CrossEntropy objective(step.tasks);
-  return optimizer_step(training, step_input(objective, samples), step.layout_of(training.model, samples), rates);
+  return optimizer_step(training, make_step_input(objective, samples), step.make_layout(training.model, samples),
+                        rates);
 }
 
 }  // namespace vlmtrain::engine

@@ -7,15 +7,15 @@
 
 namespace vlmtrain::engine {
 
-struct OwnSums {
-  GradientSums sums;
+struct OwnedBuckets {
+  GradientBuckets gradient_buckets;
 };
 
 /// An optimizer with sums of its own.
-class SummingAdamW : public OwnSums, public AdamW {
+class BucketedAdamW : public OwnedBuckets, public AdamW {
  public:
-  SummingAdamW(const nn::ParameterStore& store, const AdamWSettings& settings, int64_t groups = 1)
-      : OwnSums{GradientSums(store, groups)}, AdamW(store, OwnSums::sums, settings) {}
+  BucketedAdamW(const nn::ParameterStore& store, const AdamWSettings& settings, int64_t groups = 1)
+      : OwnedBuckets{GradientBuckets(store, groups)}, AdamW(store, OwnedBuckets::gradient_buckets, settings) {}
 };
 
 }  // namespace vlmtrain::engine

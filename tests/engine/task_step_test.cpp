@@ -24,7 +24,7 @@ using parity::relative_difference;
 constexpr int64_t kTasks = 3;
 
 /// The batch of eight as three tasks, one task after another.
-std::vector<data::Sample> samples_of_tasks() {
+std::vector<data::Sample> make_task_samples() {
   auto samples = batch_of_eight();
   for (size_t i = 0; i < samples.size(); ++i) samples[i].task_number = static_cast<int64_t>(i * i) % kTasks;
   samples[7].task_number = 2;
@@ -32,24 +32,26 @@ std::vector<data::Sample> samples_of_tasks() {
   return samples;
 }
 
-struct Done {
+struct AccumulatedStep {
   StepResult result;
   std::map<std::string, at::Tensor> gradients;
 
-  std::vector<TaskResult> tasks() const { return results_by_task(result); }
+  std::vector<TaskResult> tasks() const { return read_task_results(result); }
 };
 
 class TaskStepTest : public testing::Test {
  protected:
-  Done accumulate(const std::vector<data::Sample>& samples, const SmallStep& step) const {
+  AccumulatedStep accumulate(const std::vector<data::Sample>& samples, const SmallStep& step) const {
     const auto model = parity::Case("mixed_batch").load_model();
-    Done done{accumulate_gradients(*model, samples, step), {}};
-    for (const auto& parameter : model->parameters().all()) done.gradients[parameter.name] = parameter.tensor.grad();
-    return done;
+    AccumulatedStep accumulated{accumulate_gradients(*model, samples, step), {}};
+    for (const auto& parameter : model->parameters().all())
+      accumulated.gradients[parameter.name] = parameter.tensor.grad();
+    return accumulated;
   }
 
   /// The model's weights after a step of PCGrad.
-  std::map<std::string, at::Tensor> weights_after(const std::vector<int64_t>& micro_batches, StepResult* result) const {
+  std::map<std::string, at::Tensor> train_pcgrad_step(const std::vector<int64_t>& micro_batches,
+                                                      StepResult* result) const {
     const auto model = parity::Case("mixed_batch").load_model();
     // So large an epsilon makes the update proportional to the gradient.
     Training training(*model, {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
@@ -62,11 +64,11 @@ class TaskStepTest : public testing::Test {
     return weights;
   }
 
-  const std::vector<data::Sample> samples_ = samples_of_tasks();
+  const std::vector<data::Sample> samples_ = make_task_samples();
 };
 
 TEST_F(TaskStepTest, TheTasksAreUnequal) {
-  const auto counts = count_by_task(samples_, kTasks);
+  const auto counts = count_per_task(samples_, kTasks);
   EXPECT_EQ(counts[0].samples, 3);
   EXPECT_EQ(counts[1].samples, 4);
   EXPECT_EQ(counts[2].samples, 1);
@@ -76,114 +78,117 @@ TEST_F(TaskStepTest, TheTasksAreUnequal) {
 }
 
 TEST_F(TaskStepTest, LossesByTaskAddUpToTheLoss) {
-  const auto done = accumulate(samples_, {.micro_batch_size = 3, .tasks = {.count = kTasks}});
+  const auto accumulated = accumulate(samples_, {.micro_batch_size = 3, .tasks = {.count = kTasks}});
   const auto plain = accumulate(samples_, {.micro_batch_size = 3});
-  EXPECT_EQ(done.result.loss.item<double>(), plain.result.loss.item<double>());
+  EXPECT_EQ(accumulated.result.loss.item<double>(), plain.result.loss.item<double>());
   EXPECT_TRUE(plain.result.tasks.empty());
-  EXPECT_FALSE(plain.result.objective_numbers.defined());
+  EXPECT_FALSE(plain.result.objective_scalars.defined());
   double sum = 0;
-  for (const auto& task : done.tasks()) {
+  for (const auto& task : accumulated.tasks()) {
     EXPECT_GE(task.accuracy, 0);
     EXPECT_LE(task.accuracy, 1);
     sum += task.loss * static_cast<double>(task.counts.label_tokens);
   }
-  EXPECT_NEAR(done.result.loss.item<double>(), sum / static_cast<double>(done.result.label_tokens), 2e-6);
+  EXPECT_NEAR(accumulated.result.loss.item<double>(), sum / static_cast<double>(accumulated.result.label_tokens), 2e-6);
   for (const auto& [name, gradient] : plain.gradients)
-    EXPECT_TRUE(at::equal(done.gradients.at(name), gradient)) << name;
+    EXPECT_TRUE(at::equal(accumulated.gradients.at(name), gradient)) << name;
 }
 
 TEST_F(TaskStepTest, TheGradientIsTheWeightedSumOfTheTasks) {
   const std::vector<double> weights{0.5, 1.25, 2};
-  const auto found = accumulate(samples_, {.micro_batch_size = 8, .tasks = {.count = kTasks, .weights = weights}});
-  std::map<std::string, at::Tensor> wanted;
+  const auto actual = accumulate(samples_, {.micro_batch_size = 8, .tasks = {.count = kTasks, .weights = weights}});
+  std::map<std::string, at::Tensor> expected;
   double loss = 0;
   for (int64_t task = 0; task < kTasks; ++task) {
-    std::vector<data::Sample> own;
-    std::ranges::copy_if(samples_, std::back_inserter(own), [task](const auto& s) { return s.task_number == task; });
-    const auto alone = accumulate(own, {.micro_batch_size = 8});
-    const double share = weights[static_cast<size_t>(task)] * static_cast<double>(alone.result.label_tokens) /
-                         static_cast<double>(found.result.label_tokens);
-    loss += share * alone.result.loss.item<double>();
-    for (const auto& [name, gradient] : alone.gradients) {
+    std::vector<data::Sample> task_samples;
+    std::ranges::copy_if(samples_, std::back_inserter(task_samples),
+                         [task](const auto& s) { return s.task_number == task; });
+    const auto task_alone = accumulate(task_samples, {.micro_batch_size = 8});
+    const double share = weights[static_cast<size_t>(task)] * static_cast<double>(task_alone.result.label_tokens) /
+                         static_cast<double>(actual.result.label_tokens);
+    loss += share * task_alone.result.loss.item<double>();
+    for (const auto& [name, gradient] : task_alone.gradients) {
       if (!gradient.defined()) continue;
-      wanted[name] = wanted.contains(name) ? wanted[name] + gradient * share : gradient * share;
+      expected[name] = expected.contains(name) ? expected[name] + gradient * share : gradient * share;
     }
   }
-  EXPECT_NEAR(found.result.loss.item<double>(), loss, 2e-6);
-  for (const auto& [name, gradient] : wanted) {
+  EXPECT_NEAR(actual.result.loss.item<double>(), loss, 2e-6);
+  for (const auto& [name, gradient] : expected) {
     if (has_zero_true_gradient(name)) continue;
-    EXPECT_LT(relative_difference(found.gradients.at(name), gradient), 2e-6) << name;
+    EXPECT_LT(relative_difference(actual.gradients.at(name), gradient), 2e-6) << name;
   }
 }
 
-TEST_F(TaskStepTest, NothingDependsOnTheCut) {
+TEST_F(TaskStepTest, ResultsDoNotDependOnTheSplit) {
   const TaskSettings tasks{.count = kTasks, .weights = {0.5, 1.25, 2}, .gradient_norms = true};
-  const auto wanted = accumulate(samples_, {.micro_batch_size = 8, .tasks = tasks});
+  const auto expected = accumulate(samples_, {.micro_batch_size = 8, .tasks = tasks});
   for (const int64_t size : {1, 3}) {
-    const auto found = accumulate(samples_, {.micro_batch_size = size, .loss_chunk_rows = 5, .tasks = tasks});
-    EXPECT_NEAR(found.result.loss.item<double>() / wanted.result.loss.item<double>(), 1, 1e-6);
-    const auto found_tasks = found.tasks();
-    const auto wanted_tasks = wanted.tasks();
-    for (size_t i = 0; i < wanted_tasks.size(); ++i) {
-      EXPECT_NEAR(found_tasks[i].loss / wanted_tasks[i].loss, 1, 1e-6);
-      EXPECT_EQ(found_tasks[i].accuracy, wanted_tasks[i].accuracy);
-      EXPECT_GT(wanted_tasks[i].gradient_norm, 0);
-      EXPECT_NEAR(found_tasks[i].gradient_norm / wanted_tasks[i].gradient_norm, 1, 2e-6);
+    const auto actual = accumulate(samples_, {.micro_batch_size = size, .loss_chunk_rows = 5, .tasks = tasks});
+    EXPECT_NEAR(actual.result.loss.item<double>() / expected.result.loss.item<double>(), 1, 1e-6);
+    const auto actual_tasks = actual.tasks();
+    const auto expected_tasks = expected.tasks();
+    for (size_t i = 0; i < expected_tasks.size(); ++i) {
+      EXPECT_NEAR(actual_tasks[i].loss / expected_tasks[i].loss, 1, 1e-6);
+      EXPECT_EQ(actual_tasks[i].accuracy, expected_tasks[i].accuracy);
+      EXPECT_GT(expected_tasks[i].gradient_norm, 0);
+      EXPECT_NEAR(actual_tasks[i].gradient_norm / expected_tasks[i].gradient_norm, 1, 2e-6);
     }
-    for (const auto& [name, gradient] : wanted.gradients) {
+    for (const auto& [name, gradient] : expected.gradients) {
       if (has_zero_true_gradient(name)) continue;
-      EXPECT_LT(relative_difference(found.gradients.at(name), gradient), 2e-6) << name;
+      EXPECT_LT(relative_difference(actual.gradients.at(name), gradient), 2e-6) << name;
     }
   }
 }
 
-TEST_F(TaskStepTest, ConflictsAreResolvedAlikeWhereverTheBatchIsCut) {
-  const auto before = parity::Case("mixed_batch").load_model();
-  StepResult first, second;
-  const auto wanted = weights_after({3, 4, 1}, &first);
-  const auto found = weights_after({1, 2, 1, 2, 1, 1}, &second);
-  EXPECT_EQ(first.numbers.numel(), 4 + 3 * kTasks);
-  EXPECT_NEAR(second.grad_norm.item<double>() / first.grad_norm.item<double>(), 1, 2e-6);
-  for (const auto& parameter : before->parameters().all()) {
+TEST_F(TaskStepTest, ConflictResolutionDoesNotDependOnTheSplit) {
+  const auto initial_model = parity::Case("mixed_batch").load_model();
+  StepResult first_result, second_result;
+  const auto expected = train_pcgrad_step({3, 4, 1}, &first_result);
+  const auto actual = train_pcgrad_step({1, 2, 1, 2, 1, 1}, &second_result);
+  EXPECT_EQ(first_result.scalars.numel(), 4 + 3 * kTasks);
+  EXPECT_NEAR(second_result.grad_norm.item<double>() / first_result.grad_norm.item<double>(), 1, 2e-6);
+  for (const auto& parameter : initial_model->parameters().all()) {
     if (has_zero_true_gradient(parameter.name)) continue;
-    const at::Tensor moved = wanted.at(parameter.name) - parameter.tensor.detach();
-    ASSERT_GT(moved.abs().max().item<double>(), 0) << parameter.name;
-    EXPECT_LT(relative_difference(found.at(parameter.name) - parameter.tensor.detach(), moved), 1e-3) << parameter.name;
+    const at::Tensor expected_update = expected.at(parameter.name) - parameter.tensor.detach();
+    ASSERT_GT(expected_update.abs().max().item<double>(), 0) << parameter.name;
+    EXPECT_LT(relative_difference(actual.at(parameter.name) - parameter.tensor.detach(), expected_update), 1e-3)
+        << parameter.name;
   }
 }
 
-TEST_F(TaskStepTest, TheStepIsOfTheResolvedGradients) {
-  const std::vector<double> weights{0.5, 1, 2};  // as in weights_after()
+TEST_F(TaskStepTest, StepUsesTheResolvedGradients) {
+  const std::vector<double> weights{0.5, 1, 2};  // as in train_pcgrad_step()
   StepResult result;
-  weights_after({3, 4, 1}, &result);
+  train_pcgrad_step({3, 4, 1}, &result);
   const auto model = parity::Case("mixed_batch").load_model();
   std::vector<at::Tensor> by_task;
   for (int64_t task = 0; task < kTasks; ++task) {
-    std::vector<data::Sample> own;
-    std::ranges::copy_if(samples_, std::back_inserter(own), [task](const auto& s) { return s.task_number == task; });
-    const auto alone = accumulate(own, {.micro_batch_size = 8});
-    const double share = weights[static_cast<size_t>(task)] * static_cast<double>(alone.result.label_tokens) /
+    std::vector<data::Sample> task_samples;
+    std::ranges::copy_if(samples_, std::back_inserter(task_samples),
+                         [task](const auto& s) { return s.task_number == task; });
+    const auto task_alone = accumulate(task_samples, {.micro_batch_size = 8});
+    const double share = weights[static_cast<size_t>(task)] * static_cast<double>(task_alone.result.label_tokens) /
                          static_cast<double>(result.label_tokens);
-    std::vector<at::Tensor> all;
+    std::vector<at::Tensor> flat_gradients;
     for (const auto& parameter : model->parameters().all()) {
-      const at::Tensor& gradient = alone.gradients.at(parameter.name);
-      all.push_back(gradient.defined() ? gradient.reshape({-1}) * share : at::zeros({parameter.elements()}));
+      const at::Tensor& gradient = task_alone.gradients.at(parameter.name);
+      flat_gradients.push_back(gradient.defined() ? gradient.reshape({-1}) * share : at::zeros({parameter.elements()}));
     }
-    by_task.push_back(at::cat(all).to(at::kDouble));
+    by_task.push_back(at::cat(flat_gradients).to(at::kDouble));
   }
   const at::Tensor gradients = at::stack(by_task);
   const at::Tensor products = gradients.matmul(gradients.t());
   ASSERT_LT(products.min().item<double>(), 0) << "else there is nothing to resolve";
   const at::Tensor factors = pcgrad_coefficients(products, pcgrad_orders(kTasks, /*seed=*/4));
-  const double wanted = factors.matmul(gradients).norm().item<double>();
+  const double expected = factors.matmul(gradients).norm().item<double>();
   const double plain = gradients.sum(0).norm().item<double>();
-  EXPECT_NEAR(result.grad_norm.item<double>() / wanted, 1, 1e-4);
-  EXPECT_GT(std::abs(plain / wanted - 1), 1e-3) << "of another length";
+  EXPECT_NEAR(result.grad_norm.item<double>() / expected, 1, 1e-4);
+  EXPECT_GT(std::abs(plain / expected - 1), 1e-3) << "of another length";
 }
 
-TEST_F(TaskStepTest, AMicroBatchOfTwoTasksCannotBeToldApart) {
+TEST_F(TaskStepTest, MicroBatchOfTwoTasksIsRejected) {
   StepResult result;
-  EXPECT_THROW(weights_after({4, 4}, &result), InternalError);
+  EXPECT_THROW(train_pcgrad_step({4, 4}, &result), InternalError);
 }
 
 }  // namespace

@@ -21,10 +21,10 @@ using parity::relative_difference;
 
 constexpr MaskLossWeights kWeights{.text = 0.7, .bce = 2.0, .dice = 0.5};
 
-struct How {
-  Cut cut = {};
+struct StepOptions {
+  MicroBatchSplit split = {};
   models::RecomputeBlocks recompute = {};
-  int64_t pictures_per_pass = 0;
+  int64_t images_per_pass = 0;
   models::FrozenParts frozen = {};
 };
 
@@ -37,30 +37,30 @@ class TextAndMasksTest : public testing::Test {
     return models::load_model(data_->checkpoint(), at::kCPU, at::kFloat);
   }
 
-  struct Found {
+  struct StepOutput {
     Gradients gradients;
     ObjectiveMetrics metrics;
   };
 
-  Found step(const How& how, std::span<const data::Sample> samples) const {
-    const auto loaded = model();
-    models::freeze(*loaded, how.frozen);
+  StepOutput step(const StepOptions& options, std::span<const data::Sample> samples) const {
+    const auto loaded_model = model();
+    models::freeze(*loaded_model, options.frozen);
     const TextAndMasks objective({}, kWeights);
-    Cut cut = how.cut;
-    if (cut.sizes.empty()) cut = equal_cut(std::ssize(samples), std::ssize(samples));
-    const auto done =
-        accumulate(*loaded, step_input(objective, samples),
-                   {.cut = std::move(cut), .recompute = how.recompute, .vision_tiles_per_pass = how.pictures_per_pass});
-    Found found{.gradients = {done.result.loss.item<double>(), {}}, .metrics = {}};
-    for (const auto& parameter : loaded->parameters().all()) {
-      if (parameter.tensor.grad().defined()) found.gradients.by_name[parameter.name] = parameter.tensor.grad();
+    MicroBatchSplit split = options.split;
+    if (split.sizes.empty()) split = split_evenly(std::ssize(samples), std::ssize(samples));
+    const auto accumulation = accumulate(
+        *loaded_model, make_step_input(objective, samples),
+        {.split = std::move(split), .recompute = options.recompute, .vision_tiles_per_pass = options.images_per_pass});
+    StepOutput actual{.gradients = {accumulation.result.loss.item<double>(), {}}, .metrics = {}};
+    for (const auto& parameter : loaded_model->parameters().all()) {
+      if (parameter.tensor.grad().defined()) actual.gradients.by_name[parameter.name] = parameter.tensor.grad();
     }
-    const at::Tensor numbers = done.loss->numbers().to(at::kDouble);
-    found.metrics = objective.metrics({numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel())}, {});
-    return found;
+    const at::Tensor scalars = accumulation.loss->scalars().to(at::kDouble);
+    actual.metrics = objective.metrics({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, {});
+    return actual;
   }
 
-  Found step(const How& how) const { return step(how, samples_); }
+  StepOutput step(const StepOptions& options) const { return step(options, samples_); }
 
   static std::unique_ptr<models::MaskSamples> data_;
   const std::vector<data::Sample> samples_ = data_->samples();
@@ -68,71 +68,72 @@ class TextAndMasksTest : public testing::Test {
 
 std::unique_ptr<models::MaskSamples> TextAndMasksTest::data_;
 
-void expect_same(const Gradients& found, const Gradients& wanted, const std::string& how, Deviations& deviations) {
-  deviations.expect_at_most(1e-6, std::abs(found.loss / wanted.loss - 1), "loss", how);
-  ASSERT_EQ(found.by_name.size(), wanted.by_name.size()) << how;
-  for (const auto& [name, gradient] : wanted.by_name) {
+void expect_same(const Gradients& actual, const Gradients& expected, const std::string& label, Deviations& deviations) {
+  deviations.expect_at_most(1e-6, std::abs(actual.loss / expected.loss - 1), "loss", label);
+  ASSERT_EQ(actual.by_name.size(), expected.by_name.size()) << label;
+  for (const auto& [name, gradient] : expected.by_name) {
     // A key's bias moves all scores of a query alike: its true gradient is zero.
     if (has_zero_true_gradient(name) || name.ends_with("k_proj.bias")) continue;
     // Of the decoder's own tokens few attend to each other: sums of products that nearly cancel.
-    deviations.expect_at_most(3e-5, relative_difference(found.by_name.at(name), gradient), "gradient",
-                              fmt::format("{}, {}", how, name));
+    deviations.expect_at_most(3e-5, relative_difference(actual.by_name.at(name), gradient), "gradient",
+                              fmt::format("{}, {}", label, name));
   }
 }
 
-TEST_F(TextAndMasksTest, LossAndGradientsAreThoseOfOneLargeBatchWhereverItIsCut) {
-  const auto wanted = step({}).gradients;
+TEST_F(TextAndMasksTest, LossAndGradientsDoNotDependOnTheSplit) {
+  const auto expected = step({}).gradients;
   Deviations deviations;
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{1, 1, 1, 1, 1, 1}, std::vector<int64_t>{2, 2, 2}, std::vector<int64_t>{1, 3, 2}}) {
-    Cut cut = cut_in_order(sizes);
-    cut.order = {3, 1, 0, 5, 4, 2};
-    expect_same(step({.cut = cut}).gradients, wanted, fmt::format("{} micro-batches", sizes.size()), deviations);
+    MicroBatchSplit split = split_in_order(sizes);
+    split.order = {3, 1, 0, 5, 4, 2};
+    expect_same(step({.split = split}).gradients, expected, fmt::format("{} micro-batches", sizes.size()), deviations);
   }
-  expect_same(step({.pictures_per_pass = 1}).gradients, wanted, "a picture at a time", deviations);
+  expect_same(step({.images_per_pass = 1}).gradients, expected, "a picture at a time", deviations);
   deviations.report();
 }
 
 TEST_F(TextAndMasksTest, RecomputationGivesTheSameBits) {
-  const auto wanted = step({}).gradients;
-  const auto loaded = model();
-  ASSERT_GT(loaded->vision_blocks(), 5);
-  for (const int64_t vision : {int64_t{1}, int64_t{5}, loaded->vision_blocks()}) {
-    const auto found = step({.recompute = {.vision = vision, .language = 2}}).gradients;
-    EXPECT_EQ(found.loss, wanted.loss);
-    for (const auto& [name, gradient] : wanted.by_name) {
-      EXPECT_TRUE(at::equal(found.by_name.at(name), gradient)) << name << ", " << vision << " blocks";
+  const auto expected = step({}).gradients;
+  const auto loaded_model = model();
+  ASSERT_GT(loaded_model->vision_blocks(), 5);
+  for (const int64_t vision : {int64_t{1}, int64_t{5}, loaded_model->vision_blocks()}) {
+    const auto actual = step({.recompute = {.vision = vision, .language = 2}}).gradients;
+    EXPECT_EQ(actual.loss, expected.loss);
+    for (const auto& [name, gradient] : expected.by_name) {
+      EXPECT_TRUE(at::equal(actual.by_name.at(name), gradient)) << name << ", " << vision << " blocks";
     }
   }
 }
 
 /// Of formulas written once more, on the whole squares.
 TEST_F(TextAndMasksTest, PartsAreMeansOverTheGlobalBatch) {
-  const auto found = step({});
-  const auto loaded = model();
+  const auto actual = step({});
+  const auto loaded_model = model();
   const at::NoGradGuard no_gradients;
   const auto batch = data::collate(samples_);
-  const auto hidden = loaded->forward(batch, {.positions = batch.masks.positions}).hidden;
-  const auto logits = loaded->mask_logits(batch.masks, hidden, 0);
+  const auto hidden = loaded_model->forward(batch, {.positions = batch.masks.positions}).hidden;
+  const auto logits = loaded_model->mask_logits(batch.masks, hidden, 0);
   double cross_entropy = 0, dice = 0, pixels = 0;
   for (int64_t i = 0; i < batch.masks.count(); ++i) {
-    const auto& part = batch.masks.filled[static_cast<size_t>(i)];
-    const auto cut = [&](const at::Tensor& square) {
+    const auto& part = batch.masks.valid_regions[static_cast<size_t>(i)];
+    const auto crop = [&](const at::Tensor& square) {
       return square.narrow(0, 0, part.rows).narrow(1, 0, part.columns).to(at::kDouble);
     };
-    const auto drawn = cut(at::upsample_bilinear2d(logits.narrow(0, i, 1).unsqueeze(0), {128, 128}, false)[0][0]);
-    const auto truth = cut(batch.masks.targets[i]);
-    const auto share = drawn.sigmoid();
-    cross_entropy += at::binary_cross_entropy_with_logits(drawn, truth, {}, {}, at::Reduction::Sum).item<double>();
-    dice += 1 - (2 * (share * truth).sum().item<double>() + 1e-5) / ((share + truth).sum().item<double>() + 1e-5);
+    const auto predicted = crop(at::upsample_bilinear2d(logits.narrow(0, i, 1).unsqueeze(0), {128, 128}, false)[0][0]);
+    const auto target = crop(batch.masks.targets[i]);
+    const auto probability = predicted.sigmoid();
+    cross_entropy += at::binary_cross_entropy_with_logits(predicted, target, {}, {}, at::Reduction::Sum).item<double>();
+    dice += 1 - (2 * (probability * target).sum().item<double>() + 1e-5) /
+                    ((probability + target).sum().item<double>() + 1e-5);
     pixels += static_cast<double>(part.pixels());
   }
-  ASSERT_TRUE(found.metrics.masks);
-  EXPECT_NEAR(found.metrics.masks->bce, cross_entropy / pixels, 1e-6);
-  EXPECT_NEAR(found.metrics.masks->dice, dice / 5, 1e-6);
+  ASSERT_TRUE(actual.metrics.masks);
+  EXPECT_NEAR(actual.metrics.masks->bce, cross_entropy / pixels, 1e-6);
+  EXPECT_NEAR(actual.metrics.masks->dice, dice / 5, 1e-6);
   EXPECT_NEAR(
-      found.gradients.loss,
-      kWeights.text * found.metrics.masks->text + kWeights.bce * cross_entropy / pixels + kWeights.dice * dice / 5,
+      actual.gradients.loss,
+      kWeights.text * actual.metrics.masks->text + kWeights.bce * cross_entropy / pixels + kWeights.dice * dice / 5,
       1e-5);
 }
 
@@ -144,34 +145,34 @@ TEST_F(TextAndMasksTest, NormalizersAreOfAllSamples) {
   EXPECT_EQ(normalizers[2], 3 * 128 * 96 + 128 * 72 + 128 * 128) << "pixels without padding";
 }
 
-TEST_F(TextAndMasksTest, SamplesWithoutMasksTrainNothingThatDraws) {
-  const std::vector<data::Sample> words{samples_[1], samples_[3]};
-  const auto found = step({}, words);
-  for (const auto& [name, gradient] : found.gradients.by_name)
+TEST_F(TextAndMasksTest, SamplesWithoutMasksDoNotTrainTheMaskDecoder) {
+  const std::vector<data::Sample> text_samples{samples_[1], samples_[3]};
+  const auto actual = step({}, text_samples);
+  for (const auto& [name, gradient] : actual.gradients.by_name)
     EXPECT_THAT(name, testing::Not(testing::HasSubstr("mask_")));
-  EXPECT_EQ(found.metrics.masks->dice, 0);
-  EXPECT_NEAR(found.gradients.loss, kWeights.text * found.metrics.masks->text, 1e-6);
+  EXPECT_EQ(actual.metrics.masks->dice, 0);
+  EXPECT_NEAR(actual.gradients.loss, kWeights.text * actual.metrics.masks->text, 1e-6);
 }
 
 TEST_F(TextAndMasksTest, AFrozenEncoderHasNoGradients) {
-  const auto found = step({.frozen = {.mask_encoder = true}}).gradients;
-  int64_t of_decoder = 0;
-  for (const auto& [name, gradient] : found.by_name) {
+  const auto actual = step({.frozen = {.mask_encoder = true}}).gradients;
+  int64_t num_decoder_gradients = 0;
+  for (const auto& [name, gradient] : actual.by_name) {
     EXPECT_THAT(name, testing::Not(testing::HasSubstr("vision_encoder")));
-    of_decoder += name.find("mask_decoder") != std::string::npos ? 1 : 0;
+    num_decoder_gradients += name.find("mask_decoder") != std::string::npos ? 1 : 0;
   }
-  EXPECT_GT(of_decoder, 0);
+  EXPECT_GT(num_decoder_gradients, 0);
 }
 
 TEST_F(TextAndMasksTest, StatisticsOfNormsAreNotTrained) {
-  const auto loaded = model();
-  int64_t constants = 0;
-  for (const auto& parameter : loaded->parameters().all()) {
+  const auto loaded_model = model();
+  int64_t num_constants = 0;
+  for (const auto& parameter : loaded_model->parameters().all()) {
     if (parameter.component != nn::Component::kConstant) continue;
-    ++constants;
+    ++num_constants;
     EXPECT_FALSE(parameter.tensor.requires_grad()) << parameter.name;
   }
-  EXPECT_GT(constants, 2);
+  EXPECT_GT(num_constants, 2);
 }
 
 }  // namespace

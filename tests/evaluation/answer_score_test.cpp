@@ -5,37 +5,37 @@
 namespace vlmtrain::evaluation {
 namespace {
 
-io::Record record_of(std::string answer_type, std::string answer) {
+io::Record make_record(std::string answer_type, std::string answer) {
   io::Record record;
   record.answer_type = std::move(answer_type);
   record.turns = {{io::Role::kUser, "Is it?"}, {io::Role::kAssistant, std::move(answer)}};
   return record;
 }
 
-TEST(NormalizedAnswer, IsWhatIsCompared) {
-  EXPECT_EQ(normalized_answer(" Yes. "), "yes");
-  EXPECT_EQ(normalized_answer("The left lobe, (upper)/lower"), "left lobe upper lower");
-  EXPECT_EQ(normalized_answer("T2-weighted\nimage"), "t2 weighted image");
-  EXPECT_EQ(normalized_answer("3.5 cm, 1,000 of ten; None"), "3.5 cm 1000 of 10 0");
-  EXPECT_EQ(normalized_answer("There's zero. Grüße"), "theres 0 grüße");
-  EXPECT_EQ(normalized_answer(" . the "), "");
+TEST(NormalizeAnswerTest, NormalizesPunctuationCaseAndNumbers) {
+  EXPECT_EQ(normalize_answer(" Yes. "), "yes");
+  EXPECT_EQ(normalize_answer("The left lobe, (upper)/lower"), "left lobe upper lower");
+  EXPECT_EQ(normalize_answer("T2-weighted\nimage"), "t2 weighted image");
+  EXPECT_EQ(normalize_answer("3.5 cm, 1,000 of ten; None"), "3.5 cm 1000 of 10 0");
+  EXPECT_EQ(normalize_answer("There's zero. Grüße"), "theres 0 grüße");
+  EXPECT_EQ(normalize_answer(" . the "), "");
 }
 
-TEST(NormalizedAnswer, TheChoiceAIsNoArticle) {
-  EXPECT_EQ(normalized_answer("A"), "a");
-  EXPECT_EQ(normalized_answer(" (a). "), "a");
-  EXPECT_EQ(normalized_answer("a cat"), "cat");
+TEST(NormalizeAnswerTest, TheChoiceAIsNotAnArticle) {
+  EXPECT_EQ(normalize_answer("A"), "a");
+  EXPECT_EQ(normalize_answer(" (a). "), "a");
+  EXPECT_EQ(normalize_answer("a cat"), "cat");
 }
 
-TEST(AnswerTypeOf, IsWhatTheRecordSaysElseYesOrNo) {
-  EXPECT_EQ(answer_type_of(record_of("CLOSED", "left")), AnswerType::kClosed);
-  EXPECT_EQ(answer_type_of(record_of("Open", "yes")), AnswerType::kOpen);
-  EXPECT_EQ(answer_type_of(record_of("", "No.")), AnswerType::kClosed);
-  EXPECT_EQ(answer_type_of(record_of("", "No fluid")), AnswerType::kOpen);
-  EXPECT_EQ(answer_type_of(record_of("other", " YES ")), AnswerType::kClosed);
+TEST(AnswerTypeTest, UsesTheRecordOrYesAndNo) {
+  EXPECT_EQ(get_answer_type(make_record("CLOSED", "left")), AnswerType::kClosed);
+  EXPECT_EQ(get_answer_type(make_record("Open", "yes")), AnswerType::kOpen);
+  EXPECT_EQ(get_answer_type(make_record("", "No.")), AnswerType::kClosed);
+  EXPECT_EQ(get_answer_type(make_record("", "No fluid")), AnswerType::kOpen);
+  EXPECT_EQ(get_answer_type(make_record("other", " YES ")), AnswerType::kClosed);
 }
 
-TEST(ClosedScore, IsTheShareOfEqualAnswers) {
+TEST(ClosedScore, AccuracyIsTheShareOfEqualAnswers) {
   ClosedScore score;
   EXPECT_EQ(score.accuracy(), 0);
   score.add("Yes", "yes.");
@@ -46,7 +46,7 @@ TEST(ClosedScore, IsTheShareOfEqualAnswers) {
   EXPECT_EQ(score.accuracy(), 0.5);
 }
 
-TEST(OpenScore, CountsWordsAsLlavaMedDoes) {
+TEST(OpenScore, CountsWordsLikeLlavaMed) {
   OpenScore score;
   EXPECT_EQ(score.recall(), 0);
   score.add("the right lung", "Right lung");  // recall 1, precision 1

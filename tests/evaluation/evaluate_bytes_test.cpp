@@ -16,45 +16,45 @@ namespace vlmtrain::evaluation {
 namespace {
 
 /// Records whose media are in memory, and are left out where only texts are asked for.
-class RecordsInMemory final : public io::Records {
+class RecordsWithBytes final : public io::Records {
  public:
-  explicit RecordsInMemory(const std::vector<io::Record>& of_files) {
-    for (const io::Record& record : of_files) {
+  explicit RecordsWithBytes(const std::vector<io::Record>& file_records) {
+    for (const io::Record& record : file_records) {
       records_.push_back(record);
       texts_.push_back(record);
       for_each_medium(records_.back(), read);
-      for_each_medium(texts_.back(), [](io::Medium& medium) {
+      for_each_medium(texts_.back(), [](io::MediaRef& medium) {
         read(medium);
-        for (io::Medium* one : parts_of(medium)) one->bytes = io::dropped_bytes();
+        for (io::MediaRef* part : list_parts(medium)) part->bytes = io::omitted_bytes();
       });
     }
   }
 
   int64_t size() const override { return std::ssize(records_); }
   io::Record at(int64_t index) const override { return records_.at(static_cast<size_t>(index)); }
-  io::Record text_at(int64_t index) const override { return texts_.at(static_cast<size_t>(index)); }
+  io::Record at_without_bytes(int64_t index) const override { return texts_.at(static_cast<size_t>(index)); }
 
  private:
-  template <class Use>
-  static void for_each_medium(io::Record& record, const Use& use) {
-    for (io::Medium& medium : record.images) use(medium);
-    for (io::Medium& medium : record.videos) use(medium);
+  template <class Callback>
+  static void for_each_medium(io::Record& record, const Callback& callback) {
+    for (io::MediaRef& medium : record.images) callback(medium);
+    for (io::MediaRef& medium : record.videos) callback(medium);
     for (io::MaskSource& mask : record.masks) {
-      if (!mask.rle) use(mask.file);
+      if (!mask.rle) callback(mask.file);
     }
   }
 
-  static std::vector<io::Medium*> parts_of(io::Medium& medium) {
+  static std::vector<io::MediaRef*> list_parts(io::MediaRef& medium) {
     if (medium.frames.empty()) return {&medium};
-    std::vector<io::Medium*> frames;
-    for (io::Medium& frame : medium.frames) frames.push_back(&frame);
+    std::vector<io::MediaRef*> frames;
+    for (io::MediaRef& frame : medium.frames) frames.push_back(&frame);
     return frames;
   }
 
-  static void read(io::Medium& medium) {
-    for (io::Medium* one : parts_of(medium)) {
-      one->bytes = std::make_shared<const std::string>(io::read_file(one->path));
-      one->path = "nowhere/" + std::filesystem::path(one->path).filename().string();
+  static void read(io::MediaRef& medium) {
+    for (io::MediaRef* part : list_parts(medium)) {
+      part->bytes = std::make_shared<const std::string>(io::read_file(part->path));
+      part->path = "nowhere/" + std::filesystem::path(part->path).filename().string();
     }
   }
 
@@ -62,9 +62,9 @@ class RecordsInMemory final : public io::Records {
 };
 
 /// Folders of frames as lists of them, which is the form in which a data set carries frames.
-std::vector<io::Record> with_listed_frames(std::vector<io::Record> records) {
+std::vector<io::Record> list_frames(std::vector<io::Record> records) {
   for (io::Record& record : records) {
-    for (io::Medium& video : record.videos) {
+    for (io::MediaRef& video : record.videos) {
       if (!std::filesystem::is_directory(video.path)) continue;
       std::vector<std::filesystem::path> files;
       for (const auto& entry : std::filesystem::directory_iterator(video.path)) files.push_back(entry.path());
@@ -76,12 +76,12 @@ std::vector<io::Record> with_listed_frames(std::vector<io::Record> records) {
 }
 
 /// What is compared: the scores, and each answer. Notices name files.
-nlohmann::json scores(const models::VisionLanguageModel& model, const models::Processor& processor,
-                      const io::Records& records) {
+nlohmann::json compute_scores(const models::VisionLanguageModel& model, const models::Processor& processor,
+                              const io::Records& records) {
   auto answers = nlohmann::json::array();
   const Evaluation evaluation =
       evaluate(model, processor, records, {.batch_size = 2, .max_new_tokens = 4}, [&](const Answer& answer) {
-        answers.push_back({answer.given, answer.masks.size()});
+        answers.push_back({answer.prediction, answer.masks.size()});
       });
   auto json = nlohmann::json::parse(evaluation.to_json());
   json.erase("seconds");
@@ -90,30 +90,30 @@ nlohmann::json scores(const models::VisionLanguageModel& model, const models::Pr
   return json;
 }
 
-TEST(EvaluateBytes, ImagesAndVideosInMemoryHaveTheScoresOfFiles) {
+TEST(EvaluateInMemoryTest, ImagesAndVideosMatchFiles) {
   for (const char* name : {"mixed_batch", "qwen2_5_vl_video", "internvl_rms_norm_video"}) {
     const parity::Case source(name);
     const auto model = source.load_model();
     const auto processor = source.load_processor();
-    const auto records = with_listed_frames(source.records());
-    const auto of_files = scores(*model, *processor, io::RecordList(records));
-    EXPECT_FALSE(of_files["answers"].empty()) << name;
-    EXPECT_EQ(scores(*model, *processor, RecordsInMemory(records)), of_files) << name;
+    const auto records = list_frames(source.records());
+    const auto file_scores = compute_scores(*model, *processor, io::InMemoryRecords(records));
+    EXPECT_FALSE(file_scores["answers"].empty()) << name;
+    EXPECT_EQ(compute_scores(*model, *processor, RecordsWithBytes(records)), file_scores) << name;
   }
 }
 
-TEST(EvaluateBytes, MasksInMemoryHaveTheScoresOfFiles) {
+TEST(EvaluateInMemoryTest, MasksMatchFiles) {
   const models::MaskSamples samples;
   const auto model = models::load_model(samples.checkpoint(), at::kCPU, at::kFloat);
   const auto processor = samples.processor();
-  const auto of_files = scores(*model, *processor, io::RecordList(samples.records()));
-  EXPECT_GT(of_files["masks"]["masks"], 0);
-  EXPECT_EQ(scores(*model, *processor, RecordsInMemory(samples.records())), of_files);
+  const auto file_scores = compute_scores(*model, *processor, io::InMemoryRecords(samples.records()));
+  EXPECT_GT(file_scores["masks"]["masks"], 0);
+  EXPECT_EQ(compute_scores(*model, *processor, RecordsWithBytes(samples.records())), file_scores);
 }
 
-class EvaluateShards : public io::ParquetTest {
+class EvaluateShardsTest : public io::ParquetTest {
  protected:
-  std::string tar_of(const parity::Case& source) const {
+  std::string make_tar(const parity::Case& source) const {
     const auto records = nlohmann::json::parse(io::read_file(source.images().parent_path() / "conversations.json"));
     io::TarWriter tar;
     for (const auto& record : records) {
@@ -132,15 +132,15 @@ class EvaluateShards : public io::ParquetTest {
   }
 };
 
-TEST_F(EvaluateShards, ParquetAndTarHaveTheScoresOfFiles) {
+TEST_F(EvaluateShardsTest, ParquetAndTarMatchFiles) {
   const parity::Case source("mixed_batch");
   const auto model = source.load_model();
   const auto processor = source.load_processor();
-  const auto of_files = scores(*model, *processor, io::RecordList(source.records()));
-  const auto tar = io::open_records(put("a.tar", tar_of(source)), {});
-  EXPECT_EQ(scores(*model, *processor, *tar), of_files);
-  const io::ChosenRecords rows(io::open_records(io::golden("mixed_batch.parquet"), {}), {0, 1, 2, 3});
-  EXPECT_EQ(scores(*model, *processor, rows), of_files);
+  const auto file_scores = compute_scores(*model, *processor, io::InMemoryRecords(source.records()));
+  const auto tar = io::open_records(put("a.tar", make_tar(source)), {});
+  EXPECT_EQ(compute_scores(*model, *processor, *tar), file_scores);
+  const io::SubsetRecords rows(io::open_records(io::golden_path("mixed_batch.parquet"), {}), {0, 1, 2, 3});
+  EXPECT_EQ(compute_scores(*model, *processor, rows), file_scores);
 }
 
 }  // namespace

@@ -14,12 +14,12 @@
 namespace vlmtrain::evaluation {
 namespace {
 
-TEST(EvaluationTest, IsOneLineOfJson) {
+TEST(EvaluationTest, IsOneJsonLine) {
   Evaluation evaluation;
-  evaluation.total = {.samples = 4, .exact = 3, .with_loss = 4, .loss_sum = 3, .label_tokens = 12};
-  evaluation.by_task["count"] = {.samples = 2, .exact = 1, .with_loss = 2, .loss_sum = 2, .label_tokens = 4};
+  evaluation.total = {.samples = 4, .num_exact = 3, .num_with_loss = 4, .loss_sum = 3, .label_tokens = 12};
+  evaluation.by_task["count"] = {.samples = 2, .num_exact = 1, .num_with_loss = 2, .loss_sum = 2, .label_tokens = 4};
   evaluation.batch_size = 16;
-  evaluation.skipped = 1;
+  evaluation.num_skipped = 1;
   evaluation.closed.add("yes", "Yes");
   evaluation.open.add("left lung", "left side");
   EXPECT_EQ(evaluation.to_json(), R"({"loss":0.25,"label_tokens":12,"samples":4,"exact_match":0.75,)"
@@ -29,11 +29,11 @@ TEST(EvaluationTest, IsOneLineOfJson) {
                                   R"("exact_match":0.5,"loss":0.5,"label_tokens":4}},"notices":[]})");
 }
 
-TEST(EvaluationTest, MasksAreThereWhereSomeWereDrawn) {
+TEST(EvaluationTest, MasksAreWrittenWhereThereAreSome) {
   Evaluation evaluation;
   EXPECT_FALSE(evaluation.metrics().total.masks);
   evaluation.masks.add({.iou = 0.5, .dice = 0.75, .hausdorff95 = 4}, "count", "liver");
-  evaluation.masks.add({.iou = 0, .dice = 0.25, .hausdorff95 = {}, .is_drawn_empty = true}, "", "");
+  evaluation.masks.add({.iou = 0, .dice = 0.25, .hausdorff95 = {}, .is_prediction_empty = true}, "", "");
   const auto json = nlohmann::json::parse(evaluation.to_json())["masks"];
   EXPECT_EQ(
       json.dump(),
@@ -46,7 +46,7 @@ TEST(EvaluationTest, MasksAreThereWhereSomeWereDrawn) {
   EXPECT_FALSE(evaluation.metrics(/*has_values=*/false).total.masks) << "on a virtual card";
 }
 
-TEST(EvaluationTest, NoSampleIsNoMatch) {
+TEST(EvaluationTest, NoSamplesScoreZero) {
   EXPECT_EQ(TaskScore{}.exact_match(), 0);
   EXPECT_EQ(nlohmann::json::parse(Evaluation{}.to_json())["by_task"].dump(), "{}");
 }
@@ -54,7 +54,7 @@ TEST(EvaluationTest, NoSampleIsNoMatch) {
 /// A small model, and what it answers to four records.
 class EvaluateTest : public testing::Test {
  protected:
-  Evaluation evaluation(const EvaluationSettings& settings = {.max_new_tokens = 6}) {
+  Evaluation run_evaluation(const EvaluationSettings& settings = {.max_new_tokens = 6}) {
     answers_.clear();
     return evaluate(*model_, *processor_, records_, settings,
                     [this](const Answer& answer) { answers_.push_back(answer); });
@@ -67,7 +67,7 @@ class EvaluateTest : public testing::Test {
   }
 
   const parity::Case source_{"mixed_batch"};
-  io::RecordList records_{source_.records()};
+  io::InMemoryRecords records_{source_.records()};
   std::vector<Answer> answers_;
 
  private:
@@ -75,120 +75,120 @@ class EvaluateTest : public testing::Test {
   const std::unique_ptr<models::Processor> processor_ = source_.load_processor();
 };
 
-TEST_F(EvaluateTest, ComparesEachAnswerAndSumsUpTheLoss) {
+TEST_F(EvaluateTest, ComparesAnswersAndSumsTheLoss) {
   records_[0].task = "yes or no";
-  const Evaluation whole = evaluation();
+  const Evaluation full = run_evaluation();
   EXPECT_THAT(ids(), testing::ElementsAre("words", "square", "row", "two"));
   EXPECT_EQ(answers_[2].index, 2);
-  EXPECT_EQ(whole.total.samples, 4);
-  EXPECT_EQ(whole.total.exact, 0);
-  EXPECT_EQ(whole.by_task.at("yes or no").samples, 1);
-  EXPECT_EQ(whole.by_task.size(), 1U);
-  EXPECT_EQ(whole.closed.samples + whole.open.samples, 4);
+  EXPECT_EQ(full.total.samples, 4);
+  EXPECT_EQ(full.total.num_exact, 0);
+  EXPECT_EQ(full.by_task.at("yes or no").samples, 1);
+  EXPECT_EQ(full.by_task.size(), 1U);
+  EXPECT_EQ(full.closed.samples + full.open.samples, 4);
   int64_t label_tokens = 0;
-  for (const auto& sample : source_.samples()) label_tokens += data::shape_of(sample).label_tokens;
-  EXPECT_EQ(whole.total.label_tokens, label_tokens);
-  const Evaluation singly = evaluation({.batch_size = 1, .max_new_tokens = 6});
-  EXPECT_NEAR(singly.total.loss(), whole.total.loss(), 1e-6 * whole.total.loss())
+  for (const auto& sample : source_.samples()) label_tokens += data::get_shape(sample).label_tokens;
+  EXPECT_EQ(full.total.label_tokens, label_tokens);
+  const Evaluation single_batches = run_evaluation({.batch_size = 1, .max_new_tokens = 6});
+  EXPECT_NEAR(single_batches.total.loss(), full.total.loss(), 1e-6 * full.total.loss())
       << "a mean over labels, not over batches";
-  EXPECT_EQ(singly.total.label_tokens, whole.total.label_tokens);
+  EXPECT_EQ(single_batches.total.label_tokens, full.total.label_tokens);
 }
 
-TEST_F(EvaluateTest, IsExactButForWhiteSpaceAtTheEnds) {
-  evaluation();
+TEST_F(EvaluateTest, IgnoresSurroundingWhiteSpace) {
+  run_evaluation();
   for (int64_t i = 0; i < records_.size(); ++i) {
-    records_[i].turns.back().text = " \n" + answers_[static_cast<size_t>(i)].given + "\t ";
+    records_[i].turns.back().text = " \n" + answers_[static_cast<size_t>(i)].prediction + "\t ";
   }
-  const std::string given = answers_[0].given;
+  const std::string given = answers_[0].prediction;
   ASSERT_FALSE(given.empty());
-  EXPECT_EQ(evaluation().total.exact, 4);
+  EXPECT_EQ(run_evaluation().total.num_exact, 4);
   EXPECT_EQ(answers_[0].expected, given);
   records_[0].turns.back().text = given + " and more";
-  EXPECT_EQ(evaluation().total.exact, 3);
+  EXPECT_EQ(run_evaluation().total.num_exact, 3);
 }
 
-TEST_F(EvaluateTest, ARecordWithoutALastAnswerIsNotCompared) {
+TEST_F(EvaluateTest, ARecordWithoutAnswerIsNotCompared) {
   records_[3].turns.pop_back();  // its first question keeps an answer
-  EXPECT_EQ(evaluation().total.samples, 3);
+  EXPECT_EQ(run_evaluation().total.samples, 3);
   EXPECT_THAT(ids(), testing::ElementsAre("words", "square", "row"));
 }
 
-TEST_F(EvaluateTest, BadSamplesAreLeftOutWhereThatIsAsked) {
+TEST_F(EvaluateTest, BadSamplesAreSkippedWhereRequested) {
   records_[1].images = {"nowhere.png"};
-  planner::message_of([this] { evaluation(); }, ExitCode::kBadData);
-  const EvaluationSettings skip{.max_new_tokens = 6, .on_bad_sample = data::BadSamplePolicy::kSkip};
-  EXPECT_EQ(evaluation(skip).skipped, 1);
+  planner::get_error_message([this] { run_evaluation(); }, ExitCode::kBadData);
+  const EvaluationSettings skip_settings{.max_new_tokens = 6, .on_bad_sample = data::BadSamplePolicy::kSkip};
+  EXPECT_EQ(run_evaluation(skip_settings).num_skipped, 1);
   EXPECT_THAT(ids(), testing::ElementsAre("words", "row", "two"));
-  records_ = io::RecordList({records_[1]});
-  EXPECT_THAT(planner::message_of([&] { evaluation(skip); }, ExitCode::kBadData),
+  records_ = io::InMemoryRecords({records_[1]});
+  EXPECT_THAT(planner::get_error_message([&] { run_evaluation(skip_settings); }, ExitCode::kBadData),
               testing::HasSubstr("none of the 1 samples can be used"));
 }
 
 /// Evaluations that run out of memory, told what they tell.
-class EvaluationGuardTest : public EvaluateTest {
+class EvaluationOutOfMemoryTest : public EvaluateTest {
  protected:
-  EvaluationGuardTest() {
+  EvaluationOutOfMemoryTest() {
     settings_.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
       events_.push_back({.kind = kind, .message = message, .ids = std::move(ids)});
     };
   }
 
   /// With the faults, after a first one that loads what is loaded once.
-  Evaluation with(memory::AllocationFaults faults) {
+  Evaluation run_with_faults(memory::AllocationFaults faults) {
     events_.clear();
     allocations_.arm(faults);
-    const auto result = evaluation(settings_);
-    all_ = allocations_.allocations();
+    const auto result = run_evaluation(settings_);
+    num_allocations_ = allocations_.allocations();
     peak_bytes_ = allocations_.peak_bytes();
     allocations_.disarm();
     return result;
   }
 
   memory::FaultInjection allocations_;
-  int64_t all_ = 0, peak_bytes_ = 0;  // of the newest evaluation
+  int64_t num_allocations_ = 0, peak_bytes_ = 0;  // of the newest evaluation
   EvaluationSettings settings_{.batch_size = 4, .max_new_tokens = 6};
   std::vector<report::Event> events_;
 };
 
-TEST_F(EvaluationGuardTest, AFailureAnywhereChangesNoNumber) {
-  const Evaluation whole = with({});
+TEST_F(EvaluationOutOfMemoryTest, AnAllocationFailureChangesNoScore) {
+  const Evaluation full = run_with_faults({});
   const auto expected = answers_;
-  const int64_t all = all_;
-  ASSERT_GT(all, 100);
-  constexpr int64_t kPlaces = 40;
-  for (int64_t i = 0; i < kPlaces; ++i) {
+  const int64_t num_allocations = num_allocations_;
+  ASSERT_GT(num_allocations, 100);
+  constexpr int64_t kFaults = 40;
+  for (int64_t i = 0; i < kFaults; ++i) {
     SCOPED_TRACE(i);
-    const Evaluation cut = with({.failing_allocation = i * all / kPlaces});
-    EXPECT_EQ(cut.oom_splits, 1);
-    EXPECT_EQ(cut.batch_size, 2);
-    EXPECT_EQ(cut.left_out, 0);
-    EXPECT_NEAR(cut.total.loss(), whole.total.loss(), 1e-6 * whole.total.loss());
-    EXPECT_EQ(cut.total.label_tokens, whole.total.label_tokens);
+    const Evaluation split = run_with_faults({.failing_allocation = i * num_allocations / kFaults});
+    EXPECT_EQ(split.oom_splits, 1);
+    EXPECT_EQ(split.batch_size, 2);
+    EXPECT_EQ(split.num_dropped, 0);
+    EXPECT_NEAR(split.total.loss(), full.total.loss(), 1e-6 * full.total.loss());
+    EXPECT_EQ(split.total.label_tokens, full.total.label_tokens);
     ASSERT_EQ(answers_.size(), expected.size()) << "each sample is counted once";
-    for (size_t k = 0; k < expected.size(); ++k) EXPECT_EQ(answers_[k].given, expected[k].given);
+    for (size_t k = 0; k < expected.size(); ++k) EXPECT_EQ(answers_[k].prediction, expected[k].prediction);
     ASSERT_EQ(events_.size(), 1U);
     EXPECT_EQ(events_[0].kind, report::EventKind::kOomSplit);
     EXPECT_THAT(events_[0].message, testing::HasSubstr("it goes on with batches of 2"));
   }
 }
 
-TEST_F(EvaluationGuardTest, WhatDoesNotFitAloneIsLeftOutByName) {
-  with({});
-  const int64_t all = peak_bytes_;
+TEST_F(EvaluationOutOfMemoryTest, SamplesThatDoNotFitAreDroppedAndReported) {
+  run_with_faults({});
+  const int64_t peak_bytes = peak_bytes_;
   settings_.batch_size = 1;
-  std::set<std::string> left_out;
-  bool was_partial = false;
+  std::set<std::string> dropped;
+  bool is_partial = false;
   for (int64_t share = 9; share >= 0; --share) {
-    const Evaluation result = with({.limit_bytes = all * share / 10});
-    EXPECT_EQ(result.total.with_loss + result.left_out, 4);
-    if (result.left_out == 0) continue;
-    was_partial |= result.left_out < 4;
+    const Evaluation result = run_with_faults({.limit_bytes = peak_bytes * share / 10});
+    EXPECT_EQ(result.total.num_with_loss + result.num_dropped, 4);
+    if (result.num_dropped == 0) continue;
+    is_partial |= result.num_dropped < 4;
     ASSERT_FALSE(events_.empty());
     EXPECT_EQ(events_.back().kind, report::EventKind::kAnomaly);
-    EXPECT_EQ(std::ssize(events_.back().ids), result.left_out);
+    EXPECT_EQ(std::ssize(events_.back().ids), result.num_dropped);
     EXPECT_THAT(events_.back().message, testing::HasSubstr(events_.back().ids.front()));
   }
-  EXPECT_TRUE(was_partial) << "the small samples fit where the large ones do not";
+  EXPECT_TRUE(is_partial) << "the small samples fit where the large ones do not";
   EXPECT_EQ(events_.back().ids.size(), 4U) << "nothing fits into nothing, and that is no end";
 }
 

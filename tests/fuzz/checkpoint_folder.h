@@ -11,7 +11,7 @@
 namespace vlmtrain::fuzz {
 
 /// A folder in memory for the files that one input is written to, made once and left to the system.
-inline const std::filesystem::path& scratch_folder() {
+inline const std::filesystem::path& get_scratch_folder() {
   static const std::filesystem::path folder = [] {
     std::string pattern = "/dev/shm/vlmtrain_fuzz_XXXXXX";
     if (mkdtemp(pattern.data()) == nullptr) std::abort();
@@ -20,8 +20,8 @@ inline const std::filesystem::path& scratch_folder() {
   return folder;
 }
 
-inline void put(const std::string& name, std::string_view content) {
-  std::ofstream(scratch_folder() / name, std::ios::binary) << content;
+inline void write_file(const std::string& name, std::string_view content) {
+  std::ofstream(get_scratch_folder() / name, std::ios::binary) << content;
 }
 
 }  // namespace vlmtrain::fuzz

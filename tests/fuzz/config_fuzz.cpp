@@ -5,14 +5,14 @@
 #include "vlmtrain/io/json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
-    const auto& folder = vlmtrain::fuzz::scratch_folder();
-    vlmtrain::fuzz::put("config.json", vlmtrain::fuzz::text_of(data, size));
-    vlmtrain::fuzz::put("preprocessor_config.json", "{}");
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
+    const auto& folder = vlmtrain::fuzz::get_scratch_folder();
+    vlmtrain::fuzz::write_file("config.json", vlmtrain::fuzz::to_text(data, size));
+    vlmtrain::fuzz::write_file("preprocessor_config.json", "{}");
     const auto config = vlmtrain::io::read_json(folder / "config.json");
-    vlmtrain::models::from_settings(folder, [&] {
-      const auto& family = vlmtrain::models::family_of(config, folder);
-      if (!(family.elements(config, folder) >= 0)) std::abort();
+    vlmtrain::models::rethrow_json_errors(folder, [&] {
+      const auto& family = vlmtrain::models::find_family(config, folder);
+      if (!(family.num_parameters(config, folder) >= 0)) std::abort();
       if (family.image_shape != nullptr) {
         family.image_shape(config, folder, {.height = 480, .width = 640}, std::nullopt);
       }

@@ -2,11 +2,12 @@
 #include "vlmtrain/io/dataset_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     const vlmtrain::fuzz::InputFile file(data, size);
     for (const auto& record : vlmtrain::io::read_dataset(file.path())) {
-      if (vlmtrain::printable(record.id) != record.id || vlmtrain::printable(record.task) != record.task) std::abort();
-      if (record.place.empty() || (record.problem.empty() && record.turns.size() < 2)) std::abort();
+      if (vlmtrain::to_printable(record.id) != record.id || vlmtrain::to_printable(record.task) != record.task)
+        std::abort();
+      if (record.location.empty() || (record.problem.empty() && record.turns.size() < 2)) std::abort();
       for (const auto& image : record.images) {
         if (record.problem.empty() && image.path.find('\0') != std::string::npos) std::abort();
       }

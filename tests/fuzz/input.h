@@ -15,7 +15,7 @@
 namespace vlmtrain::fuzz {
 
 /// What libFuzzer gives, as a text.
-inline std::string_view text_of(const uint8_t* data, size_t size) {
+inline std::string_view to_text(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
@@ -37,13 +37,13 @@ class InputFile {
 
 /// Whatever an input is, it is taken or refused in a sentence that a terminal can show; all else is a finding.
 template <class Action>
-void expect_taken_or_refused(const Action& action) {
+void expect_accepted_or_rejected(const Action& action) {
   try {
     action();
   } catch (const UserError& error) {
-    constexpr size_t kLongest = 60'000;
-    const std::string message = printable_message(error.what());
-    if (message.empty() || message.size() > kLongest || !is_utf8(message)) std::abort();
+    constexpr size_t kMaxMessageBytes = 60'000;
+    const std::string message = to_printable_message(error.what());
+    if (message.empty() || message.size() > kMaxMessageBytes || !is_utf8(message)) std::abort();
   }
 }
 

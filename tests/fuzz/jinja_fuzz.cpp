@@ -5,16 +5,16 @@ namespace {
 
 using vlmtrain::text::jinja::Value;
 
-Value turn(const char* role, Value content) {
+Value make_message(const char* role, Value content) {
   return Value::dict({{"role", Value::text(role)}, {"content", std::move(content)}});
 }
 
-const std::vector<std::pair<std::string, Value>>& variables() {
-  static const std::vector<std::pair<std::string, Value>> made = {
-      {"messages",
-       Value::list({turn("system", Value::text("Größe", 0)),
-                    turn("user", Value::list({Value::dict({{"type", Value::text("image")}})})),
-                    turn("assistant", Value::text("<think>a</think>\n b", 1)), turn("user", Value::text("", 2))})},
+const std::vector<std::pair<std::string, Value>>& make_variables() {
+  static const std::vector<std::pair<std::string, Value>> values = {
+      {"messages", Value::list({make_message("system", Value::text("Größe", 0)),
+                                make_message("user", Value::list({Value::dict({{"type", Value::text("image")}})})),
+                                make_message("assistant", Value::text("<think>a</think>\n b", 1)),
+                                make_message("user", Value::text("", 2))})},
       {"tools", Value::none()},
       {"add_generation_prompt", Value(true)},
       {"bos_token", Value::text("<s>")},
@@ -22,19 +22,20 @@ const std::vector<std::pair<std::string, Value>>& variables() {
       {"n", Value(7)},
       {"f", Value(2.5)},
   };
-  return made;
+  return values;
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
-    const auto parsed = vlmtrain::text::jinja::Template::parse(vlmtrain::fuzz::text_of(data, size), "input");
-    const auto rendering = parsed.render(variables(), {"2026-11-22"});
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
+    const auto chat_template = vlmtrain::text::jinja::Template::parse(vlmtrain::fuzz::to_text(data, size), "input");
+    const auto rendering = chat_template.render(make_variables(), {"2026-11-22"});
     size_t end = 0;
-    for (const auto& run : rendering.runs) {
-      if (run.begin < end || run.end < run.begin || run.end > rendering.text.size()) std::abort();
-      end = run.end;
+    for (const auto& origin_span : rendering.origin_spans) {
+      if (origin_span.begin < end || origin_span.end < origin_span.begin || origin_span.end > rendering.text.size())
+        std::abort();
+      end = origin_span.end;
     }
     if (!vlmtrain::is_utf8(rendering.text)) std::abort();
   });

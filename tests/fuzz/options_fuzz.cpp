@@ -2,13 +2,13 @@
 #include "vlmtrain/base/options.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     int64_t steps = 1;
     double rate = 1;
     bool quiet = false;
     std::string name;
     std::vector<std::string> files;
-    vlmtrain::Auto<int64_t> micro;
+    vlmtrain::Auto<int64_t> micro_batch;
     vlmtrain::OptionTable table;
     table.describe_section("run", "How it runs.");
     table.add("run.steps", steps, "Steps.", std::optional{vlmtrain::at_least<int64_t>(1)});
@@ -16,15 +16,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     table.add("run.quiet", quiet, "Quiet.");
     table.add("run.name", name, "Name.");
     table.add("run.files", files, "Files.");
-    table.add("run.micro", micro, "Samples.");
-    table.add_choice("run.speed", quiet, {{"slow", false}, {"fast", true}}, "Speed.");
+    table.add("run.micro", micro_batch, "Samples.");
+    table.add_enum("run.speed", quiet, {{"slow", false}, {"fast", true}}, "Speed.");
     const vlmtrain::fuzz::InputFile file(data, size);
-    table.read(file.path(), {"run.name=" + std::string(vlmtrain::fuzz::text_of(data, std::min<size_t>(size, 100)))});
+    table.read(file.path(), {"run.name=" + std::string(vlmtrain::fuzz::to_text(data, std::min<size_t>(size, 100)))});
     const std::string resolved = table.to_yaml();
     if (!vlmtrain::is_utf8(resolved)) std::abort();
     // What was taken is taken again, and is the same.
-    const vlmtrain::fuzz::InputFile written(reinterpret_cast<const uint8_t*>(resolved.data()), resolved.size());
-    table.read(written.path(), {});
+    const vlmtrain::fuzz::InputFile resolved_file(reinterpret_cast<const uint8_t*>(resolved.data()), resolved.size());
+    table.read(resolved_file.path(), {});
     if (table.to_yaml() != resolved) std::abort();
   });
   return 0;

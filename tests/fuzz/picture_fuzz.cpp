@@ -6,17 +6,17 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     vlmtrain::image::MemorySource source(bytes);
-    const auto told = vlmtrain::image::upright_size(vlmtrain::image::read_header(source, "input"));
-    constexpr int64_t kQuick = 1 << 20;
-    if (told.height * told.width > kQuick) return;
-    const at::Tensor picture = vlmtrain::image::decode_image(bytes, "input");
-    if (picture.size(1) != told.height || picture.size(2) != told.width) std::abort();
-    vlmtrain::io::Medium medium("input");
-    medium.bytes = std::make_shared<const std::string>(vlmtrain::fuzz::text_of(data, size));
+    const auto header_size = vlmtrain::image::upright_size(vlmtrain::image::read_header(source, "input"));
+    constexpr int64_t kMaxPixels = 1 << 20;
+    if (header_size.height * header_size.width > kMaxPixels) return;
+    const at::Tensor image = vlmtrain::image::decode_image(bytes, "input");
+    if (image.size(1) != header_size.height || image.size(2) != header_size.width) std::abort();
+    vlmtrain::io::MediaRef medium("input");
+    medium.bytes = std::make_shared<const std::string>(vlmtrain::fuzz::to_text(data, size));
     const at::Tensor mask = vlmtrain::image::decode_mask(medium, std::nullopt);
-    if (mask.size(0) != told.height || mask.size(1) != told.width) std::abort();
+    if (mask.size(0) != header_size.height || mask.size(1) != header_size.width) std::abort();
   });
   return 0;
 }

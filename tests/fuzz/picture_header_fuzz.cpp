@@ -4,7 +4,7 @@
 #include "image/png_texts.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     vlmtrain::image::MemorySource source(std::as_bytes(std::span(data, size)));
     const auto header = vlmtrain::image::read_header(source, "input");
     if (header.stored.height < 1 || header.stored.height * header.stored.width > vlmtrain::image::kMaxImagePixels) {
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   });
   vlmtrain::image::exif_orientation({data, size});
-  vlmtrain::image::xmp_orientation(vlmtrain::fuzz::text_of(data, size));
+  vlmtrain::image::xmp_orientation(vlmtrain::fuzz::to_text(data, size));
   for (const char* chunk : {"tEXt", "zTXt", "iTXt", "eXIf"}) {
     vlmtrain::image::PngTexts texts;
     texts.add(chunk, {data, data + size});

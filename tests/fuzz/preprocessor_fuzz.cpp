@@ -13,24 +13,25 @@ constexpr const char* kPresets[] = {"smolvlm-tiny", "llava-tiny", "qwen2.5-vl-ti
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const bool written = [] {
+  static const bool is_written = [] {
     for (size_t i = 0; i < std::size(kPresets); ++i) {
-      const auto folder = vlmtrain::fuzz::scratch_folder() / kPresets[i];
+      const auto folder = vlmtrain::fuzz::get_scratch_folder() / kPresets[i];
       std::filesystem::create_directory(folder);
       vlmtrain::models::write_preset_config(kPresets[i], folder);
     }
     return true;
   }();
-  if (!written || size == 0) return 0;
+  if (!is_written || size == 0) return 0;
   // The first byte says which family reads the rest.
   const std::string preset = kPresets[data[0] % std::size(kPresets)];
-  vlmtrain::fuzz::put(preset + "/preprocessor_config.json", vlmtrain::fuzz::text_of(data + 1, size - 1));
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
-    const auto folder = vlmtrain::fuzz::scratch_folder() / preset;
+  vlmtrain::fuzz::write_file(preset + "/preprocessor_config.json", vlmtrain::fuzz::to_text(data + 1, size - 1));
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
+    const auto folder = vlmtrain::fuzz::get_scratch_folder() / preset;
     const auto config = vlmtrain::io::read_json(folder / "config.json");
-    vlmtrain::models::from_settings(folder, [&] {
-      for (const vlmtrain::image::ImageSize picture : {vlmtrain::image::ImageSize{480, 640}, {1, 3000}, {9000, 9000}}) {
-        vlmtrain::models::family_of(config, folder).image_shape(config, folder, picture, std::nullopt);
+    vlmtrain::models::rethrow_json_errors(folder, [&] {
+      for (const vlmtrain::image::ImageSize image_size :
+           {vlmtrain::image::ImageSize{480, 640}, {1, 3000}, {9000, 9000}}) {
+        vlmtrain::models::find_family(config, folder).image_shape(config, folder, image_size, std::nullopt);
       }
     });
   });

@@ -8,11 +8,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr const char* kFiles[] = {"metrics.jsonl", "events.jsonl",     "predictions.jsonl", "plan.json",
                                     "ledger.json",   "environment.json", "config.yaml"};
   const char* const name = kFiles[data[0] % std::size(kFiles)];
-  vlmtrain::fuzz::put("config.yaml", "");
-  vlmtrain::fuzz::put(name, vlmtrain::fuzz::text_of(data + 1, size - 1));
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
-    if (!vlmtrain::is_utf8(vlmtrain::report::run_report_html(vlmtrain::fuzz::scratch_folder()))) std::abort();
+  vlmtrain::fuzz::write_file("config.yaml", "");
+  vlmtrain::fuzz::write_file(name, vlmtrain::fuzz::to_text(data + 1, size - 1));
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
+    if (!vlmtrain::is_utf8(vlmtrain::report::render_run_report(vlmtrain::fuzz::get_scratch_folder()))) std::abort();
   });
-  std::filesystem::remove(vlmtrain::fuzz::scratch_folder() / name);
+  std::filesystem::remove(vlmtrain::fuzz::get_scratch_folder() / name);
   return 0;
 }

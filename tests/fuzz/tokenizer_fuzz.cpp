@@ -2,8 +2,8 @@
 #include "vlmtrain/text/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
-    const auto tokenizer = vlmtrain::text::Tokenizer::from_json(vlmtrain::fuzz::text_of(data, size), "input");
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
+    const auto tokenizer = vlmtrain::text::Tokenizer::from_json(vlmtrain::fuzz::to_text(data, size), "input");
     for (const char* text :
          {"", "Where is the lesion? <image>\n", "a\xCC\x8A 12 \xF0\x9F\xA9\xBA  x", "aaaaaaaaaaaaaaaaaaaa!"}) {
       const auto encoding = tokenizer.encode(text);

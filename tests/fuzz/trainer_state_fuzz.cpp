@@ -6,17 +6,17 @@
 #include "vlmtrain/train/run_checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto folder = vlmtrain::fuzz::scratch_folder();
+  const auto folder = vlmtrain::fuzz::get_scratch_folder();
   std::filesystem::create_directories(folder / "trainer_state");
-  vlmtrain::fuzz::put("trainer_state/state.json", vlmtrain::fuzz::text_of(data, size));
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
+  vlmtrain::fuzz::write_file("trainer_state/state.json", vlmtrain::fuzz::to_text(data, size));
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     const auto state = vlmtrain::train::load_run_state(folder);
-    const auto changes = vlmtrain::train::changes_since(state.fingerprint, {{"data.train", "a.json"}});
-    vlmtrain::train::check_changes(changes, vlmtrain::train::Resume::kAuto, folder);
+    const auto changes = vlmtrain::train::find_changes(state.fingerprint, {{"data.train", "a.json"}});
+    vlmtrain::train::check_changes(changes, vlmtrain::train::ResumePolicy::kAuto, folder);
   });
-  vlmtrain::fuzz::expect_taken_or_refused([&] {
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     vlmtrain::data::Ledger::restore(
-        vlmtrain::io::parse_ordered_json(vlmtrain::fuzz::text_of(data, size), "ledger.json"), "a.json", 3, {}, 0)
+        vlmtrain::io::parse_ordered_json(vlmtrain::fuzz::to_text(data, size), "ledger.json"), "a.json", 3, {}, 0)
         .to_json();
   });
   return 0;

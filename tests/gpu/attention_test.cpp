@@ -40,45 +40,47 @@ std::vector<Shape> shapes() {
           {"sliding_window", {30, 200, 65}, 8, 2, 64, true, 64}};
 }
 
-struct Values {
-  std::vector<at::Tensor> of;  ///< output, and gradients of query, key and value; fp32 on the CPU
+struct AttentionResult {
+  std::vector<at::Tensor> tensors;  ///< output, and gradients of query, key and value; fp32 on the CPU
 };
 
-/// Inputs are drawn on the CPU and rounded to `rounded_to`, so that both sides have the same ones.
-Values attend(const Shape& shape, at::Device device, at::ScalarType dtype, at::ScalarType rounded_to) {
+/// Inputs are drawn on the CPU and rounded to `input_dtype`, so that both sides have the same ones.
+AttentionResult run_attention(const Shape& shape, at::Device device, at::ScalarType dtype, at::ScalarType input_dtype) {
   at::manual_seed(3);
   int64_t rows = 0;
   for (const int64_t length : shape.lengths) rows += length;
-  const auto draw = [&](int64_t heads) {
-    return at::randn({rows, heads, shape.head_dim}).to(rounded_to).to(device, dtype).set_requires_grad(true);
+  const auto sample = [&](int64_t heads) {
+    return at::randn({rows, heads, shape.head_dim}).to(input_dtype).to(device, dtype).set_requires_grad(true);
   };
-  const at::Tensor query = draw(shape.heads), key = draw(shape.key_value_heads), value = draw(shape.key_value_heads);
-  const at::Tensor upstream = at::randn({rows, shape.heads, shape.head_dim}).to(rounded_to).to(device, dtype);
+  const at::Tensor query = sample(shape.heads), key = sample(shape.key_value_heads),
+                   value = sample(shape.key_value_heads);
+  const at::Tensor upstream = at::randn({rows, shape.heads, shape.head_dim}).to(input_dtype).to(device, dtype);
   const auto segments = nn::Segments::from_lengths(shape.lengths, device);
   const at::Tensor output = nn::attention(query, key, value, segments, shape.causal, shape.window);
   const auto gradients = torch::autograd::grad({output}, {query, key, value}, {upstream});
-  Values values{.of = {output}};
-  values.of.insert(values.of.end(), gradients.begin(), gradients.end());
-  for (auto& tensor : values.of) {
+  AttentionResult result{.tensors = {output}};
+  result.tensors.insert(result.tensors.end(), gradients.begin(), gradients.end());
+  for (auto& tensor : result.tensors) {
     tensor = device == at::kCPU ? tensor.detach().to(at::kFloat) : tensor.detach().to(at::kFloat).cpu();
   }
-  return values;
+  return result;
 }
 
-class GpuAttention : public CardTest, public testing::WithParamInterface<std::tuple<at::ScalarType, Shape>> {};
+class GpuAttention : public GpuTest, public testing::WithParamInterface<std::tuple<at::ScalarType, Shape>> {};
 
-TEST_P(GpuAttention, AndItsGradientsAreTheCpus) {
+TEST_P(GpuAttention, AndGradientsMatchCpu) {
   const auto& [dtype, shape] = GetParam();
   if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
-  const Values wanted = attend(shape, at::kCPU, at::kFloat, dtype);
-  const Values found = attend(shape, device_, dtype, dtype);
+  const AttentionResult expected = run_attention(shape, at::kCPU, at::kFloat, dtype);
+  const AttentionResult actual = run_attention(shape, device_, dtype, dtype);
   // Scores are fp32 inside the kernels; weights and results are rounded to 16 bits. Gradients are made of rounded
   // outputs, and those of shared keys are rounded for each query head before they are added up.
-  const double bound = dtype == at::kFloat ? kFp32Bound : 2 * unit_of(dtype);
+  const double bound = dtype == at::kFloat ? kFp32Bound : 2 * unit_roundoff(dtype);
   const std::vector<std::string> names{"output", "query's gradient", "key's gradient", "value's gradient"};
   for (size_t i = 0; i < names.size(); ++i) {
     const double factor = i == 0 || dtype == at::kFloat ? 1 : 2;
-    deviations_.expect_at_most(factor * bound, parity::relative_difference(from_card(found.of[i]), wanted.of[i]),
+    deviations_.expect_at_most(factor * bound,
+                               parity::relative_difference(fetch_result(actual.tensors[i]), expected.tensors[i]),
                                names[i], shape.name);
   }
 }
@@ -90,29 +92,29 @@ INSTANTIATE_TEST_SUITE_P(Of, GpuAttention,
                            return std::get<1>(instance.param).name + "_" + short_name(std::get<0>(instance.param));
                          });
 
-class GpuAttentionToSlots : public CardTest, public testing::WithParamInterface<at::ScalarType> {};
+class GpuSlotAttention : public GpuTest, public testing::WithParamInterface<at::ScalarType> {};
 
 /// A step of generation: one new row a sequence, slots with room behind their keys.
-TEST_P(GpuAttentionToSlots, IsTheCpus) {
+TEST_P(GpuSlotAttention, MatchesCpu) {
   const at::ScalarType dtype = GetParam();
   if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
-  const auto attend_to = [&](at::Device device, at::ScalarType computed_in) {
+  const auto attend_slots = [&](at::Device device, at::ScalarType compute_dtype) {
     at::manual_seed(4);
-    const auto draw = [&](int64_t rows, int64_t heads) {
-      return at::randn({rows, heads, 64}).to(dtype).to(device, computed_in);
+    const auto sample = [&](int64_t rows, int64_t heads) {
+      return at::randn({rows, heads, 64}).to(dtype).to(device, compute_dtype);
     };
-    const at::Tensor query = draw(3, 9), key = draw(400, 3), value = draw(400, 3);
-    const auto slots = nn::KeySlots::of({0, 70, 300}, {65, 200, 1}, device);
-    return nn::attention_to_slots(query, key, value, slots);
+    const at::Tensor query = sample(3, 9), key = sample(400, 3), value = sample(400, 3);
+    const auto slots = nn::CacheSlots::make({0, 70, 300}, {65, 200, 1}, device);
+    return nn::decode_attention(query, key, value, slots);
   };
   const at::NoGradGuard no_gradients;
-  const at::Tensor wanted = attend_to(at::kCPU, at::kFloat);
-  deviations_.expect_at_most(dtype == at::kFloat ? kFp32Bound : 2 * unit_of(dtype),
-                             parity::relative_difference(from_card(attend_to(device_, dtype)), wanted), "output",
-                             "slots");
+  const at::Tensor expected = attend_slots(at::kCPU, at::kFloat);
+  deviations_.expect_at_most(dtype == at::kFloat ? kFp32Bound : 2 * unit_roundoff(dtype),
+                             parity::relative_difference(fetch_result(attend_slots(device_, dtype)), expected),
+                             "output", "slots");
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, GpuAttentionToSlots, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+INSTANTIATE_TEST_SUITE_P(Of, GpuSlotAttention, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& instance) { return short_name(instance.param); });
 
 }  // namespace

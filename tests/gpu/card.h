@@ -23,28 +23,28 @@ inline std::string device_name() {
 }
 
 /// VLMTRAIN_GPU_TESTS_FAULT: what is compared on the card's side is off by a quarter, so that every test has to fail.
-inline bool fault_is_planted() {
+inline bool is_fault_planted() {
   return std::getenv("VLMTRAIN_GPU_TESTS_FAULT") != nullptr;
 }
 
 /// The card's result on the CPU.
-inline at::Tensor from_card(const at::Tensor& tensor) {
+inline at::Tensor fetch_result(const at::Tensor& tensor) {
   const at::Tensor result = tensor.detach().cpu();
-  return fault_is_planted() ? result.to(at::kFloat).mul(1.25).add(1) : result;
+  return is_fault_planted() ? result.to(at::kFloat).mul(1.25).add(1) : result;
 }
 
 /// Needs a real GPU, or the CPU where it is asked for; a virtual one computes nothing.
-class CardTest : public testing::Test {
+class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (vgpu::attached() != nullptr) GTEST_SKIP() << "the GPU is a virtual one";
+    if (vgpu::find_interface() != nullptr) GTEST_SKIP() << "the GPU is a virtual one";
     if (device_name() != "cpu" && memory::open_device("auto").is_cpu()) GTEST_SKIP() << "there is no GPU";
     device_ = memory::open_device(device_name());
   }
   void TearDown() override { deviations_.report(); }
 
   /// Whether the card has flash attention and products in bf16 (sm_80 or newer).
-  bool has_bf16() const { return device_.is_cpu() || memory::architecture_of(device_) >= 80; }
+  bool has_bf16() const { return device_.is_cpu() || memory::get_architecture(device_) >= 80; }
 
   at::Device device_ = at::kCPU;
   parity::Deviations deviations_;
@@ -55,7 +55,7 @@ class CardTest : public testing::Test {
 constexpr double kFp32Bound = 1024.0 / (1 << 24);
 
 /// Unit of roundoff.
-inline double unit_of(at::ScalarType dtype) {
+inline double unit_roundoff(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return 1.0 / 256;
   return dtype == at::kHalf ? 1.0 / 2048 : 1.0 / (1 << 24);
 }

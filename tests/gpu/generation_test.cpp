@@ -10,9 +10,9 @@
 namespace vlmtrain::gpu {
 namespace {
 
-class GpuGeneration : public CardTest, public testing::WithParamInterface<std::string> {
+class GpuGeneration : public GpuTest, public testing::WithParamInterface<std::string> {
  protected:
-  std::vector<std::vector<int64_t>> answers(at::Device device, at::ScalarType dtype, bool use_cache) const {
+  std::vector<std::vector<int64_t>> generate_responses(at::Device device, at::ScalarType dtype, bool use_cache) const {
     const parity::Case reference(GetParam());
     auto model = models::build_model(reference.checkpoint(), device, dtype);
     models::load_weights(*model, reference.checkpoint());
@@ -25,30 +25,30 @@ class GpuGeneration : public CardTest, public testing::WithParamInterface<std::s
     return engine::generate(*model, prompts, {.device = device, .max_new_tokens = 32, .use_cache = use_cache});
   }
 
-  std::vector<std::vector<int64_t>> answers_of_card(at::ScalarType dtype) const {
-    auto given = answers(device_, dtype, /*use_cache=*/true);
-    if (fault_is_planted()) {
-      for (auto& answer : given) ++answer.front();
+  std::vector<std::vector<int64_t>> generate_on_gpu(at::ScalarType dtype) const {
+    auto responses = generate_responses(device_, dtype, /*use_cache=*/true);
+    if (is_fault_planted()) {
+      for (auto& response : responses) ++response.front();
     }
-    return given;
+    return responses;
   }
 };
 
-TEST_P(GpuGeneration, Fp32AnswersAreTheCpus) {
-  const auto wanted = answers(at::kCPU, at::kFloat, /*use_cache=*/true);
-  EXPECT_EQ(answers_of_card(at::kFloat), wanted);
+TEST_P(GpuGeneration, Fp32ResponsesMatchCpu) {
+  const auto expected = generate_responses(at::kCPU, at::kFloat, /*use_cache=*/true);
+  EXPECT_EQ(generate_on_gpu(at::kFloat), expected);
 }
 
-TEST_P(GpuGeneration, Bf16AnswersBeginAsWithoutTheCache) {
+TEST_P(GpuGeneration, Bf16ResponsesStartAsWithoutCache) {
   if (!has_bf16()) GTEST_SKIP() << "the card has no bf16";
-  const auto cached = answers_of_card(at::kBFloat16);
-  const auto whole = answers(device_, at::kBFloat16, /*use_cache=*/false);
+  const auto with_cache = generate_on_gpu(at::kBFloat16);
+  const auto without_cache = generate_responses(device_, at::kBFloat16, /*use_cache=*/false);
   // Rounding may part them at a near tie, but hardly within the first tokens of every answer.
-  int64_t equal = 0;
-  for (size_t i = 0; i < cached.size(); ++i) {
-    equal += std::equal(cached[i].begin(), cached[i].begin() + 4, whole[i].begin()) ? 1 : 0;
+  int64_t num_equal = 0;
+  for (size_t i = 0; i < with_cache.size(); ++i) {
+    num_equal += std::equal(with_cache[i].begin(), with_cache[i].begin() + 4, without_cache[i].begin()) ? 1 : 0;
   }
-  EXPECT_GE(2 * equal, std::ssize(cached));
+  EXPECT_GE(2 * num_equal, std::ssize(with_cache));
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, GpuGeneration,

@@ -21,7 +21,7 @@ namespace vlmtrain::gpu {
 namespace {
 
 /// How the card does what the CPU does in fp32, with micro-batches of two and nothing recomputed.
-struct Way {
+struct RunConfig {
   std::string name;
   at::ScalarType dtype = at::kFloat;
   int64_t micro_batch_size = 2;
@@ -30,8 +30,8 @@ struct Way {
   nn::Quantization quantization = nn::Quantization::kNone;  ///< with LoRA
 };
 
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << way.name;
+void PrintTo(const RunConfig& config, std::ostream* out) {
+  *out << config.name;
 }
 
 struct Result {
@@ -45,65 +45,67 @@ struct Result {
   }
 };
 
-Result result_on(at::Device device, const parity::Case& reference, const Way& way) {
+Result compute_result(at::Device device, const parity::Case& reference, const RunConfig& config) {
   std::optional<nn::LoraSettings> lora;
-  if (way.quantization != nn::Quantization::kNone) lora = nn::LoraSettings{.rank = 4, .dropout = 0};
-  auto model = models::build_model(reference.checkpoint(), device, way.dtype, lora, way.quantization);
+  if (config.quantization != nn::Quantization::kNone) lora = nn::LoraSettings{.rank = 4, .dropout = 0};
+  auto model = models::build_model(reference.checkpoint(), device, config.dtype, lora, config.quantization);
   models::load_weights(*model, reference.checkpoint());
   models::initialize_adapter(*model, /*seed=*/0);
-  if (way.recompute) model->set_recompute({model->vision_blocks(), model->language_blocks()});
-  model->set_vision_tiles_per_pass(way.tiles_per_pass);
+  if (config.recompute) model->set_recompute({model->vision_blocks(), model->language_blocks()});
+  model->set_vision_tiles_per_pass(config.tiles_per_pass);
   // The scale of fp16's loss is a power of two, so that it takes nothing away.
-  const double scale = way.dtype == at::kHalf ? 1024 : 1;
+  const double scale = config.dtype == at::kHalf ? 1024 : 1;
   const at::Tensor loss_scale = at::full({}, scale, at::TensorOptions(at::kFloat).device(device));
   const auto samples = reference.samples();
   const auto step =
-      engine::accumulate_gradients(*model, samples, {.micro_batch_size = way.micro_batch_size}, loss_scale);
+      engine::accumulate_gradients(*model, samples, {.micro_batch_size = config.micro_batch_size}, loss_scale);
   Result result{.loss = step.loss.item<double>()};
   for (const auto& parameter : model->parameters().all()) {
     if (!parameter.tensor.grad().defined() || parity::has_zero_true_gradient(parameter.name)) continue;
     const at::Tensor gradient = device == at::kCPU ? parameter.tensor.grad() : parameter.tensor.grad().cpu();
-    result.gradients[parameter.name] = parity::with_true_gradient(parameter.name, gradient.to(at::kFloat) / scale);
+    result.gradients[parameter.name] = parity::drop_key_bias(parameter.name, gradient.to(at::kFloat) / scale);
   }
   return result;
 }
 
 /// Tensors with less than a hundredth of the whole norm count as if they had as much.
-double apart(const at::Tensor& found, const at::Tensor& wanted, double whole_norm) {
-  return found.sub(wanted).norm().item<double>() / std::max(wanted.norm().item<double>(), whole_norm / 100);
+double relative_error(const at::Tensor& actual, const at::Tensor& expected, double whole_norm) {
+  return actual.sub(expected).norm().item<double>() / std::max(expected.norm().item<double>(), whole_norm / 100);
 }
 
-class GpuGradients : public CardTest, public testing::WithParamInterface<std::tuple<std::string, Way>> {};
+class GpuGradients : public GpuTest, public testing::WithParamInterface<std::tuple<std::string, RunConfig>> {};
 
-TEST_P(GpuGradients, AreTheCpus) {
-  const auto& [name, way] = GetParam();
-  if (way.dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+TEST_P(GpuGradients, MatchCpu) {
+  const auto& [name, config] = GetParam();
+  if (config.dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
   const parity::Case reference(name);
-  Way exact = way;
-  exact.dtype = at::kFloat;
-  exact.micro_batch_size = 2;
-  exact.recompute = false;
-  exact.tiles_per_pass = 0;
-  const Result wanted = result_on(at::kCPU, reference, exact);
-  Result found = result_on(device_, reference, way);
-  for (auto& [parameter, gradient] : found.gradients) gradient = from_card(gradient);
+  RunConfig reference_config = config;
+  reference_config.dtype = at::kFloat;
+  reference_config.micro_batch_size = 2;
+  reference_config.recompute = false;
+  reference_config.tiles_per_pass = 0;
+  const Result expected = compute_result(at::kCPU, reference, reference_config);
+  Result actual = compute_result(device_, reference, config);
+  for (auto& [parameter, gradient] : actual.gradients) gradient = fetch_result(gradient);
 
   // In 16 bits the CPU shows how far the less exact arithmetic is from the exact one.
-  const Result rounded = way.dtype == at::kFloat ? Result{} : result_on(at::kCPU, reference, way);
-  const double norm = wanted.norm();
+  const Result cpu_rounded = config.dtype == at::kFloat ? Result{} : compute_result(at::kCPU, reference, config);
+  const double norm = expected.norm();
   ASSERT_GT(norm, 0);
-  const double loss_bound = way.dtype == at::kFloat
-                                ? kFp32Bound / 8
-                                : std::max(4 * std::abs(rounded.loss / wanted.loss - 1), unit_of(way.dtype));
-  deviations_.expect_at_most(loss_bound, std::abs(found.loss / wanted.loss - 1), "loss", name);
-  ASSERT_EQ(found.gradients.size(), wanted.gradients.size());
-  for (const auto& [parameter, gradient] : wanted.gradients) {
-    ASSERT_TRUE(found.gradients.contains(parameter)) << parameter;
+  const double loss_bound = config.dtype == at::kFloat ? kFp32Bound / 8
+                                                       : std::max(4 * std::abs(cpu_rounded.loss / expected.loss - 1),
+                                                                  unit_roundoff(config.dtype));
+  deviations_.expect_at_most(loss_bound, std::abs(actual.loss / expected.loss - 1), "loss", name);
+  ASSERT_EQ(actual.gradients.size(), expected.gradients.size());
+  for (const auto& [parameter, gradient] : expected.gradients) {
+    ASSERT_TRUE(actual.gradients.contains(parameter)) << parameter;
     double bound = kFp32Bound;
-    if (way.dtype != at::kFloat) {
-      bound = 4 * std::max(apart(rounded.gradients.at(parameter), gradient, norm), unit_of(way.dtype));
+    if (config.dtype != at::kFloat) {
+      bound = 4 * std::max(relative_error(cpu_rounded.gradients.at(parameter), gradient, norm),
+                           unit_roundoff(config.dtype));
     }
-    deviations_.expect_at_most(bound, apart(found.gradients.at(parameter), gradient, norm), "gradient", parameter);
+    deviations_.expect_at_most(bound, relative_error(actual.gradients.at(parameter), gradient, norm), "gradient",
+                               parameter);
   }
 }
 
@@ -112,33 +114,34 @@ const auto kCases =
                     "nanovlm_tiles", "qwen2_5_vl_windows", "qwen2_5_vl_mixed", "qwen2_vl_images", "internvl3_tiles",
                     "internvl3_5_mixed", "internvl_rms_norm_video");
 
-std::string name_of(const testing::TestParamInfo<std::tuple<std::string, Way>>& instance) {
+std::string get_test_name(const testing::TestParamInfo<std::tuple<std::string, RunConfig>>& instance) {
   return std::get<0>(instance.param) + "_" + std::get<1>(instance.param).name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, GpuGradients,
-                         testing::Combine(kCases, testing::Values(Way{"fp32"}, Way{"bf16", at::kBFloat16},
-                                                                  Way{"fp16", at::kHalf})),
-                         name_of);
+                         testing::Combine(kCases, testing::Values(RunConfig{"fp32"}, RunConfig{"bf16", at::kBFloat16},
+                                                                  RunConfig{"fp16", at::kHalf})),
+                         get_test_name);
 
 // No layout of a step changes its result.
 INSTANTIATE_TEST_SUITE_P(Layouts, GpuGradients,
                          testing::Combine(testing::Values("mixed_batch", "qwen2_5_vl_windows"),
-                                          testing::Values(Way{"recomputed", at::kFloat, 2, true},
-                                                          Way{"single_samples", at::kFloat, 1},
-                                                          Way{"single_tiles", at::kFloat, 2, false, 1},
-                                                          Way{"recomputed_in_bf16", at::kBFloat16, 1, true, 1})),
-                         name_of);
+                                          testing::Values(RunConfig{"recomputed", at::kFloat, 2, true},
+                                                          RunConfig{"single_samples", at::kFloat, 1},
+                                                          RunConfig{"single_tiles", at::kFloat, 2, false, 1},
+                                                          RunConfig{"recomputed_in_bf16", at::kBFloat16, 1, true, 1})),
+                         get_test_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Quantized, GpuGradients,
     testing::Combine(
         testing::Values("mixed_batch", "qwen2_5_vl_windows"),
-        testing::Values(Way{.name = "nf4", .quantization = nn::Quantization::kNf4},
-                        Way{.name = "int8", .quantization = nn::Quantization::kInt8},
-                        Way{.name = "nf4_in_bf16", .dtype = at::kBFloat16, .quantization = nn::Quantization::kNf4},
-                        Way{.name = "nf4_in_fp16", .dtype = at::kHalf, .quantization = nn::Quantization::kNf4})),
-    name_of);
+        testing::Values(RunConfig{.name = "nf4", .quantization = nn::Quantization::kNf4},
+                        RunConfig{.name = "int8", .quantization = nn::Quantization::kInt8},
+                        RunConfig{
+                            .name = "nf4_in_bf16", .dtype = at::kBFloat16, .quantization = nn::Quantization::kNf4},
+                        RunConfig{.name = "nf4_in_fp16", .dtype = at::kHalf, .quantization = nn::Quantization::kNf4})),
+    get_test_name);
 
 }  // namespace
 }  // namespace vlmtrain::gpu

@@ -18,81 +18,83 @@ namespace vlmtrain::gpu {
 namespace {
 
 /// With VLMTRAIN_GPU_TESTS_DEVICE=cpu and VLMTRAIN_EMULATED_KERNELS the emulated ones.
-class GpuKernels : public CardTest {
+class GpuKernels : public GpuTest {
  protected:
   void SetUp() override {
-    CardTest::SetUp();
+    GpuTest::SetUp();
     if (IsSkipped()) return;
-    const auto opened = kernels::open_kernels(device_);
-    if (!opened.problem.empty()) GTEST_SKIP() << opened.problem;
-    for (const std::string& wrong : opened.wrong) ADD_FAILURE() << wrong;
+    const auto status = kernels::open_kernels(device_);
+    if (!status.problem.empty()) GTEST_SKIP() << status.problem;
+    for (const std::string& failure : status.failed) ADD_FAILURE() << failure;
   }
 };
 
-class GpuKernelsOfSizes : public GpuKernels,
-                          public testing::WithParamInterface<std::tuple<kernels::Kernel, at::ScalarType>> {};
+class GpuKernelSizes : public GpuKernels,
+                       public testing::WithParamInterface<std::tuple<kernels::Kernel, at::ScalarType>> {};
 
-kernels::TrialSizes sizes_of(kernels::Kernel kernel, bool is_emulated) {
+kernels::KernelTestSizes get_test_sizes(kernels::Kernel kernel, bool is_emulated) {
   if (is_emulated)
-    return {.rows = 40, .columns = {512, 259}, .super_blocks = 9, .parameters = 5000, .picture = {56, 80}};
+    return {.rows = 40, .columns = {512, 259}, .super_blocks = 9, .parameters = 5000, .image_size = {56, 80}};
   // Several waves of blocks on 132 multiprocessors; draws on the host are what takes long.
-  kernels::TrialSizes sizes{
-      .rows = 1411, .columns = {3584, 1155}, .super_blocks = 300, .parameters = 3'000'001, .picture = {336, 448}};
+  kernels::KernelTestSizes sizes{
+      .rows = 1411, .columns = {3584, 1155}, .super_blocks = 300, .parameters = 3'000'001, .image_size = {336, 448}};
   if (kernel == kernels::Kernel::kCrossEntropy) sizes = {.rows = 45, .columns = {151936, 32003}};
   if (kernel == kernels::Kernel::kDropout) sizes.rows = 200;
   return sizes;
 }
 
-TEST_P(GpuKernelsOfSizes, ComputeWhatAtenDoesInFloat64) {
+TEST_P(GpuKernelSizes, MatchFloat64Reference) {
   const auto [kernel, dtype] = GetParam();
   if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
-  const std::string name(kernels::name_of(kernel));
-  for (const auto& [made, wanted] : kernels::try_kernel(kernel, device_, dtype, sizes_of(kernel, device_.is_cpu()))) {
+  const std::string name(kernels::to_string(kernel));
+  for (const auto& [actual, expected] :
+       kernels::run_kernel_test(kernel, device_, dtype, get_test_sizes(kernel, device_.is_cpu()))) {
     // One rounding of the same value: only what lies almost in the middle of two falls otherwise.
-    double bound = made.scalar_type() == at::kFloat ? kFp32Bound : unit_of(made.scalar_type()) / 4;
+    double bound = actual.scalar_type() == at::kFloat ? kFp32Bound : unit_roundoff(actual.scalar_type()) / 4;
     // Moments in bf16 are rounded at random.
-    if (kernel == kernels::Kernel::kAdamW && made.scalar_type() == at::kBFloat16) bound = unit_of(at::kBFloat16);
-    deviations_.expect_at_most(bound, parity::relative_difference(from_card(made), wanted.cpu()), name,
-                               short_name(made.scalar_type()));
+    if (kernel == kernels::Kernel::kAdamW && actual.scalar_type() == at::kBFloat16)
+      bound = unit_roundoff(at::kBFloat16);
+    deviations_.expect_at_most(bound, parity::relative_difference(fetch_result(actual), expected.cpu()), name,
+                               short_name(actual.scalar_type()));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, GpuKernelsOfSizes,
+INSTANTIATE_TEST_SUITE_P(Of, GpuKernelSizes,
                          testing::Combine(testing::ValuesIn(kernels::all_kernels().begin(),
                                                             kernels::all_kernels().end()),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
                          [](const auto& instance) {
-                           return std::string(kernels::name_of(std::get<0>(instance.param))) + "_" +
+                           return std::string(kernels::to_string(std::get<0>(instance.param))) + "_" +
                                   short_name(std::get<1>(instance.param));
                          });
 
 /// A last row whose elements are numbered beyond 32 bits is what it is alone.
-TEST_F(GpuKernels, CountBeyondThirtyTwoBits) {
+TEST_F(GpuKernels, HandleIndicesBeyond32Bits) {
   if (device_.is_cpu()) GTEST_SKIP() << "tests/kernels has it, without the memory";
   if (memory::free_bytes(device_) < int64_t{60} << 30) GTEST_SKIP() << "it takes up to 60 GiB";
   constexpr int64_t kFeatures = 4096, kRows = (int64_t{1} << 32) / kFeatures + 3;
   const auto options = at::TensorOptions(device_).dtype(at::kHalf);
   at::manual_seed(1);
   const at::Tensor row = at::randn({1, kFeatures}).to(options), large = at::empty({kRows, kFeatures}, options);
-  const auto last_of = [&](const at::Tensor& all) { return all.narrow(0, kRows - 1, 1); };
-  last_of(large).copy_(row);
-  const auto expect_alike = [&](const at::Tensor& found, const at::Tensor& wanted, const std::string& what) {
-    EXPECT_EQ(parity::relative_difference(from_card(last_of(found)), wanted.cpu()), 0) << what;
+  const auto get_last_row = [&](const at::Tensor& all) { return all.narrow(0, kRows - 1, 1); };
+  get_last_row(large).copy_(row);
+  const auto expect_equal = [&](const at::Tensor& actual, const at::Tensor& expected, const std::string& name) {
+    EXPECT_EQ(parity::relative_difference(fetch_result(get_last_row(actual)), expected.cpu()), 0) << name;
   };
-  expect_alike(kernels::gate(large, kernels::GateActivation::kSilu), kernels::gate(row, kernels::GateActivation::kSilu),
-               "gate");
-  expect_alike(kernels::activate(large, kernels::ActivationFunction::kGelu),
+  expect_equal(kernels::gated_activation(large, kernels::GateActivation::kSilu),
+               kernels::gated_activation(row, kernels::GateActivation::kSilu), "gate");
+  expect_equal(kernels::activate(large, kernels::ActivationFunction::kGelu),
                kernels::activate(row, kernels::ActivationFunction::kGelu), "activation");
-  const kernels::Norm by{.weight = at::randn({kFeatures}).to(options), .eps = 1e-6};
-  const kernels::Normed normed = kernels::norm(large, by), alone = kernels::norm(row, by);
-  expect_alike(normed.value, alone.value, "norm");
-  expect_alike(kernels::norm_backward(large, large, normed.statistics, by),
-               kernels::norm_backward(row, row, alone.statistics, by), "norm, backwards");
+  const kernels::Norm params{.weight = at::randn({kFeatures}).to(options), .eps = 1e-6};
+  const kernels::NormResult norm_result = kernels::norm(large, params), expected_norm = kernels::norm(row, params);
+  expect_equal(norm_result.value, expected_norm.value, "norm");
+  expect_equal(kernels::norm_backward(large, large, norm_result.statistics, params),
+               kernels::norm_backward(row, row, expected_norm.statistics, params), "norm, backwards");
   const at::Tensor labels = at::empty({kRows}, options.dtype(at::kLong)).fill_(7);
-  const auto made = kernels::cross_entropy(large, labels, 1, {}, /*gradient_wanted=*/true);
-  const auto wanted = kernels::cross_entropy(row, labels.narrow(0, 0, 1), 1, {}, /*gradient_wanted=*/true);
-  expect_alike(made.cross_entropy, wanted.cross_entropy, "cross_entropy");
-  expect_alike(large, row, "cross_entropy's gradient");
+  const auto actual = kernels::cross_entropy(large, labels, 1, {}, /*compute_gradient=*/true);
+  const auto expected = kernels::cross_entropy(row, labels.narrow(0, 0, 1), 1, {}, /*compute_gradient=*/true);
+  expect_equal(actual.cross_entropy, expected.cross_entropy, "cross_entropy");
+  expect_equal(large, row, "cross_entropy's gradient");
 }
 
 }  // namespace

@@ -44,48 +44,49 @@ class Weights {
   nn::ParameterStore store_;
 };
 
-std::map<std::string, at::Tensor> after_three_steps(at::Device device, at::ScalarType dtype,
-                                                    engine::OptimizerStates states) {
+std::map<std::string, at::Tensor> run_three_steps(at::Device device, at::ScalarType dtype,
+                                                  engine::OptimizerStates states) {
   Weights weights(device, dtype);
-  engine::GradientSums sums(weights.store());
+  engine::GradientBuckets sums(weights.store());
   engine::AdamW optimizer(weights.store(), sums, {.weight_decay = 0.1, .states = states});
   for (int step = 0; step < 3; ++step) {
     weights.add_gradients(step);
     optimizer.step({1e-2, 1e-2, 1e-2});
   }
-  std::map<std::string, at::Tensor> all;
-  for (const auto& [name, tensor] : optimizer.state()) all[name] = tensor.cpu();
-  for (const auto& parameter : weights.store().all()) all["weight." + parameter.name] = parameter.tensor.detach().cpu();
-  return all;
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, tensor] : optimizer.state()) tensors[name] = tensor.cpu();
+  for (const auto& parameter : weights.store().all())
+    tensors["weight." + parameter.name] = parameter.tensor.detach().cpu();
+  return tensors;
 }
 
-class GpuOptimizer : public CardTest,
+class GpuOptimizer : public GpuTest,
                      public testing::WithParamInterface<std::tuple<at::ScalarType, engine::OptimizerStates>> {};
 
-TEST_P(GpuOptimizer, MovesWeightsAndMomentsAsOnTheCpu) {
+TEST_P(GpuOptimizer, UpdatesMatchCpu) {
   const auto [dtype, states] = GetParam();
   if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
-  const auto wanted = after_three_steps(at::kCPU, dtype, states);
-  const auto found = after_three_steps(device_, dtype, states);
-  ASSERT_EQ(found.size(), wanted.size());
-  for (const auto& [name, tensor] : wanted) {
-    const at::Tensor card = from_card(found.at(name));
+  const auto expected = run_three_steps(at::kCPU, dtype, states);
+  const auto actual = run_three_steps(device_, dtype, states);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    const at::Tensor gpu_tensor = fetch_result(actual.at(name));
     if (tensor.scalar_type() == at::kByte) {
       // A value at a bound of two codes may get either.
-      deviations_.expect_at_most(1e-3, card.ne(tensor).to(at::kDouble).mean().item<double>(), "codes that differ",
+      deviations_.expect_at_most(1e-3, gpu_tensor.ne(tensor).to(at::kDouble).mean().item<double>(), "codes that differ",
                                  name);
       continue;
     }
     double bound = kFp32Bound;
     if (tensor.scalar_type() == at::kBFloat16 && name.find("moment") != std::string::npos) {
-      bound =
-          4 * unit_of(at::kBFloat16);  // stochastic rounding, which draws otherwise on a card, up to a unit each step
+      bound = 4 * unit_roundoff(
+                      at::kBFloat16);  // stochastic rounding, which draws otherwise on a card, up to a unit each step
     } else if (states != engine::OptimizerStates::kFp32 && tensor.numel() >= 4096) {
       bound = 1e-3;  // a moment of another code moves its weight by a little of the learning rate
     } else if (tensor.scalar_type() != at::kFloat) {
-      bound = unit_of(tensor.scalar_type()) / 4;  // a tie rounds either way, of few weights
+      bound = unit_roundoff(tensor.scalar_type()) / 4;  // a tie rounds either way, of few weights
     }
-    deviations_.expect_at_most(bound, parity::relative_difference(card, tensor), "state", name);
+    deviations_.expect_at_most(bound, parity::relative_difference(gpu_tensor, tensor), "state", name);
   }
 }
 
@@ -96,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Of, GpuOptimizer,
                                                           engine::OptimizerStates::k8Bit)),
                          [](const auto& instance) {
                            return short_name(std::get<0>(instance.param)) + "_with_states_in_" +
-                                  engine::name_of(std::get<1>(instance.param));
+                                  engine::to_string(std::get<1>(instance.param));
                          });
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace vlmtrain::gpu {
 namespace {
 
-class GpuTrainingStep : public CardTest, public testing::WithParamInterface<std::string> {};
+class GpuTrainingStep : public GpuTest, public testing::WithParamInterface<std::string> {};
 
 TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
   const parity::Case reference("mixed_batch");
@@ -23,7 +23,7 @@ TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
   engine::AdamWSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = engine::LossScaleSettings{.initial = 1024};
   engine::Training training(*model, settings);
-  const double rate = fault_is_planted() ? 0 : 1e-3;
+  const double rate = is_fault_planted() ? 0 : 1e-3;
   const engine::LearningRates rates{rate, rate, rate};
   const auto samples = reference.samples();
   std::vector<double> losses;

@@ -19,91 +19,91 @@
 namespace vlmtrain::image {
 namespace {
 
-at::Tensor noisy_picture(int64_t height, int64_t width) {
-  at::Tensor picture = at::empty({3, height, width}, at::kByte);
+at::Tensor make_noise_image(int64_t height, int64_t width) {
+  at::Tensor image = at::empty({3, height, width}, at::kByte);
   std::mt19937 random(7);
-  for (int64_t i = 0; i < picture.numel(); ++i) picture.mutable_data_ptr<uint8_t>()[i] = random() % 256;
-  return picture;
+  for (int64_t i = 0; i < image.numel(); ++i) image.mutable_data_ptr<uint8_t>()[i] = random() % 256;
+  return image;
 }
 
-at::Tensor blob_mask(int64_t height, int64_t width) {
+at::Tensor make_blob_mask(int64_t height, int64_t width) {
   at::Tensor mask = at::zeros({height, width}, at::kByte);
   mask.slice(0, height / 3, height / 2).slice(1, width / 5, width / 2).fill_(1);
   mask.slice(0, height / 3, height - height / 4).slice(1, width / 5, width / 4).fill_(1);
   return mask;
 }
 
-TEST(Augment, NothingToDoGivesTheSameTensor) {
-  const at::Tensor picture = noisy_picture(5, 7), mask = blob_mask(5, 7);
-  EXPECT_TRUE(augment_picture(picture, {}).is_same(picture));
+TEST(Augment, ReturnsTheSameTensorWithoutChanges) {
+  const at::Tensor image = make_noise_image(5, 7), mask = make_blob_mask(5, 7);
+  EXPECT_TRUE(augment_image(image, {}).is_same(image));
   EXPECT_TRUE(augment_mask(mask, {}).is_same(mask));
   EXPECT_TRUE(augment_mask(mask, {.brightness = 1.5}).is_same(mask));
   EXPECT_FALSE(AugmentSettings{}.any());
   EXPECT_EQ(draw_augmentation({}, 123), Augmentation{});
 }
 
-TEST(Augment, FlippedTwiceIsAsBefore) {
-  const at::Tensor picture = noisy_picture(5, 7), mask = blob_mask(5, 7);
+TEST(Augment, FlippingTwiceIsTheIdentity) {
+  const at::Tensor image = make_noise_image(5, 7), mask = make_blob_mask(5, 7);
   const Augmentation flip{.flip = true};
-  EXPECT_TRUE(at::equal(augment_picture(picture, flip), picture.flip({2})));
-  EXPECT_TRUE(at::equal(augment_picture(augment_picture(picture, flip), flip), picture));
+  EXPECT_TRUE(at::equal(augment_image(image, flip), image.flip({2})));
+  EXPECT_TRUE(at::equal(augment_image(augment_image(image, flip), flip), image));
   EXPECT_TRUE(at::equal(augment_mask(augment_mask(mask, flip), flip), mask));
   EXPECT_FALSE(at::equal(augment_mask(mask, flip), mask));
 }
 
 TEST(Augment, QuarterTurnsMovePixels) {
   for (const int64_t side : {8, 9}) {
-    const at::Tensor picture = noisy_picture(side, side), mask = blob_mask(side, side);
-    for (const int turns : {-1, 1, 2, 3}) {
-      const Augmentation turn{.degrees = 90.0 * turns};
-      EXPECT_TRUE(at::equal(augment_picture(picture, turn), at::rot90(picture, turns, {1, 2})))
-          << side << ", " << turns;
-      EXPECT_TRUE(at::equal(augment_mask(mask, turn), at::rot90(mask, turns, {0, 1}))) << side << ", " << turns;
+    const at::Tensor image = make_noise_image(side, side), mask = make_blob_mask(side, side);
+    for (const int num_quarter_turns : {-1, 1, 2, 3}) {
+      const Augmentation rotation{.degrees = 90.0 * num_quarter_turns};
+      EXPECT_TRUE(at::equal(augment_image(image, rotation), at::rot90(image, num_quarter_turns, {1, 2})))
+          << side << ", " << num_quarter_turns;
+      EXPECT_TRUE(at::equal(augment_mask(mask, rotation), at::rot90(mask, num_quarter_turns, {0, 1})))
+          << side << ", " << num_quarter_turns;
     }
   }
-  const at::Tensor wide = noisy_picture(4, 9);
-  EXPECT_TRUE(at::equal(augment_picture(wide, {.degrees = 180}), wide.flip({1, 2})));
+  const at::Tensor wide_image = make_noise_image(4, 9);
+  EXPECT_TRUE(at::equal(augment_image(wide_image, {.degrees = 180}), wide_image.flip({1, 2})));
 }
 
 TEST(Augment, FlipsBeforeItRotates) {
-  const at::Tensor picture = noisy_picture(8, 8), mask = blob_mask(8, 8);
-  const Augmentation both{.flip = true, .degrees = 90};
-  EXPECT_TRUE(at::equal(augment_picture(picture, both), at::rot90(picture.flip({2}), 1, {1, 2})));
-  EXPECT_TRUE(at::equal(augment_mask(mask, both), at::rot90(mask.flip({1}), 1, {0, 1})));
+  const at::Tensor image = make_noise_image(8, 8), mask = make_blob_mask(8, 8);
+  const Augmentation flip_and_rotation{.flip = true, .degrees = 90};
+  EXPECT_TRUE(at::equal(augment_image(image, flip_and_rotation), at::rot90(image.flip({2}), 1, {1, 2})));
+  EXPECT_TRUE(at::equal(augment_mask(mask, flip_and_rotation), at::rot90(mask.flip({1}), 1, {0, 1})));
 }
 
 /// Of a picture made of the mask, a pixel is the mask's up to rounding: nearest and bilinear sampling look at the same
 /// place.
-TEST(Augment, MaskAndPictureMoveTogether) {
-  const at::Tensor mask = blob_mask(60, 83);
-  const at::Tensor picture = at::stack({mask, mask, mask}).mul_(255);
+TEST(Augment, MaskAndImageMoveTogether) {
+  const at::Tensor mask = make_blob_mask(60, 83);
+  const at::Tensor image = at::stack({mask, mask, mask}).mul_(255);
   for (const double degrees : {-33.0, -7.5, 0.4, 12.0, 45.0, 81.0}) {
     for (const bool flip : {false, true}) {
       const Augmentation augmentation{.flip = flip, .degrees = degrees};
-      const at::Tensor moved = augment_mask(mask, augmentation);
-      const at::Tensor thresholded = augment_picture(picture, augmentation)[0].ge(128).to(at::kByte);
-      const at::Tensor differs = moved.ne(thresholded);
+      const at::Tensor augmented = augment_mask(mask, augmentation);
+      const at::Tensor thresholded = augment_image(image, augmentation)[0].ge(128).to(at::kByte);
+      const at::Tensor differs = augmented.ne(thresholded);
       // Inside of the edges of both masks, and outside of them, nothing differs.
-      const at::Tensor near_edge = mask_edge(moved).logical_or(mask_edge(moved.eq(0).to(at::kByte)));
+      const at::Tensor near_edge = find_mask_edge(augmented).logical_or(find_mask_edge(augmented.eq(0).to(at::kByte)));
       EXPECT_FALSE(differs.logical_and(near_edge.logical_not()).any().item<bool>()) << degrees;
-      EXPECT_NEAR(moved.sum().item<double>(), mask.sum().item<double>(), 30) << degrees;
+      EXPECT_NEAR(augmented.sum().item<double>(), mask.sum().item<double>(), 30) << degrees;
     }
   }
 }
 
-TEST(Augment, WhatComesFromOutsideIsBlack) {
+TEST(Augment, FillsOutsideWithBlack) {
   const at::Tensor white = at::full({3, 20, 20}, 255, at::kByte);
-  const at::Tensor turned = augment_picture(white, {.degrees = 45});
-  EXPECT_EQ(turned[0][0][0].item<int>(), 0);
-  EXPECT_EQ(turned[2][10][10].item<int>(), 255);
+  const at::Tensor rotated = augment_image(white, {.degrees = 45});
+  EXPECT_EQ(rotated[0][0][0].item<int>(), 0);
+  EXPECT_EQ(rotated[2][10][10].item<int>(), 255);
   EXPECT_EQ(augment_mask(white[0], {.degrees = 45})[19][19].item<int>(), 0);
 }
 
 TEST(Augment, BrightnessIsRoundedAndClamped) {
-  const at::Tensor picture = at::empty({3, 1, 2}, at::kByte);
-  for (int64_t i = 0; i < 6; ++i) picture.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(50 * i + 1);
-  const at::Tensor bright = augment_picture(picture, {.brightness = 1.5}),
-                   dark = augment_picture(picture, {.brightness = 0.5});
+  const at::Tensor image = at::empty({3, 1, 2}, at::kByte);
+  for (int64_t i = 0; i < 6; ++i) image.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(50 * i + 1);
+  const at::Tensor bright = augment_image(image, {.brightness = 1.5}), dark = augment_image(image, {.brightness = 0.5});
   const std::vector<int> expected_bright{2, 77, 152, 227, 255, 255}, expected_dark{1, 26, 51, 76, 101, 126};
   for (int64_t i = 0; i < 6; ++i) {
     EXPECT_EQ(bright.const_data_ptr<uint8_t>()[i], expected_bright[i]);
@@ -111,25 +111,25 @@ TEST(Augment, BrightnessIsRoundedAndClamped) {
   }
 }
 
-TEST(Augment, DependsOnTheSeedAlone) {
+TEST(Augment, DependsOnlyOnTheSeed) {
   const AugmentSettings settings{.flip = 0.5, .rotation_degrees = 10, .brightness = 0.2};
   EXPECT_EQ(draw_augmentation(settings, 42), draw_augmentation(settings, 42));
   EXPECT_NE(draw_augmentation(settings, 42), draw_augmentation(settings, 43));
   EXPECT_EQ(draw_augmentation(settings, 42).degrees, draw_augmentation({.rotation_degrees = 10}, 42).degrees);
 }
 
-TEST(Augment, DrawsWhatTheSettingsSay) {
+TEST(Augment, DrawsFromTheRangesOfTheSettings) {
   const AugmentSettings settings{.flip = 0.25, .rotation_degrees = 10, .brightness = 0.2};
   int flips = 0;
   double lowest = 0, highest = 0, darkest = 1, brightest = 1;
   constexpr int kDraws = 4000;
   for (uint64_t seed = 0; seed < kDraws; ++seed) {
-    const Augmentation drawn = draw_augmentation(settings, seed);
-    flips += drawn.flip ? 1 : 0;
-    lowest = std::min(lowest, drawn.degrees);
-    highest = std::max(highest, drawn.degrees);
-    darkest = std::min(darkest, drawn.brightness);
-    brightest = std::max(brightest, drawn.brightness);
+    const Augmentation augmentation = draw_augmentation(settings, seed);
+    flips += augmentation.flip ? 1 : 0;
+    lowest = std::min(lowest, augmentation.degrees);
+    highest = std::max(highest, augmentation.degrees);
+    darkest = std::min(darkest, augmentation.brightness);
+    brightest = std::max(brightest, augmentation.brightness);
   }
   EXPECT_NEAR(flips, kDraws / 4, 100);
   EXPECT_NEAR(lowest, -10, 0.1);
@@ -139,11 +139,11 @@ TEST(Augment, DrawsWhatTheSettingsSay) {
 }
 
 /// Numbers and bytes that must be so on every machine.
-TEST(Augment, IsTheSameEverywhere) {
-  const Augmentation drawn = draw_augmentation({.flip = 0.5, .rotation_degrees = 10, .brightness = 0.2}, 42);
-  EXPECT_EQ(drawn.degrees * 0x1p24, -7477639);
-  EXPECT_EQ(drawn.brightness * 0x1p24, 19110908);
-  EXPECT_EQ(crc32_of(augment_picture(noisy_picture(31, 47), {.flip = true, .degrees = 12.5, .brightness = 1.1})),
+TEST(Augment, IsTheSameOnEveryMachine) {
+  const Augmentation augmentation = draw_augmentation({.flip = 0.5, .rotation_degrees = 10, .brightness = 0.2}, 42);
+  EXPECT_EQ(augmentation.degrees * 0x1p24, -7477639);
+  EXPECT_EQ(augmentation.brightness * 0x1p24, 19110908);
+  EXPECT_EQ(compute_crc32(augment_image(make_noise_image(31, 47), {.flip = true, .degrees = 12.5, .brightness = 1.1})),
             "a481cec9");
 }
 

@@ -24,18 +24,18 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+void write_bytes(const std::filesystem::path& path, std::span<const std::byte> bytes) {
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
 
-std::filesystem::path scratch(const std::string& name) {
+std::filesystem::path make_temp_path(const std::string& name) {
   return std::filesystem::path(testing::TempDir()) / name;
 }
 
 /// A PNG whose header tells a size, and nothing else.
-std::vector<std::byte> png_header(uint32_t width, uint32_t height) {
-  std::vector<std::byte> bytes = file_bytes(kImageData / "rgb.png");
+std::vector<std::byte> make_png_header(uint32_t width, uint32_t height) {
+  std::vector<std::byte> bytes = read_test_bytes(kImageData / "rgb.png");
   for (int i = 0; i < 4; ++i) {
     bytes[16 + i] = static_cast<std::byte>(width >> (24 - 8 * i));
     bytes[20 + i] = static_cast<std::byte>(height >> (24 - 8 * i));
@@ -44,58 +44,58 @@ std::vector<std::byte> png_header(uint32_t width, uint32_t height) {
 }
 
 TEST(Decode, IsBitEqualToPillow) {
-  const std::vector<std::byte> expected = file_bytes(kImageData / "decoded.bin");
-  const nlohmann::json cases = file_json(kImageData / "decode.json");
+  const std::vector<std::byte> expected = read_test_bytes(kImageData / "decoded.bin");
+  const nlohmann::json cases = read_test_json(kImageData / "decode.json");
   ASSERT_GT(cases.size(), 30U);
   for (const auto& entry : cases) {
     SCOPED_TRACE(entry.at("file").get<std::string>());
-    const at::Tensor picture = decode_image(kImageData / entry.at("file").get<std::string>());
-    ASSERT_EQ(picture.sizes().vec(), (std::vector<int64_t>{3, entry.at("height"), entry.at("width")}));
+    const at::Tensor image = decode_image(kImageData / entry.at("file").get<std::string>());
+    ASSERT_EQ(image.sizes().vec(), (std::vector<int64_t>{3, entry.at("height"), entry.at("width")}));
     const std::byte* reference = expected.data() + entry.at("offset").get<size_t>();
-    EXPECT_EQ(first_difference(tensor_bytes(picture), reference, picture.nbytes()), -1);
+    EXPECT_EQ(find_first_difference(to_bytes(image), reference, image.nbytes()), -1);
   }
 }
 
-TEST(EncodePng, KeepsEveryByte) {
-  const at::Tensor picture = decode_image(kImageData / "rgb.png");
-  const std::string encoded = encode_png(picture);
-  EXPECT_TRUE(at::equal(decode_image(std::as_bytes(std::span(encoded)), "encoded"), picture));
+TEST(EncodePng, IsLossless) {
+  const at::Tensor image = decode_image(kImageData / "rgb.png");
+  const std::string encoded = encode_png(image);
+  EXPECT_TRUE(at::equal(decode_image(std::as_bytes(std::span(encoded)), "encoded"), image));
 }
 
-TEST(Decode, HeaderTellsTheSizeOfTheUprightPicture) {
-  for (const auto& entry : file_json(kImageData / "decode.json")) {
+TEST(Decode, HeaderGivesTheSizeOfTheUprightImage) {
+  for (const auto& entry : read_test_json(kImageData / "decode.json")) {
     SCOPED_TRACE(entry.at("file").get<std::string>());
     const ImageSize size = read_image_size(kImageData / entry.at("file").get<std::string>());
     EXPECT_EQ(size, (ImageSize{entry.at("height"), entry.at("width")}));
   }
 }
 
-TEST(Decode, SixteenBitGreyKeepsItsUpperByte) {
-  const at::Tensor picture = decode_image(kImageData / "grey_16_bit.png");
-  ASSERT_EQ(picture.numel(), 3 * 64);
-  const uint8_t* values = picture.const_data_ptr<uint8_t>();
-  for (int64_t i = 0; i < picture.numel(); ++i) EXPECT_EQ(values[i], i % 64 * 4) << i;
+TEST(Decode, SixteenBitGrayKeepsTheUpperByte) {
+  const at::Tensor image = decode_image(kImageData / "grey_16_bit.png");
+  ASSERT_EQ(image.numel(), 3 * 64);
+  const uint8_t* values = image.const_data_ptr<uint8_t>();
+  for (int64_t i = 0; i < image.numel(); ++i) EXPECT_EQ(values[i], i % 64 * 4) << i;
 }
 
-TEST(Decode, WhatIsTransparentLiesOnWhite) {
+TEST(Decode, BlendsTransparencyOnWhite) {
   // The first pixel's alpha is 0.
-  const at::Tensor picture = decode_image(kImageData / "rgba.png");
-  for (int64_t channel = 0; channel < 3; ++channel) EXPECT_EQ(picture[channel][0][0].item<int>(), 255);
+  const at::Tensor image = decode_image(kImageData / "rgba.png");
+  for (int64_t channel = 0; channel < 3; ++channel) EXPECT_EQ(image[channel][0][0].item<int>(), 255);
 }
 
 /// Wherever a file is cut off, it is refused: no byte of the picture is ever made up. The last bytes hold no pixels
 /// (an end marker, a checksum, padding), so there either answer is right as long as the pixels are.
-TEST(Decode, RefusesACutOffFile) {
+TEST(Decode, RejectsTruncatedFiles) {
   for (const std::string name : {"rgb.jpg", "progressive.jpg", "restarts.jpg", "cmyk.jpg", "rgb.png", "interlaced.png",
                                  "palette_4.png", "rgb.webp", "lossless.webp", "alpha.webp"}) {
-    const std::vector<std::byte> whole = file_bytes(kImageData / name);
-    const std::vector<std::byte> pixels = tensor_bytes(decode_image(whole, name));
-    constexpr size_t kTail = 24;
-    for (size_t size = 0; size < whole.size(); ++size) {
+    const std::vector<std::byte> content = read_test_bytes(kImageData / name);
+    const std::vector<std::byte> pixels = to_bytes(decode_image(content, name));
+    constexpr size_t kTailBytes = 24;
+    for (size_t size = 0; size < content.size(); ++size) {
       try {
-        const at::Tensor picture = decode_image(std::span(whole).first(size), name);
-        EXPECT_GE(size + kTail, whole.size()) << name << " cut to " << size;
-        EXPECT_EQ(tensor_bytes(picture), pixels) << name << " cut to " << size;
+        const at::Tensor image = decode_image(std::span(content).first(size), name);
+        EXPECT_GE(size + kTailBytes, content.size()) << name << " cut to " << size;
+        EXPECT_EQ(to_bytes(image), pixels) << name << " cut to " << size;
       } catch (const UserError& error) {
         EXPECT_EQ(error.code(), ExitCode::kBadData);
         EXPECT_THAT(error.what(), HasSubstr(name));
@@ -104,12 +104,12 @@ TEST(Decode, RefusesACutOffFile) {
   }
 }
 
-TEST(Decode, TellsWhyAFileIsRefused) {
-  std::vector<std::byte> jpeg = file_bytes(kImageData / "rgb.jpg");
+TEST(Decode, ErrorsNameTheReason) {
+  std::vector<std::byte> jpeg = read_test_bytes(kImageData / "rgb.jpg");
   jpeg.resize(jpeg.size() * 3 / 4);
   EXPECT_THAT([&] { decode_image(jpeg, "scan.jpg"); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("scan.jpg"), HasSubstr("Premature end"))));
-  std::vector<std::byte> png = file_bytes(kImageData / "rgb.png");
+  std::vector<std::byte> png = read_test_bytes(kImageData / "rgb.png");
   png[png.size() / 2] ^= std::byte{0x10};
   EXPECT_THAT([&] { decode_image(png, "scan.png"); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("scan.png"), HasSubstr("IDAT"))));
@@ -120,27 +120,27 @@ TEST(Decode, TellsWhyAFileIsRefused) {
   EXPECT_THAT([] { read_image_size("no/such/picture.png"); }, ThrowsMessage<UserError>(HasSubstr("cannot be opened")));
 }
 
-TEST(Decode, ACutOffJpegWithAnEndMarkerIsRefused) {
-  std::vector<std::byte> jpeg = file_bytes(kImageData / "rgb.jpg");
+TEST(Decode, RejectsATruncatedJpegWithAnEndMarker) {
+  std::vector<std::byte> jpeg = read_test_bytes(kImageData / "rgb.jpg");
   jpeg.resize(jpeg.size() * 3 / 4);
   jpeg.insert(jpeg.end(), {std::byte{0xFF}, std::byte{0xD9}});
   EXPECT_THROW(decode_image(jpeg, "scan.jpg"), UserError);
 }
 
-TEST(Decode, RefusesDecompressionBombs) {
-  const std::filesystem::path path = scratch("bomb.png");
-  write_file(path, png_header(100'000, 100'000));
+TEST(Decode, RejectsDecompressionBombs) {
+  const std::filesystem::path path = make_temp_path("bomb.png");
+  write_bytes(path, make_png_header(100'000, 100'000));
   EXPECT_THAT([&] { read_image_size(path); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("100000 x 100000"), HasSubstr("shrink"))));
   EXPECT_THROW(decode_image(path), UserError);
-  write_file(path, png_header(0, 5));
+  write_bytes(path, make_png_header(0, 5));
   EXPECT_THROW(read_image_size(path), UserError);
 }
 
 /// tests/image/data/SOURCES.md
-TEST(Decode, OrientationsCountAsPillowsDo) {
+TEST(Decode, OrientationMatchesPillow) {
   const std::filesystem::path folder = kImageData / "orientations";
-  const nlohmann::json cases = file_json(folder / "orientations.json").at("cases");
+  const nlohmann::json cases = read_test_json(folder / "orientations.json").at("cases");
   ASSERT_GT(cases.size(), 35U);
   for (const auto& [name, value] : cases.items()) {
     FileSource source(folder / name);
@@ -148,61 +148,61 @@ TEST(Decode, OrientationsCountAsPillowsDo) {
   }
 }
 
-TEST(Decode, MetadataThatInflateWithoutEndAreNotRead) {
+TEST(Decode, IgnoresMetadataThatInflatesWithoutEnd) {
   // "XML:com.adobe.xmp", compressed: 64 MB of spaces, then an orientation.
   std::string text(64 << 20, ' ');
   text += "tiff:Orientation=\"6\"";
-  std::vector<uint8_t> packed(compressBound(text.size()));
-  uLongf size = packed.size();
-  ASSERT_EQ(compress(packed.data(), &size, reinterpret_cast<const Bytef*>(text.data()), text.size()), Z_OK);
+  std::vector<uint8_t> compressed(compressBound(text.size()));
+  uLongf size = compressed.size();
+  ASSERT_EQ(compress(compressed.data(), &size, reinterpret_cast<const Bytef*>(text.data()), text.size()), Z_OK);
   const std::string_view key("XML:com.adobe.xmp\0\0", 19);
   std::vector<uint8_t> chunk(key.begin(), key.end());
-  chunk.insert(chunk.end(), packed.begin(), packed.begin() + static_cast<std::ptrdiff_t>(size));
-  PngTexts texts;
-  texts.add("zTXt", chunk);
-  EXPECT_EQ(texts.orientation(), Orientation::kUpright);
+  chunk.insert(chunk.end(), compressed.begin(), compressed.begin() + static_cast<std::ptrdiff_t>(size));
+  PngMetadata metadata;
+  metadata.add("zTXt", chunk);
+  EXPECT_EQ(metadata.orientation(), Orientation::kUpright);
 }
 
-// Found by the fuzz target `picture`, whose sanitizer stopped at memcpy's null pointer.
-TEST(Decode, AnEmptyExifChunkIsNone) {
-  const std::vector<std::byte> whole = file_bytes(kImageData / "rgb.png");
-  constexpr std::ptrdiff_t kBehindSize = 33;
+// Found by the fuzz target `image`, whose sanitizer stopped at memcpy's null pointer.
+TEST(Decode, IgnoresAnEmptyExifChunk) {
+  const std::vector<std::byte> content = read_test_bytes(kImageData / "rgb.png");
+  constexpr std::ptrdiff_t kAfterIhdr = 33;
   constexpr uint8_t kChunk[] = {0, 0, 0, 0, 'e', 'X', 'I', 'f'};
   std::vector<uint8_t> chunk(std::begin(kChunk), std::end(kChunk));
-  const uLong sum = crc32(0, chunk.data() + 4, 4);
-  for (const int shift : {24, 16, 8, 0}) chunk.push_back(static_cast<uint8_t>(sum >> shift));
-  std::vector<std::byte> with_chunk(whole.begin(), whole.begin() + kBehindSize);
-  for (const uint8_t byte : chunk) with_chunk.push_back(std::byte{byte});
-  with_chunk.insert(with_chunk.end(), whole.begin() + kBehindSize, whole.end());
-  EXPECT_TRUE(decode_image(with_chunk, "empty.png").equal(decode_image(whole, "rgb.png")));
+  const uLong checksum = crc32(0, chunk.data() + 4, 4);
+  for (const int shift : {24, 16, 8, 0}) chunk.push_back(static_cast<uint8_t>(checksum >> shift));
+  std::vector<std::byte> with_exif(content.begin(), content.begin() + kAfterIhdr);
+  for (const uint8_t byte : chunk) with_exif.push_back(std::byte{byte});
+  with_exif.insert(with_exif.end(), content.begin() + kAfterIhdr, content.end());
+  EXPECT_TRUE(decode_image(with_exif, "empty.png").equal(decode_image(content, "rgb.png")));
 }
 
-TEST(Decode, AJpegOfThousandsOfScansIsRefused) {
-  const std::vector<std::byte> whole = file_bytes(kImageData / "progressive.jpg");
+TEST(Decode, RejectsAJpegOfThousandsOfScans) {
+  const std::vector<std::byte> content = read_test_bytes(kImageData / "progressive.jpg");
   // The first scan, over and over: it alone does not build on those before it.
-  const auto is_marker = [&](size_t at, auto wanted) {
-    return whole[at] == std::byte{0xFF} && wanted(std::to_integer<int>(whole[at + 1]));
+  const auto is_marker = [&](size_t at, auto matches) {
+    return content[at] == std::byte{0xFF} && matches(std::to_integer<int>(content[at + 1]));
   };
   size_t begin = 0;
-  while (!is_marker(begin, [](int kind) { return kind == 0xDA; })) ++begin;
+  while (!is_marker(begin, [](int marker) { return marker == 0xDA; })) ++begin;
   size_t end = begin + 2;
-  while (!is_marker(end, [](int kind) { return kind == 0xC4 || kind == 0xDA; })) ++end;
-  const auto first = whole.begin() + static_cast<std::ptrdiff_t>(begin);
-  const auto last = whole.begin() + static_cast<std::ptrdiff_t>(end);
-  std::vector<std::byte> bomb(whole.begin(), last);
+  while (!is_marker(end, [](int marker) { return marker == 0xC4 || marker == 0xDA; })) ++end;
+  const auto first = content.begin() + static_cast<std::ptrdiff_t>(begin);
+  const auto last = content.begin() + static_cast<std::ptrdiff_t>(end);
+  std::vector<std::byte> bomb(content.begin(), last);
   for (int i = 0; i < 500; ++i) bomb.insert(bomb.end(), first, last);
-  bomb.insert(bomb.end(), last, whole.end());
+  bomb.insert(bomb.end(), last, content.end());
   EXPECT_THAT([&] { decode_image(bomb, "bomb.jpg"); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("bomb.jpg"), HasSubstr("scan"), HasSubstr("101"))));
 }
 
 /// A changed byte gives a picture or a data error, nothing else. (The sanitizer build looks deeper.)
-TEST(Decode, DamagedFilesNeverGetThrough) {
+TEST(Decode, DamagedFilesGiveAnImageOrADataError) {
   for (const std::string name : {"orientation_6.jpg", "progressive.jpg", "palette_alpha.png", "orientation_8.png",
                                  "orientation_6.webp", "alpha.webp"}) {
-    const std::vector<std::byte> whole = file_bytes(kImageData / name);
-    for (size_t i = 0; i < whole.size(); i += 3) {
-      std::vector<std::byte> damaged = whole;
+    const std::vector<std::byte> content = read_test_bytes(kImageData / name);
+    for (size_t i = 0; i < content.size(); i += 3) {
+      std::vector<std::byte> damaged = content;
       damaged[i] ^= std::byte{0xFF};
       try {
         EXPECT_EQ(decode_image(damaged, name).size(0), 3);
@@ -213,34 +213,34 @@ TEST(Decode, DamagedFilesNeverGetThrough) {
   }
 }
 
-TEST(Decode, ThreadsDoNotDisturbEachOther) {
-  const std::vector<std::byte> good = file_bytes(kImageData / "rgb.jpg");
-  std::vector<std::byte> bad = good;
-  bad.resize(bad.size() / 2);
-  const std::vector<std::byte> pixels = tensor_bytes(decode_image(good, "good"));
+TEST(Decode, IsThreadSafe) {
+  const std::vector<std::byte> valid = read_test_bytes(kImageData / "rgb.jpg");
+  std::vector<std::byte> truncated = valid;
+  truncated.resize(truncated.size() / 2);
+  const std::vector<std::byte> pixels = to_bytes(decode_image(valid, "good"));
   std::vector<std::jthread> threads;
   threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int round = 0; round < 50; ++round) {
-        EXPECT_THROW(decode_image(bad, "bad"), UserError);
-        EXPECT_EQ(tensor_bytes(decode_image(good, "good")), pixels);
+        EXPECT_THROW(decode_image(truncated, "bad"), UserError);
+        EXPECT_EQ(to_bytes(decode_image(valid, "good")), pixels);
       }
     });
   }
 }
 
-TEST(Decode, WhatIsNoFileIsRefusedWithoutBeingOpened) {
-  const auto pipe = scratch("pipe.png");
+TEST(Decode, RejectsNonFilesWithoutOpeningThem) {
+  const auto pipe = make_temp_path("pipe.png");
   std::filesystem::remove(pipe);
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);  // who opens it waits for ever
-  const auto refused = [](const char* kind) {
-    return ThrowsMessage<UserError>(AllOf(HasSubstr("the picture cannot be opened"), HasSubstr(kind)));
+  const auto reports_kind = [](const char* expected_kind) {
+    return ThrowsMessage<UserError>(AllOf(HasSubstr("the picture cannot be opened"), HasSubstr(expected_kind)));
   };
-  EXPECT_THAT([&] { decode_image(pipe); }, refused("it is a named pipe"));
-  EXPECT_THAT([&] { read_image_size(pipe); }, refused("it is a named pipe"));
-  EXPECT_THAT([&] { decode_image("/dev/zero"); }, refused("it is a device"));
-  EXPECT_THAT([&] { decode_image(testing::TempDir()); }, refused("it is a folder"));
+  EXPECT_THAT([&] { decode_image(pipe); }, reports_kind("it is a named pipe"));
+  EXPECT_THAT([&] { read_image_size(pipe); }, reports_kind("it is a named pipe"));
+  EXPECT_THAT([&] { decode_image("/dev/zero"); }, reports_kind("it is a device"));
+  EXPECT_THAT([&] { decode_image(testing::TempDir()); }, reports_kind("it is a folder"));
   EXPECT_THAT([&] { VideoFile video(pipe); }, ThrowsMessage<UserError>(HasSubstr("it is a named pipe")));
   std::filesystem::remove(pipe);
 }

@@ -9,7 +9,7 @@
 namespace vlmtrain {
 
 /// A mask as rows of the characters 0 and 1.
-inline std::vector<std::string> rows_of(const at::Tensor& mask) {
+inline std::vector<std::string> to_rows(const at::Tensor& mask) {
   std::vector<std::string> rows;
   for (int64_t y = 0; y < mask.size(0); ++y) {
     std::string& row = rows.emplace_back();
@@ -18,7 +18,7 @@ inline std::vector<std::string> rows_of(const at::Tensor& mask) {
   return rows;
 }
 
-inline at::Tensor mask_of_rows(const std::vector<std::string>& rows) {
+inline at::Tensor make_mask(const std::vector<std::string>& rows) {
   const auto height = static_cast<int64_t>(rows.size());
   const auto width = static_cast<int64_t>(rows.at(0).size());
   at::Tensor mask = at::zeros({height, width}, at::kByte);

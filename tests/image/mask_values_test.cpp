@@ -24,106 +24,106 @@ using testing::ThrowsMessage;
 using Counts = std::vector<std::pair<int64_t, int64_t>>;
 
 /// A file with 1000 pixels of 0 and those of `counts`, `channels` alike.
-PngSamples file_of(const Counts& counts, int64_t bits = 8, int64_t channels = 1) {
+PngSamples make_samples(const Counts& counts, int64_t bits = 8, int64_t channels = 1) {
   std::vector<int64_t> pixels(1000, 0);
   for (const auto& [value, count] : counts) pixels.insert(pixels.end(), static_cast<size_t>(count), value);
   const int64_t bytes = bits == 16 ? 2 : 1;
   PngSamples samples{
       .rows = StoredPixels({1, std::ssize(pixels)}, channels * bytes), .channels = channels, .bits = bits};
-  uint8_t* to = samples.rows.samples.get();
+  uint8_t* target = samples.rows.samples.get();
   for (const int64_t value : pixels) {
     for (int64_t channel = 0; channel < channels; ++channel) {
-      if (bytes == 2) *to++ = static_cast<uint8_t>(value >> 8);
-      *to++ = static_cast<uint8_t>(value & 0xff);
+      if (bytes == 2) *target++ = static_cast<uint8_t>(value >> 8);
+      *target++ = static_cast<uint8_t>(value & 0xff);
     }
   }
   return samples;
 }
 
 /// The plateau of a mask and an edge of so many values, a pixel each.
-Counts soft(int64_t plateau, int64_t edge_values, int64_t range = 255) {
-  Counts counts{{range, plateau}};
-  for (int64_t i = 1; i <= edge_values; ++i) counts.emplace_back(i * range / (edge_values + 1), 1);
+Counts make_soft_edge(int64_t plateau_pixels, int64_t num_edge_values, int64_t range = 255) {
+  Counts counts{{range, plateau_pixels}};
+  for (int64_t i = 1; i <= num_edge_values; ++i) counts.emplace_back(i * range / (num_edge_values + 1), 1);
   return counts;
 }
 
-Counts labels(int64_t count, int64_t step = 1) {
+Counts make_labels(int64_t count, int64_t step = 1) {
   Counts counts;
   for (int64_t i = 1; i <= count; ++i) counts.emplace_back(i * step, 20);
   return counts;
 }
 
-TEST(MaskValues, OneValueBesideZeroIsTheMask) {
+TEST(MaskValues, SingleNonzeroValueIsTheMask) {
   for (const int64_t value : {1, 7, 128, 255}) {
-    const auto rule = find_mask_rule(file_of({{value, 50}}), "m.png");
-    EXPECT_EQ(rule.above, 0) << value;
+    const auto rule = find_mask_rule(make_samples({{value, 50}}), "m.png");
+    EXPECT_EQ(rule.threshold, 0) << value;
     EXPECT_FALSE(rule.notice) << value;
   }
-  EXPECT_FALSE(find_mask_rule(file_of({}), "m.png").notice) << "an empty one";
-  EXPECT_FALSE(find_mask_rule(file_of({{40000, 9}}, 16), "m.png").notice);
-  EXPECT_FALSE(find_mask_rule(file_of({{255, 9}}, 8, 3), "m.png").notice);
+  EXPECT_FALSE(find_mask_rule(make_samples({}), "m.png").notice) << "an empty one";
+  EXPECT_FALSE(find_mask_rule(make_samples({{40000, 9}}, 16), "m.png").notice);
+  EXPECT_FALSE(find_mask_rule(make_samples({{255, 9}}, 8, 3), "m.png").notice);
 }
 
-TEST(MaskValues, SoftEdgesAreCutAtHalfOfTheRangeAndReported) {
-  const auto check = [](const PngSamples& file, int64_t above, const char* what) {
+TEST(MaskValues, ThresholdsSoftEdgesAtHalfOfTheRange) {
+  const auto expect_rule = [](const PngSamples& file, int64_t threshold, const char* description) {
     const auto rule = find_mask_rule(file, "m.png");
-    EXPECT_EQ(rule.above, above) << what;
-    ASSERT_TRUE(rule.notice) << what;
-    EXPECT_THAT(rule.notice->kind, HasSubstr("soft edges")) << what;
-    EXPECT_THAT(rule.notice->example, HasSubstr("m.png")) << what;
+    EXPECT_EQ(rule.threshold, threshold) << description;
+    ASSERT_TRUE(rule.notice) << description;
+    EXPECT_THAT(rule.notice->kind, HasSubstr("soft edges")) << description;
+    EXPECT_THAT(rule.notice->example, HasSubstr("m.png")) << description;
   };
-  check(file_of(soft(200, 3)), 127, "shrunk by half with a box");
-  check(file_of(soft(200, 75)), 127, "shrunk smoothly");
-  check(file_of(soft(30, 38)), 127, "of a JPEG");
-  check(file_of(soft(200, 75), 8, 3), 127, "gray as RGB");
-  check(file_of(soft(200, 75, 65535), 16), 32767, "16 bits");
-  check(file_of(soft(200, 75), 16), 127, "16 bits that were made of 8");
-  PngSamples palette = file_of(soft(200, 75));
+  expect_rule(make_samples(make_soft_edge(200, 3)), 127, "shrunk by half with a box");
+  expect_rule(make_samples(make_soft_edge(200, 75)), 127, "shrunk smoothly");
+  expect_rule(make_samples(make_soft_edge(30, 38)), 127, "of a JPEG");
+  expect_rule(make_samples(make_soft_edge(200, 75), 8, 3), 127, "gray as RGB");
+  expect_rule(make_samples(make_soft_edge(200, 75, 65535), 16), 32767, "16 bits");
+  expect_rule(make_samples(make_soft_edge(200, 75), 16), 127, "16 bits that were made of 8");
+  PngSamples palette = make_samples(make_soft_edge(200, 75));
   palette.is_palette = true;
-  check(palette, 127, "a palette of gray values");
+  expect_rule(palette, 127, "a palette of gray values");
 }
 
-TEST(MaskValues, LabelsAreAllMaskAndReported) {
-  const auto check = [](const PngSamples& file, const char* number, const char* what) {
+TEST(MaskValues, AllLabelsAreMaskAndReported) {
+  const auto expect_rule = [](const PngSamples& file, const char* number, const char* description) {
     const auto rule = find_mask_rule(file, "m.png");
-    EXPECT_EQ(rule.above, 0) << what;
-    ASSERT_TRUE(rule.notice) << what;
-    EXPECT_THAT(rule.notice->kind, HasSubstr("several labels")) << what;
-    EXPECT_THAT(rule.notice->example, AllOf(HasSubstr("m.png"), HasSubstr(number))) << what;
+    EXPECT_EQ(rule.threshold, 0) << description;
+    ASSERT_TRUE(rule.notice) << description;
+    EXPECT_THAT(rule.notice->kind, HasSubstr("several labels")) << description;
+    EXPECT_THAT(rule.notice->example, AllOf(HasSubstr("m.png"), HasSubstr(number))) << description;
   };
-  check(file_of(labels(3)), "3 values", "gray");
-  check(file_of(labels(180)), "180 values", "cells");
-  check(file_of(labels(300), 16), "300 values", "cells in 16 bits");
-  check(file_of(labels(3, 80), 4), "3 values", "few bits");
-  PngSamples palette = file_of({{1, 100}, {15, 80}, {255, 40}});
+  expect_rule(make_samples(make_labels(3)), "3 values", "gray");
+  expect_rule(make_samples(make_labels(180)), "180 values", "cells");
+  expect_rule(make_samples(make_labels(300), 16), "300 values", "cells in 16 bits");
+  expect_rule(make_samples(make_labels(3, 80), 4), "3 values", "few bits");
+  PngSamples palette = make_samples({{1, 100}, {15, 80}, {255, 40}});
   palette.is_palette = palette.has_colored_palette = true;
-  check(palette, "3 entries", "PASCAL VOC, with its border");
-  PngSamples colors = file_of({{1, 3}}, 8, 3);
+  expect_rule(palette, "3 entries", "PASCAL VOC, with its border");
+  PngSamples colors = make_samples({{1, 3}}, 8, 3);
   colors.rows.samples[0] = 128;
-  check(colors, "2 colors", "RGB");
+  expect_rule(colors, "2 colors", "RGB");
 }
 
-TEST(MaskValues, WhatMayBeNoiseLabelsOrAnImageIsRefused) {
-  const auto refuses = [](const PngSamples& file, const char* what) {
+TEST(MaskValues, RejectsAmbiguousFiles) {
+  const auto expect_rejected = [](const PngSamples& file, const char* description) {
     EXPECT_THAT([&] { find_mask_rule(file, "m.png"); },
-                ThrowsMessage<UserError>(AllOf(HasSubstr("m.png"), HasSubstr("two values"), HasSubstr(what))));
+                ThrowsMessage<UserError>(AllOf(HasSubstr("m.png"), HasSubstr("two values"), HasSubstr(description))));
   };
-  refuses(file_of({{1, 600}, {2, 600}, {255, 250}}), "3 values");
-  refuses(file_of({{15, 600}, {255, 100}}), "2 values");
-  Counts image;
-  for (int64_t value = 1; value < 230; ++value) image.emplace_back(value, 5);
-  refuses(file_of(image), "229 gray values");
-  PngSamples photograph = file_of(labels(200), 8, 3);
+  expect_rejected(make_samples({{1, 600}, {2, 600}, {255, 250}}), "3 values");
+  expect_rejected(make_samples({{15, 600}, {255, 100}}), "2 values");
+  Counts image_values;
+  for (int64_t value = 1; value < 230; ++value) image_values.emplace_back(value, 5);
+  expect_rejected(make_samples(image_values), "229 gray values");
+  PngSamples photograph = make_samples(make_labels(200), 8, 3);
   for (int64_t i = 0; i < 2000; ++i) photograph.rows.samples[i] = static_cast<uint8_t>(i * 37 % 251);
-  refuses(photograph, "256 colors");
+  expect_rejected(photograph, "256 colors");
 }
 
 /// Through a file: the pixels above half are mask, and of a named value only those that have it.
-TEST(MaskValues, DecideWhichPixelsOfAFileAreMask) {
+TEST(MaskValues, SelectsTheMaskPixelsOfAFile) {
   const at::Tensor row = at::zeros({1, 40}, at::kByte);
   row.narrow(1, 0, 20).fill_(255);
   for (int64_t i = 0; i < 10; ++i) row[0][20 + i] = 250 - 25 * i;
-  io::Medium file("soft.png");
+  io::MediaRef file("soft.png");
   file.bytes = std::make_shared<const std::string>(encode_png(row.expand({3, 1, 40}).contiguous()));
   const auto decoded = decode_mask_with_notice(file, std::nullopt);
   EXPECT_EQ(decoded.mask.sum().item<int64_t>(), 25) << "250, 225, 200, 175 and 150 besides";

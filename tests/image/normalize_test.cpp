@@ -26,7 +26,7 @@ TEST(Normalize, FoldsTheRescalingIntoMeanAndStd) {
   }
 }
 
-TEST(Normalize, WantsTilesOfBytes) {
+TEST(Normalize, RejectsOtherTypes) {
   const Normalization half{.mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}, .rescale_factor = 1.0 / 255.0};
   EXPECT_THROW(normalize_pixels(at::arange(48).view({1, 3, 4, 4}), half), InternalError);
 }

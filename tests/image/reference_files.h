@@ -19,7 +19,7 @@ namespace vlmtrain {
 
 inline const std::filesystem::path kImageData = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/image/data";
 
-inline std::vector<std::byte> file_bytes(const std::filesystem::path& path) {
+inline std::vector<std::byte> read_test_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   EXPECT_TRUE(file) << path;
   const std::string content{std::istreambuf_iterator<char>(file), {}};
@@ -27,19 +27,19 @@ inline std::vector<std::byte> file_bytes(const std::filesystem::path& path) {
   return {first, first + content.size()};
 }
 
-inline nlohmann::json file_json(const std::filesystem::path& path) {
+inline nlohmann::json read_test_json(const std::filesystem::path& path) {
   return nlohmann::json::parse(std::ifstream(path));
 }
 
 /// The bytes of a contiguous CPU tensor.
-inline std::vector<std::byte> tensor_bytes(const at::Tensor& tensor) {
+inline std::vector<std::byte> to_bytes(const at::Tensor& tensor) {
   EXPECT_TRUE(tensor.is_contiguous());
   const auto* first = static_cast<const std::byte*>(tensor.const_data_ptr());
   return {first, first + tensor.nbytes()};
 }
 
 /// CRC-32 as zlib's, in eight hexadecimal digits.
-inline std::string crc32_of(const at::Tensor& tensor) {
+inline std::string compute_crc32(const at::Tensor& tensor) {
   static const std::array<uint32_t, 256> kTable = [] {
     std::array<uint32_t, 256> table{};
     for (uint32_t i = 0; i < table.size(); ++i) {
@@ -49,14 +49,14 @@ inline std::string crc32_of(const at::Tensor& tensor) {
     return table;
   }();
   uint32_t crc = 0xFFFFFFFFU;
-  for (const std::byte byte : tensor_bytes(tensor)) crc = crc >> 8 ^ kTable[(crc ^ static_cast<uint32_t>(byte)) & 0xFF];
+  for (const std::byte byte : to_bytes(tensor)) crc = crc >> 8 ^ kTable[(crc ^ static_cast<uint32_t>(byte)) & 0xFF];
   std::array<char, 9> text{};
   std::snprintf(text.data(), text.size(), "%08x", ~crc);
   return text.data();
 }
 
 /// Where two byte strings first differ, for a message; -1 where they do not.
-inline int64_t first_difference(const std::vector<std::byte>& a, const std::byte* b, size_t size) {
+inline int64_t find_first_difference(const std::vector<std::byte>& a, const std::byte* b, size_t size) {
   if (a.size() != size) return static_cast<int64_t>(std::min(a.size(), size));
   for (size_t i = 0; i < size; ++i) {
     if (a[i] != b[i]) return static_cast<int64_t>(i);

@@ -25,13 +25,13 @@ struct Clip {
   int height = 22;
   int frames = 12;
   AVRational rate{10, 1};
-  int key_every = 4;
+  int key_interval = 4;
   int b_frames = 0;
   int32_t matrix[4] = {1, 0, 0, 1};  ///< of the display: a, b, c, d
   std::string options{};             ///< of the muxer, key=value
 };
 
-inline void require(int code) {
+inline void check_code(int code) {
   if (code >= 0) return;
   char text[AV_ERROR_MAX_STRING_SIZE]{};
   av_strerror(code, text, sizeof(text));
@@ -42,20 +42,20 @@ inline void require(int code) {
 class VideoWriter {
  public:
   VideoWriter(const std::filesystem::path& file, const Clip& clip) : clip_(clip) {
-    begin_ffmpeg_messages();
+    capture_ffmpeg_messages();
     AVFormatContext* muxer = nullptr;
-    require(avformat_alloc_output_context2(&muxer, nullptr, nullptr, file.c_str()));
+    check_code(avformat_alloc_output_context2(&muxer, nullptr, nullptr, file.c_str()));
     muxer_ = muxer;
     open_encoder();
     stream_ = avformat_new_stream(muxer_, nullptr);
-    require(avcodec_parameters_from_context(stream_->codecpar, encoder_.get()));
+    check_code(avcodec_parameters_from_context(stream_->codecpar, encoder_.get()));
     stream_->time_base = encoder_->time_base;
     stream_->avg_frame_rate = clip.rate;
     set_display_matrix();
-    require(avio_open(&muxer_->pb, file.c_str(), AVIO_FLAG_WRITE));
+    check_code(avio_open(&muxer_->pb, file.c_str(), AVIO_FLAG_WRITE));
     AVDictionary* options = nullptr;
-    require(av_dict_parse_string(&options, clip.options.c_str(), "=", ":", 0));
-    require(avformat_write_header(muxer_, &options));
+    check_code(av_dict_parse_string(&options, clip.options.c_str(), "=", ":", 0));
+    check_code(avformat_write_header(muxer_, &options));
     av_dict_free(&options);
   }
   ~VideoWriter() {
@@ -65,16 +65,16 @@ class VideoWriter {
   }
 
   /// Encodes the clip; `paint` fills each frame.
-  void write(const std::function<void(AVFrame& frame, int number)>& paint) {
-    Frame frame(av_frame_alloc());
+  void write(const std::function<void(AVFrame& frame, int frame_number)>& paint) {
+    FramePtr frame(av_frame_alloc());
     frame->format = clip_.format;
     frame->width = clip_.width;
     frame->height = clip_.height;
-    require(av_frame_get_buffer(frame.get(), 0));
-    for (int number = 0; number < clip_.frames; ++number) {
-      require(av_frame_make_writable(frame.get()));
-      paint(*frame, number);
-      frame->pts = number;
+    check_code(av_frame_get_buffer(frame.get(), 0));
+    for (int frame_number = 0; frame_number < clip_.frames; ++frame_number) {
+      check_code(av_frame_make_writable(frame.get()));
+      paint(*frame, frame_number);
+      frame->pts = frame_number;
       encode(frame.get());
     }
     encode(nullptr);
@@ -82,12 +82,12 @@ class VideoWriter {
 
   /// Writes these bytes as if they were a frame.
   void write_packet(const std::string& bytes, int64_t time) {
-    Packet packet(av_packet_alloc());
-    require(av_new_packet(packet.get(), static_cast<int>(bytes.size())));
+    PacketPtr packet(av_packet_alloc());
+    check_code(av_new_packet(packet.get(), static_cast<int>(bytes.size())));
     std::ranges::copy(bytes, packet->data);
     packet->pts = packet->dts = time;
     packet->flags |= AV_PKT_FLAG_KEY;
-    require(av_interleaved_write_frame(muxer_, packet.get()));
+    check_code(av_interleaved_write_frame(muxer_, packet.get()));
   }
 
   /// The largest packet of the first group of pictures: the key frame.
@@ -103,11 +103,11 @@ class VideoWriter {
     encoder_->height = clip_.height;
     encoder_->time_base = av_inv_q(clip_.rate);
     encoder_->framerate = clip_.rate;
-    encoder_->gop_size = clip_.key_every;
+    encoder_->gop_size = clip_.key_interval;
     encoder_->max_b_frames = clip_.b_frames;
     encoder_->thread_count = 1;
     if ((muxer_->oformat->flags & AVFMT_GLOBALHEADER) != 0) encoder_->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
-    require(avcodec_open2(encoder_.get(), codec, nullptr));
+    check_code(avcodec_open2(encoder_.get(), codec, nullptr));
   }
 
   void set_display_matrix() {
@@ -126,42 +126,42 @@ class VideoWriter {
   }
 
   void encode(const AVFrame* frame) {
-    require(avcodec_send_frame(encoder_.get(), frame));
-    Packet packet(av_packet_alloc());
+    check_code(avcodec_send_frame(encoder_.get(), frame));
+    PacketPtr packet(av_packet_alloc());
     while (avcodec_receive_packet(encoder_.get(), packet.get()) >= 0) {
       if (first_key_packet_.empty()) {
         first_key_packet_.assign(reinterpret_cast<const char*>(packet->data), packet->size);
       }
       av_packet_rescale_ts(packet.get(), encoder_->time_base, stream_->time_base);
-      require(av_interleaved_write_frame(muxer_, packet.get()));
+      check_code(av_interleaved_write_frame(muxer_, packet.get()));
     }
   }
 
   Clip clip_;
   AVFormatContext* muxer_ = nullptr;
-  CodecContext encoder_;
+  CodecContextPtr encoder_;
   AVStream* stream_ = nullptr;
   std::string first_key_packet_;
 };
 
 /// A file with a tenth of a second of sound and nothing to see.
-inline void write_silence(const std::filesystem::path& file) {
+inline void write_audio_only(const std::filesystem::path& file) {
   AVFormatContext* muxer = nullptr;
-  require(avformat_alloc_output_context2(&muxer, nullptr, nullptr, file.c_str()));
-  AVCodecParameters& sound = *avformat_new_stream(muxer, nullptr)->codecpar;
-  sound.codec_type = AVMEDIA_TYPE_AUDIO;
-  sound.codec_id = AV_CODEC_ID_PCM_S16LE;
-  sound.format = AV_SAMPLE_FMT_S16;
-  sound.sample_rate = 8000;
-  av_channel_layout_default(&sound.ch_layout, 1);
-  require(avio_open(&muxer->pb, file.c_str(), AVIO_FLAG_WRITE));
-  require(avformat_write_header(muxer, nullptr));
-  Packet packet(av_packet_alloc());
-  require(av_new_packet(packet.get(), 1600));
+  check_code(avformat_alloc_output_context2(&muxer, nullptr, nullptr, file.c_str()));
+  AVCodecParameters& audio = *avformat_new_stream(muxer, nullptr)->codecpar;
+  audio.codec_type = AVMEDIA_TYPE_AUDIO;
+  audio.codec_id = AV_CODEC_ID_PCM_S16LE;
+  audio.format = AV_SAMPLE_FMT_S16;
+  audio.sample_rate = 8000;
+  av_channel_layout_default(&audio.ch_layout, 1);
+  check_code(avio_open(&muxer->pb, file.c_str(), AVIO_FLAG_WRITE));
+  check_code(avformat_write_header(muxer, nullptr));
+  PacketPtr packet(av_packet_alloc());
+  check_code(av_new_packet(packet.get(), 1600));
   std::fill_n(packet->data, packet->size, 0);
   packet->pts = packet->dts = 0;
-  require(av_interleaved_write_frame(muxer, packet.get()));
-  require(av_write_trailer(muxer));
+  check_code(av_interleaved_write_frame(muxer, packet.get()));
+  check_code(av_write_trailer(muxer));
   avio_closep(&muxer->pb);
   avformat_free_context(muxer);
 }

@@ -18,11 +18,11 @@ using nlohmann::json;
 const std::filesystem::path kVolumes = kImageData / "volumes";
 
 const json& volume_goldens() {
-  static const json kGoldens = file_json(kVolumes / "volumes.json");
+  static const json kGoldens = read_test_json(kVolumes / "volumes.json");
   return kGoldens;
 }
 
-VolumeSettings settings_of(const json& stored) {
+VolumeSettings parse_settings(const json& stored) {
   VolumeSettings result;
   result.size = stored.at("size").get<Axes<int64_t>>();
   if (!stored.at("spacing").is_null()) result.spacing = stored.at("spacing").get<Axes<double>>();
@@ -40,18 +40,18 @@ VolumeSettings settings_of(const json& stored) {
   return result;
 }
 
-TEST(VolumeParity, AxesPointWhereNibabelSaysTheyDo) {
+TEST(VolumeParity, AxisCodesMatchNibabel) {
   ASSERT_GT(volume_goldens().at("orientations").size(), 300U);
   for (const json& entry : volume_goldens().at("orientations")) {
     AffineMatrix affine;
     for (int i = 0; i < 9; ++i) affine[i / 3][i % 3] = entry.at(0).at(i);
-    const AxisDirections directions = axis_directions(affine);
-    EXPECT_EQ(axis_letters(directions), entry.at(1)) << entry.at(0);
-    EXPECT_EQ(directions_of_letters(axis_letters(directions)), directions);
+    const AxisDirections directions = compute_axis_directions(affine);
+    EXPECT_EQ(to_axis_codes(directions), entry.at(1)) << entry.at(0);
+    EXPECT_EQ(parse_axis_codes(to_axis_codes(directions)), directions);
   }
 }
 
-TEST(VolumeParity, HeadersSayWhatNibabelReads) {
+TEST(VolumeParity, HeadersMatchNibabel) {
   for (const json& entry : volume_goldens().at("cases")) {
     SCOPED_TRACE(entry.at("file"));
     const VolumeInfo info = read_volume_info(kVolumes / entry.at("file").get<std::string>());
@@ -65,33 +65,34 @@ TEST(VolumeParity, HeadersSayWhatNibabelReads) {
   }
 }
 
-TEST(VolumeParity, VolumesAreThoseOfMonai) {
-  const std::vector<std::byte> bytes = file_bytes(kVolumes / "volumes.bin");
-  std::vector<float> kept(bytes.size() / sizeof(float));
-  std::memcpy(kept.data(), bytes.data(), bytes.size());
-  double furthest_of_range = 0;
+TEST(VolumeParity, VolumesMatchMonai) {
+  const std::vector<std::byte> bytes = read_test_bytes(kVolumes / "volumes.bin");
+  std::vector<float> expected_values(bytes.size() / sizeof(float));
+  std::memcpy(expected_values.data(), bytes.data(), bytes.size());
+  double max_relative_difference = 0;
   for (const json& entry : volume_goldens().at("cases")) {
     SCOPED_TRACE(entry.at("file").dump() + entry.at("settings").dump());
-    const VolumeSettings settings = settings_of(entry.at("settings"));
+    const VolumeSettings settings = parse_settings(entry.at("settings"));
     const std::filesystem::path path = kVolumes / entry.at("file").get<std::string>();
     const at::Tensor volume = read_volume(path, settings);
     ASSERT_EQ(json(volume.sizes().vec()), entry.at("shape"));
-    const double least = entry.at("least"), most = entry.at("most");
+    const double min_value = entry.at("least"), max_value = entry.at("most");
     // Some 40 roundings of fp32, and places of samples that are as many off, at 1e-7 of the largest value each.
-    const double tolerance = 1e-5 * (most - least);
-    EXPECT_NEAR(volume.min().item<double>(), least, tolerance);
-    EXPECT_NEAR(volume.max().item<double>(), most, tolerance);
+    const double tolerance = 1e-5 * (max_value - min_value);
+    EXPECT_NEAR(volume.min().item<double>(), min_value, tolerance);
+    EXPECT_NEAR(volume.max().item<double>(), max_value, tolerance);
     EXPECT_NEAR(volume.to(at::kDouble).mean().item<double>(), entry.at("mean").get<double>(), tolerance);
     const auto* const values = volume.const_data_ptr<float>();
-    double furthest = 0;
-    auto expected = kept.begin() + entry.at("first").get<int64_t>();
+    double max_difference = 0;
+    auto expected = expected_values.begin() + entry.at("first").get<int64_t>();
     for (int64_t i = 0; i < volume.numel(); i += entry.at("stride").get<int64_t>()) {
-      furthest = std::max(furthest, std::abs(double{values[i]} - *expected++));
+      max_difference = std::max(max_difference, std::abs(double{values[i]} - *expected++));
     }
-    EXPECT_LE(furthest, tolerance) << "of a range of " << most - least;
-    if (most > least) furthest_of_range = std::max(furthest_of_range, furthest / (most - least));
+    EXPECT_LE(max_difference, tolerance) << "of a range of " << max_value - min_value;
+    if (max_value > min_value)
+      max_relative_difference = std::max(max_relative_difference, max_difference / (max_value - min_value));
   }
-  RecordProperty("furthest_of_range", fmt::format("{:.2e}", furthest_of_range));
+  RecordProperty("furthest_of_range", fmt::format("{:.2e}", max_relative_difference));
 }
 
 }  // namespace

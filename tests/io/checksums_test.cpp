@@ -16,19 +16,19 @@ namespace {
 
 class ChecksumsTest : public TemporaryFolderTest {};
 
-TEST_F(ChecksumsTest, AreThoseOfTheFilesAsTheyAreOnTheDisk) {
+TEST_F(ChecksumsTest, MatchTheFilesOnDisk) {
   const ChecksumRecorder recorder;
   write_file(folder() / "empty.json", "");
   write_file(folder() / "text.json", "{\"a\": 1}");
   write_safetensors(folder() / "weights.safetensors", NamedTensors{{"a", at::ones({100, 7})}, {"b", at::ones({3})}});
   ASSERT_EQ(recorder.files().size(), 3U);
   for (const auto& [path, checksum] : recorder.files()) {
-    EXPECT_EQ(checksum, checksum_of(path)) << path;
+    EXPECT_EQ(checksum, compute_checksum(path)) << path;
     EXPECT_EQ(checksum.bytes, std::filesystem::file_size(path));
   }
 }
 
-TEST_F(ChecksumsTest, AreOfOneThreadAndOfTheInnermostRecorder) {
+TEST_F(ChecksumsTest, AreRecordedPerThreadByTheInnermostRecorder) {
   const ChecksumRecorder outer;
   {
     const ChecksumRecorder inner;
@@ -43,12 +43,12 @@ TEST_F(ChecksumsTest, AreOfOneThreadAndOfTheInnermostRecorder) {
   write_file(folder() / "outer", "3");
   ASSERT_EQ(outer.files().size(), 1U);
   EXPECT_EQ(outer.files().begin()->first, folder() / "outer");
-  EXPECT_EQ(outer.files().begin()->second, checksum_of(folder() / "outer"));
+  EXPECT_EQ(outer.files().begin()->second, compute_checksum(folder() / "outer"));
 }
 
-TEST_F(ChecksumsTest, OfAFileThatIsMissingAreAnError) {
-  EXPECT_THROW(checksum_of(folder() / "nothing"), UserError);
-  EXPECT_THROW(checksum_of(folder()), UserError);
+TEST_F(ChecksumsTest, MissingFilesAreAnError) {
+  EXPECT_THROW(compute_checksum(folder() / "nothing"), UserError);
+  EXPECT_THROW(compute_checksum(folder()), UserError);
 }
 
 }  // namespace

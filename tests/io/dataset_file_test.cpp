@@ -17,26 +17,26 @@ class ReadDataset : public TemporaryFolderTest {
  protected:
   std::vector<Record> read(std::string_view content) const { return read_dataset(put("train.llava.json", content)); }
 
-  Record one(std::string_view record) const {
+  Record read_one(std::string_view record) const {
     std::vector<Record> records = read(fmt::format("[{}]", record));
     EXPECT_EQ(records.size(), 1);
     return records.at(0);
   }
 
   // The record with these turns, given as JSON, and one listed image.
-  Record with_turns(std::string_view turns) const {
-    return one(fmt::format(R"({{"image": "a.jpg", "conversations": [{}]}})", turns));
+  Record read_with_turns(std::string_view turns) const {
+    return read_one(fmt::format(R"({{"image": "a.jpg", "conversations": [{}]}})", turns));
   }
 
-  std::string refusal(std::string_view content) const {
-    return message_of([&] { read(content); });
+  std::string get_error(std::string_view content) const {
+    return get_error_message([&] { read(content); });
   }
 };
 
 constexpr std::string_view kText = R"({"conversations": [{"from":"human","value":"Q"},{"from":"gpt","value":"A"}]})";
 
 TEST_F(ReadDataset, ReadsLlava) {
-  const Record record = one(R"({"id": "x-1", "image": "images/a.jpg", "answer_type": "OPEN", "conversations": [
+  const Record record = read_one(R"({"id": "x-1", "image": "images/a.jpg", "answer_type": "OPEN", "conversations": [
       {"from": "system", "value": "Be brief."},
       {"from": "human", "value": "<image>\nWhere?"}, {"from": "gpt", "value": "Left"},
       {"from": "human", "value": "How many?"}, {"from": "gpt", "value": 3}]})");
@@ -44,7 +44,7 @@ TEST_F(ReadDataset, ReadsLlava) {
   EXPECT_EQ(record.id, "x-1");
   EXPECT_EQ(record.task, "OPEN");
   EXPECT_EQ(record.answer_type, "OPEN");
-  EXPECT_EQ(record.place, "line 1");
+  EXPECT_EQ(record.location, "line 1");
   EXPECT_THAT(record.images, ElementsAre("images/a.jpg"));
   ASSERT_EQ(record.turns.size(), 5);
   EXPECT_EQ(record.turns[0].role, Role::kSystem);
@@ -55,12 +55,12 @@ TEST_F(ReadDataset, ReadsLlava) {
 }
 
 TEST_F(ReadDataset, ReadsListsOfImagesAndNone) {
-  EXPECT_THAT(one(R"({"image": ["a", "b"], "conversations": [{"from":"human","value":"<image><image>Q"},
+  EXPECT_THAT(read_one(R"({"image": ["a", "b"], "conversations": [{"from":"human","value":"<image><image>Q"},
                       {"from":"gpt","value":"A"}]})")
                   .images,
               ElementsAre("a", "b"));
-  for (const char* none : {"", R"("image": null,)", R"("images": [],)"}) {
-    const Record record = one(fmt::format("{{{} {}", none, kText.substr(1)));
+  for (const char* absent_key : {"", R"("image": null,)", R"("images": [],)"}) {
+    const Record record = read_one(fmt::format("{{{} {}", absent_key, kText.substr(1)));
     EXPECT_EQ(record.problem, "");
     EXPECT_THAT(record.images, IsEmpty());
     EXPECT_EQ(record.id, "train.llava:0");
@@ -69,7 +69,7 @@ TEST_F(ReadDataset, ReadsListsOfImagesAndNone) {
 }
 
 TEST_F(ReadDataset, ReadsShareGpt) {
-  const Record record = one(R"({"images": ["a", "b"], "system": "S", "conversations": [
+  const Record record = read_one(R"({"images": ["a", "b"], "system": "S", "conversations": [
       {"from": "user", "value": "<image>Q"}, {"from": "assistant", "value": "A"},
       {"from": "user", "value": "<image>R"}, {"from": "assistant", "value": true}]})");
   EXPECT_EQ(record.problem, "");
@@ -81,7 +81,7 @@ TEST_F(ReadDataset, ReadsShareGpt) {
 }
 
 TEST_F(ReadDataset, ReadsMessagesWithContentBlocks) {
-  const Record record = one(R"({"images": ["listed.png"], "messages": [
+  const Record record = read_one(R"({"images": ["listed.png"], "messages": [
       {"role": "user", "content": [{"type": "text", "text": "Compare "}, {"type": "image"},
                                    {"type": "image_url", "image_url": {"url": "file:///data/b.png"}},
                                    {"type": "image", "image": "c.png"}, {"type": "image_url", "image_url": "d.png"}]},
@@ -93,20 +93,21 @@ TEST_F(ReadDataset, ReadsMessagesWithContentBlocks) {
 }
 
 TEST_F(ReadDataset, ReadsVideosOfAllFormats) {
-  const Record llava = one(R"({"video": "a.mp4", "conversations": [
+  const Record llava = read_one(R"({"video": "a.mp4", "conversations": [
       {"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": "A car"}]})");
   EXPECT_EQ(llava.problem, "");
   EXPECT_THAT(llava.videos, ElementsAre("a.mp4"));
   EXPECT_THAT(llava.images, IsEmpty());
   EXPECT_EQ(llava.turns.at(0).text, "<video>\nWhat?");
 
-  const Record share_gpt = one(R"({"videos": ["a.mp4", "file:///data/frames"], "images": ["c.png"], "conversations": [
+  const Record share_gpt =
+      read_one(R"({"videos": ["a.mp4", "file:///data/frames"], "images": ["c.png"], "conversations": [
       {"from": "human", "value": "<video><image><video>?"}, {"from": "gpt", "value": "A"}]})");
   EXPECT_EQ(share_gpt.problem, "");
   EXPECT_THAT(share_gpt.videos, ElementsAre("a.mp4", "/data/frames"));
   EXPECT_THAT(share_gpt.images, ElementsAre("c.png"));
 
-  const Record messages = one(R"({"videos": ["listed.mp4"], "messages": [{"role": "user", "content": [
+  const Record messages = read_one(R"({"videos": ["listed.mp4"], "messages": [{"role": "user", "content": [
       {"type": "video"}, {"type": "image", "image": "i.png"}, {"type": "video", "video": "b.avi", "fps": 1},
       {"type": "video", "path": "c"}, {"type": "video", "url": "d"}, {"type": "video_url", "video_url": {"url": "e"}},
       {"type": "text", "text": "?"}]}, {"role": "assistant", "content": "A"}]})");
@@ -116,8 +117,8 @@ TEST_F(ReadDataset, ReadsVideosOfAllFormats) {
   EXPECT_THAT(messages.images, ElementsAre("i.png"));
 }
 
-TEST_F(ReadDataset, TakesImageMarksForVideosWhereThereAreNoImages) {
-  const Record record = one(R"({"video": ["a", "b"], "conversations": [
+TEST_F(ReadDataset, TreatsImagePlaceholdersAsVideosWithoutImages) {
+  const Record record = read_one(R"({"video": ["a", "b"], "conversations": [
       {"from": "human", "value": "<image>\nFirst?"}, {"from": "gpt", "value": "A"},
       {"from": "human", "value": "And <image>?"}, {"from": "gpt", "value": "B"}]})");
   EXPECT_EQ(record.problem, "");
@@ -127,36 +128,37 @@ TEST_F(ReadDataset, TakesImageMarksForVideosWhereThereAreNoImages) {
   EXPECT_THAT(record.videos, ElementsAre("a", "b"));
 }
 
-TEST_F(ReadDataset, PutsMissingMarksOfVideosBehindThoseOfImages) {
+TEST_F(ReadDataset, AddsMissingVideoPlaceholdersAfterImages) {
   const std::string turns = R"({"from":"human","value":"Q"},{"from":"gpt","value":"A"})";
-  const Record record = one(fmt::format(R"({{"videos": ["a", "b"], "image": "c", "conversations": [{}]}})", turns));
+  const Record record =
+      read_one(fmt::format(R"({{"videos": ["a", "b"], "image": "c", "conversations": [{}]}})", turns));
   EXPECT_EQ(record.problem, "");
   EXPECT_EQ(record.turns.at(0).text, "<image><video><video>\nQ");
   EXPECT_THAT(record.videos, ElementsAre("a", "b"));
-  const Record one_marked = one(R"({"video": "a", "image": "c", "conversations": [
+  const Record only_image_placeholder = read_one(R"({"video": "a", "image": "c", "conversations": [
       {"from":"human","value":"Q <image>"},{"from":"gpt","value":"A"}]})");
-  EXPECT_EQ(one_marked.problem, "");
-  EXPECT_EQ(one_marked.turns.at(0).text, "<video>\nQ <image>");
+  EXPECT_EQ(only_image_placeholder.problem, "");
+  EXPECT_EQ(only_image_placeholder.turns.at(0).text, "<video>\nQ <image>");
 }
 
-TEST_F(ReadDataset, PutsMissingMarksFirst) {
-  const Record record = one(R"({"image": ["a", "b"], "conversations": [{"from":"system","value":"S"},
+TEST_F(ReadDataset, PrependsMissingPlaceholders) {
+  const Record record = read_one(R"({"image": ["a", "b"], "conversations": [{"from":"system","value":"S"},
                                 {"from":"human","value":"Q"},{"from":"gpt","value":"A"}]})");
   EXPECT_EQ(record.problem, "");
   EXPECT_EQ(record.turns.at(1).text, "<image><image>\nQ");
 }
 
-TEST_F(ReadDataset, TakesIdsAndTasks) {
-  EXPECT_EQ(one(R"({"id": 42, "conversations": []})").id, "42");
-  EXPECT_EQ(one(R"({"id": "", "conversations": []})").id, "train.llava:0");
-  EXPECT_EQ(one(R"({"id": 1.5, "conversations": []})").id, "1.5");
-  EXPECT_EQ(one(R"({"id": null, "kind": "k", "category": "c"})").task, "k");
-  EXPECT_EQ(one(R"({"task": 3, "category": " c "})").task, "3");
-  EXPECT_EQ(one(R"({"kind": 3, "category": " c "})").task, "c");
+TEST_F(ReadDataset, ReadsIdsAndTasks) {
+  EXPECT_EQ(read_one(R"({"id": 42, "conversations": []})").id, "42");
+  EXPECT_EQ(read_one(R"({"id": "", "conversations": []})").id, "train.llava:0");
+  EXPECT_EQ(read_one(R"({"id": 1.5, "conversations": []})").id, "1.5");
+  EXPECT_EQ(read_one(R"({"id": null, "kind": "k", "category": "c"})").task, "k");
+  EXPECT_EQ(read_one(R"({"task": 3, "category": " c "})").task, "3");
+  EXPECT_EQ(read_one(R"({"kind": 3, "category": " c "})").task, "c");
 }
 
-TEST_F(ReadDataset, NamesControlNothing) {
-  const Record record = one(R"({"id": "a\u001b[2J\nb", "task": "t\r", "messages": [{"role":"user","content":"Q"},
+TEST_F(ReadDataset, EscapesControlCharactersInNames) {
+  const Record record = read_one(R"({"id": "a\u001b[2J\nb", "task": "t\r", "messages": [{"role":"user","content":"Q"},
       {"role":"assistant","content":"A"}]})");
   EXPECT_EQ(record.id, "a\\x1b[2J\\nb");
   EXPECT_EQ(record.task, "t");
@@ -169,9 +171,9 @@ TEST_F(ReadDataset, NamesControlNothing) {
 
 TEST_F(ReadDataset, RefusesANulInAPath) {
   const std::string turns = R"("conversations": [{"from":"human","value":"Q"},{"from":"gpt","value":"A"}])";
-  EXPECT_EQ(one(R"({"image": "a.jpg\u0000.png", )" + turns + "}").problem, "image 1 has a NUL in its path");
-  EXPECT_EQ(one(R"({"videos": ["a", "\u0000"], )" + turns + "}").problem, "video 2 has a NUL in its path");
-  EXPECT_EQ(one(R"({"messages": [{"role":"user","content":[{"type":"image","path":"x\u0000"}]},
+  EXPECT_EQ(read_one(R"({"image": "a.jpg\u0000.png", )" + turns + "}").problem, "image 1 has a NUL in its path");
+  EXPECT_EQ(read_one(R"({"videos": ["a", "\u0000"], )" + turns + "}").problem, "video 2 has a NUL in its path");
+  EXPECT_EQ(read_one(R"({"messages": [{"role":"user","content":[{"type":"image","path":"x\u0000"}]},
       {"role":"assistant","content":"A"}]})")
                 .problem,
             "image 1 has a NUL in its path");
@@ -183,46 +185,47 @@ TEST_F(ReadDataset, DeepNestingIsAProblemOfItsRecord) {
   ASSERT_EQ(lines.size(), 3U);
   EXPECT_THAT(lines[1].problem, HasSubstr("more than 200 lists and objects stand in each other"));
   EXPECT_TRUE(lines[2].problem.empty());
-  EXPECT_THAT(refusal(fmt::format("[{}, {}]", kText, deep)), HasSubstr("more than 200 lists and objects"));
-  EXPECT_THAT(refusal(std::string(200'000, '[')), HasSubstr("more than 200 lists and objects"));
+  EXPECT_THAT(get_error(fmt::format("[{}, {}]", kText, deep)), HasSubstr("more than 200 lists and objects"));
+  EXPECT_THAT(get_error(std::string(200'000, '[')), HasSubstr("more than 200 lists and objects"));
 }
 
 TEST_F(ReadDataset, ProblemsQuoteAtMostALine) {
-  const std::string longest(100'000, 'x');
-  EXPECT_LT(one(fmt::format(R"({{"messages": [{{"role":"{}","content":"Q"}}]}})", longest)).problem.size(), 300U);
-  EXPECT_LT(
-      one(fmt::format(R"({{"messages": [{{"role":"user","content":[{{"type":"{}"}}]}}]}})", longest)).problem.size(),
-      300U);
+  const std::string long_text(100'000, 'x');
+  EXPECT_LT(read_one(fmt::format(R"({{"messages": [{{"role":"{}","content":"Q"}}]}})", long_text)).problem.size(),
+            300U);
+  EXPECT_LT(read_one(fmt::format(R"({{"messages": [{{"role":"user","content":[{{"type":"{}"}}]}}]}})", long_text))
+                .problem.size(),
+            300U);
 }
 
 TEST_F(ReadDataset, ReadsJsonLinesByContent) {
   const std::vector<Record> records = read(fmt::format("\n{}\r\n\n  {}", kText, kText));
   ASSERT_EQ(records.size(), 2);
-  EXPECT_EQ(records[0].place, "line 2");
-  EXPECT_EQ(records[1].place, "line 4");
+  EXPECT_EQ(records[0].location, "line 2");
+  EXPECT_EQ(records[1].location, "line 4");
   EXPECT_EQ(records[1].id, "train.llava:1");
   EXPECT_EQ(records[1].problem, "");
   EXPECT_EQ(read_dataset(put("a.jsonl", fmt::format("\xEF\xBB\xBF[{}]", kText))).size(), 1);
 }
 
-TEST_F(ReadDataset, TellsTheLinesOfAnArray) {
+TEST_F(ReadDataset, ReportsLinesOfArrayRecords) {
   const std::vector<Record> records =
       read(fmt::format("[\n{},\n{{\n\"id\": \"a ] , }} \\\" b\"}}, 3\n,\n{}\n]\n", kText, kText));
   ASSERT_EQ(records.size(), 4);
-  EXPECT_EQ(records[0].place, "line 2");
-  EXPECT_EQ(records[1].place, "line 3");
+  EXPECT_EQ(records[0].location, "line 2");
+  EXPECT_EQ(records[1].location, "line 3");
   EXPECT_EQ(records[1].id, "a ] , } \" b");
-  EXPECT_EQ(records[2].place, "line 4");
+  EXPECT_EQ(records[2].location, "line 4");
   EXPECT_EQ(records[2].problem, "is not a JSON object");
-  EXPECT_EQ(records[3].place, "line 6");
+  EXPECT_EQ(records[3].location, "line 6");
   EXPECT_EQ(records[3].id, "train.llava:3");
   EXPECT_THAT(read(" [ ] "), IsEmpty());
 }
 
-TEST_F(ReadDataset, KeepsBrokenLinesAndGoesOn) {
+TEST_F(ReadDataset, ReportsBrokenLinesAndContinues) {
   const std::vector<Record> records = read(fmt::format("{}\n{{\"id\": 1,, }}\n{}\n", kText, kText));
   ASSERT_EQ(records.size(), 3);
-  EXPECT_EQ(records[1].place, "line 2");
+  EXPECT_EQ(records[1].location, "line 2");
   EXPECT_EQ(records[1].id, "train.llava:1");
   EXPECT_THAT(records[1].problem, AllOf(HasSubstr("not valid JSON"), HasSubstr("column 10")));
   EXPECT_EQ(records[2].problem, "");
@@ -230,27 +233,27 @@ TEST_F(ReadDataset, KeepsBrokenLinesAndGoesOn) {
 }
 
 TEST_F(ReadDataset, RefusesBrokenArrays) {
-  EXPECT_THAT(refusal(fmt::format("[{},\n{}", kText, kText)),
+  EXPECT_THAT(get_error(fmt::format("[{},\n{}", kText, kText)),
               AllOf(HasSubstr("train.llava.json"), HasSubstr("line 2")));
-  EXPECT_THAT(refusal("[{\"a\": 1}\n{\"b\": 1}]"), HasSubstr("line 2, column 1"));
-  EXPECT_THAT(refusal("[\n{\"a\": 1},\n]"), HasSubstr("line 3, column 1"));
-  EXPECT_THAT(refusal("[{\"a\": 1}} {\"b\": 1}]"), HasSubstr("column 10"));
-  EXPECT_THAT(refusal("[{\"a\": 1]}"), HasSubstr("column 9"));
-  EXPECT_THAT(refusal("[{}] x"), HasSubstr("column 6"));
-  EXPECT_THAT(refusal("["), HasSubstr("line 1"));
-  EXPECT_THAT(refusal("[\"a\\"), HasSubstr("line 1"));
-  EXPECT_THAT(refusal("[{\"a\": [1}]"), HasSubstr("column 10"));
-  EXPECT_THAT(refusal("[\"a\\\\\" \"b\"]"), HasSubstr("column 10"));
+  EXPECT_THAT(get_error("[{\"a\": 1}\n{\"b\": 1}]"), HasSubstr("line 2, column 1"));
+  EXPECT_THAT(get_error("[\n{\"a\": 1},\n]"), HasSubstr("line 3, column 1"));
+  EXPECT_THAT(get_error("[{\"a\": 1}} {\"b\": 1}]"), HasSubstr("column 10"));
+  EXPECT_THAT(get_error("[{\"a\": 1]}"), HasSubstr("column 9"));
+  EXPECT_THAT(get_error("[{}] x"), HasSubstr("column 6"));
+  EXPECT_THAT(get_error("["), HasSubstr("line 1"));
+  EXPECT_THAT(get_error("[\"a\\"), HasSubstr("line 1"));
+  EXPECT_THAT(get_error("[{\"a\": [1}]"), HasSubstr("column 10"));
+  EXPECT_THAT(get_error("[\"a\\\\\" \"b\"]"), HasSubstr("column 10"));
 }
 
 TEST_F(ReadDataset, ARecordThatIsNotJsonDoesNotStopAnArray) {
   const std::vector<Record> records = read(fmt::format("[{},\n{{\n\"a\": \"\xFF\"}},\n3 4, {}]", kText, kText));
   ASSERT_EQ(records.size(), 4);
   EXPECT_EQ(records[0].problem, "");
-  EXPECT_EQ(records[1].place, "line 2");
+  EXPECT_EQ(records[1].location, "line 2");
   EXPECT_EQ(records[1].id, "train.llava:1");
   EXPECT_THAT(records[1].problem, HasSubstr("the record is not valid JSON at its line 2, column 7"));
-  EXPECT_EQ(records[2].place, "line 4");
+  EXPECT_EQ(records[2].location, "line 4");
   EXPECT_THAT(records[2].problem, HasSubstr("not valid JSON"));
   EXPECT_EQ(records[3].problem, "");
 }
@@ -263,15 +266,15 @@ TEST_F(ReadDataset, StringsMayHoldBracketsAndBackslashes) {
   EXPECT_EQ(records[2].id, "\\\\\" {");
 }
 
-TEST_F(ReadDataset, TakesQuestionsAndAnswers) {
-  const Record plain = one(R"({"image": "a.jpg", "question": "Where?", "answer": 3, "task_type": " T2 "})");
+TEST_F(ReadDataset, ReadsQuestionsAndAnswers) {
+  const Record plain = read_one(R"({"image": "a.jpg", "question": "Where?", "answer": 3, "task_type": " T2 "})");
   EXPECT_EQ(plain.problem, "");
   EXPECT_EQ(plain.task, "T2");
   ASSERT_EQ(plain.turns.size(), 2);
   EXPECT_EQ(plain.turns[0].text, "<image>\nWhere?");
   EXPECT_EQ(plain.turns[1].text, "3");
 
-  const Record alpaca = one(R"({"system": "S", "instruction": "I", "input": "J", "output": "O",
+  const Record alpaca = read_one(R"({"system": "S", "instruction": "I", "input": "J", "output": "O",
                                 "history": [["Q", "A"]]})");
   EXPECT_EQ(alpaca.problem, "");
   ASSERT_EQ(alpaca.turns.size(), 5);
@@ -280,10 +283,10 @@ TEST_F(ReadDataset, TakesQuestionsAndAnswers) {
   EXPECT_EQ(alpaca.turns[2].text, "A");
   EXPECT_EQ(alpaca.turns[3].text, "I\nJ");
   EXPECT_EQ(alpaca.turns[4].text, "O");
-  EXPECT_EQ(one(R"({"instruction": "I", "input": "", "output": "O"})").turns.at(0).text, "I");
-  EXPECT_EQ(one(R"({"instruction": "", "input": "J", "output": "O"})").turns.at(0).text, "J");
+  EXPECT_EQ(read_one(R"({"instruction": "I", "input": "", "output": "O"})").turns.at(0).text, "I");
+  EXPECT_EQ(read_one(R"({"instruction": "", "input": "J", "output": "O"})").turns.at(0).text, "J");
 
-  const Record cauldron = one(R"({"images": [{"bytes": null, "path": "a.png"}, {"path": "b.png"}],
+  const Record cauldron = read_one(R"({"images": [{"bytes": null, "path": "a.png"}, {"path": "b.png"}],
       "texts": [{"user": "Q", "assistant": "A", "source": "s"}, {"user": "R", "assistant": "B"}]})");
   EXPECT_EQ(cauldron.problem, "");
   EXPECT_THAT(cauldron.images, ElementsAre("a.png", "b.png"));
@@ -291,23 +294,23 @@ TEST_F(ReadDataset, TakesQuestionsAndAnswers) {
   EXPECT_EQ(cauldron.turns[0].text, "<image><image>\nQ");
   EXPECT_EQ(cauldron.turns[3].text, "B");
 
-  EXPECT_THAT(one(R"({"question": "Q"})").problem, HasSubstr("has no \"answer\""));
-  EXPECT_THAT(one(R"({"question": null, "answer": "A"})").problem, HasSubstr("has no \"question\""));
-  EXPECT_THAT(one(R"({"texts": 3})").problem, HasSubstr("\"texts\" is not a list"));
-  EXPECT_THAT(one(R"({"texts": [3]})").problem, HasSubstr("an entry that is no object"));
-  EXPECT_THAT(one(R"({"output": "O", "input": "", "history": [["Q"]]})").problem, HasSubstr("\"history\""));
-  EXPECT_THAT(one(R"({"texts": []})").problem, HasSubstr("is empty"));
+  EXPECT_THAT(read_one(R"({"question": "Q"})").problem, HasSubstr("has no \"answer\""));
+  EXPECT_THAT(read_one(R"({"question": null, "answer": "A"})").problem, HasSubstr("has no \"question\""));
+  EXPECT_THAT(read_one(R"({"texts": 3})").problem, HasSubstr("\"texts\" is not a list"));
+  EXPECT_THAT(read_one(R"({"texts": [3]})").problem, HasSubstr("an entry that is no object"));
+  EXPECT_THAT(read_one(R"({"output": "O", "input": "", "history": [["Q"]]})").problem, HasSubstr("\"history\""));
+  EXPECT_THAT(read_one(R"({"texts": []})").problem, HasSubstr("is empty"));
 }
 
 class OpenRecords : public TemporaryFolderTest {
  protected:
   static constexpr std::string_view kLine = R"({"question": "Q", "answer": "A"})";
 
-  Record first_of(const std::string& path, const RecordSettings& settings) const {
+  Record read_first(const std::string& path, const RecordSettings& settings) const {
     return open_records(folder() / path, settings)->at(0);
   }
-  std::string refused(const std::string& path) const {
-    return message_of([&] { open_records(folder() / path, {}); });
+  std::string get_error(const std::string& path) const {
+    return get_error_message([&] { open_records(folder() / path, {}); });
   }
 };
 
@@ -318,12 +321,12 @@ TEST_F(OpenRecords, ReadsOneRecordAtATime) {
   ASSERT_EQ(lines->size(), 100);
   for (const int64_t i : {99, 0, 40}) {
     EXPECT_EQ(lines->at(i).id, std::to_string(i));
-    EXPECT_EQ(lines->at(i).place, fmt::format("line {}", 2 * i + 1));
+    EXPECT_EQ(lines->at(i).location, fmt::format("line {}", 2 * i + 1));
   }
-  EXPECT_TRUE(lines->blocks().empty());
+  EXPECT_TRUE(lines->block_starts().empty());
 }
 
-TEST_F(OpenRecords, SaysThatAFileWasChanged) {
+TEST_F(OpenRecords, DetectsChangedFiles) {
   const auto records = open_records(put("a.jsonl", kLine), {});
   EXPECT_EQ(records->at(0).problem, "");
   const uint64_t stamp = records->stamp();
@@ -331,11 +334,11 @@ TEST_F(OpenRecords, SaysThatAFileWasChanged) {
   EXPECT_NE(open_records(folder() / "a.jsonl", {.image_root = "elsewhere"})->stamp(), stamp);
   EXPECT_NE(open_records(folder() / "a.jsonl", {.columns = {{"question", "q"}}})->stamp(), stamp);
   put("a.jsonl", std::string(kLine) + " ");
-  EXPECT_THAT(message_of([&] { (void)records->at(0); }, ExitCode::kFailed),
+  EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed),
               HasSubstr("a.jsonl was changed while it is in use"));
   EXPECT_NE(open_records(folder() / "a.jsonl", {})->stamp(), stamp);
   std::filesystem::remove(folder() / "a.jsonl");
-  EXPECT_THAT(message_of([&] { (void)records->at(0); }, ExitCode::kFailed), HasSubstr("cannot read"));
+  EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed), HasSubstr("cannot read"));
 }
 
 TEST_F(OpenRecords, SeveralFilesAreOneDataSetInNaturalOrder) {
@@ -345,68 +348,68 @@ TEST_F(OpenRecords, SeveralFilesAreOneDataSetInNaturalOrder) {
   for (const char* const path : {"part-*.jsonl", "", "part-{10,2,1}.jsonl", "part-?*.jsonl"}) {
     const auto records = open_records(folder() / path, {});
     ASSERT_EQ(records->size(), 6) << path;
-    EXPECT_EQ(records->at(0).place, "part-1.jsonl, line 2");
+    EXPECT_EQ(records->at(0).location, "part-1.jsonl, line 2");
     EXPECT_EQ(records->at(1).id, "part-1:1");
-    EXPECT_EQ(records->at(2).place, "part-2.jsonl, line 2");
-    EXPECT_EQ(records->text_at(5).place, "part-10.jsonl, line 3");
+    EXPECT_EQ(records->at(2).location, "part-2.jsonl, line 2");
+    EXPECT_EQ(records->at_without_bytes(5).location, "part-10.jsonl, line 3");
     EXPECT_NE(records->stamp(), 0U);
   }
-  EXPECT_EQ(open_records(folder() / "part-2*", {})->at(0).place, "line 2");
+  EXPECT_EQ(open_records(folder() / "part-2*", {})->at(0).location, "line 2");
 }
 
-TEST_F(OpenRecords, RefusesWhatMeansNoFile) {
-  EXPECT_THAT(refused("none-*.jsonl"), HasSubstr("none-*.jsonl matches no file"));
-  EXPECT_THAT(refused("no-folder/*.jsonl"), HasSubstr("no-folder/*.jsonl matches no file"));
-  EXPECT_THAT(refused("none.jsonl"), HasSubstr("none.jsonl"));
-  EXPECT_THAT(refused(""), HasSubstr("is a folder without .parquet, .tar, .jsonl files"));
+TEST_F(OpenRecords, RefusesPathsWithoutFiles) {
+  EXPECT_THAT(get_error("none-*.jsonl"), HasSubstr("none-*.jsonl matches no file"));
+  EXPECT_THAT(get_error("no-folder/*.jsonl"), HasSubstr("no-folder/*.jsonl matches no file"));
+  EXPECT_THAT(get_error("none.jsonl"), HasSubstr("none.jsonl"));
+  EXPECT_THAT(get_error(""), HasSubstr("is a folder without .parquet, .tar, .jsonl files"));
   put("train-1.jsonl", kLine);
   put("test-1.jsonl", kLine);
-  EXPECT_THAT(refused(""), AllOf(HasSubstr("the splits train, test"), HasSubstr("train-*.jsonl")));
+  EXPECT_THAT(get_error(""), AllOf(HasSubstr("the splits train, test"), HasSubstr("train-*.jsonl")));
   put("a.tar", "");
-  EXPECT_THAT(refused(""), HasSubstr("several formats"));
+  EXPECT_THAT(get_error(""), HasSubstr("several formats"));
   put("a[1].jsonl", kLine);
   EXPECT_EQ(open_records(folder() / "a[1].jsonl", {})->size(), 1);
 }
 
-TEST_F(OpenRecords, TakesOtherNamesForColumns) {
+TEST_F(OpenRecords, RenamesColumns) {
   const RecordSettings settings{
       .image_root = "", .columns = {{"question", "query"}, {"answer", "label"}, {"image", "photo"}, {"id", "n"}}};
   put("a.jsonl", R"({"n": 7, "query": "Q", "label": "A", "photo": "p.png", "images": ["x"], "messages": [], "id": 1})");
-  const Record record = first_of("a.jsonl", settings);
+  const Record record = read_first("a.jsonl", settings);
   EXPECT_EQ(record.problem, "");
   EXPECT_EQ(record.id, "7");
   EXPECT_THAT(record.images, ElementsAre("p.png"));
   EXPECT_EQ(record.turns.at(0).text, "<image>\nQ");
   EXPECT_EQ(record.turns.at(1).text, "A");
   put("b.jsonl", kLine);
-  EXPECT_THAT(first_of("b.jsonl", settings).problem, HasSubstr("none of the fields that data.columns names"));
+  EXPECT_THAT(read_first("b.jsonl", settings).problem, HasSubstr("none of the fields that data.columns names"));
   put("c.jsonl", R"({"talk": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}], "texts": 3})");
-  EXPECT_EQ(first_of("c.jsonl", {.columns = {{"messages", "talk"}}}).problem, "");
+  EXPECT_EQ(read_first("c.jsonl", {.columns = {{"messages", "talk"}}}).problem, "");
 }
 
-TEST_F(OpenRecords, KeepsWithinTheFolderOfImages) {
+TEST_F(OpenRecords, RestrictsPathsToTheImageRoot) {
   std::filesystem::create_directories(folder() / "images/inner");
   put("secret.png", "");
   put("images/inner/a.png", "");
   std::filesystem::create_symlink("../secret.png", folder() / "images/link.png");
   std::filesystem::create_symlink("inner", folder() / "images/other");
-  const auto problem_of = [&](const std::string& image) {
+  const auto get_problem = [&](const std::string& image) {
     put("a.jsonl", fmt::format(R"({{"image": "{}", "question": "Q", "answer": "A"}})", image));
-    EXPECT_EQ(first_of("a.jsonl", {.image_root = folder() / "images"}).problem, "");
-    return first_of("a.jsonl", {.image_root = folder() / "images/", .stays_in_image_root = true}).problem;
+    EXPECT_EQ(read_first("a.jsonl", {.image_root = folder() / "images"}).problem, "");
+    return read_first("a.jsonl", {.image_root = folder() / "images/", .restrict_to_image_root = true}).problem;
   };
-  EXPECT_EQ(problem_of("inner/a.png"), "");
-  EXPECT_EQ(problem_of("other/a.png"), "");
-  EXPECT_EQ(problem_of("inner/../inner/a.png"), "");
-  EXPECT_EQ(problem_of("missing.png"), "");
-  EXPECT_EQ(problem_of((folder() / "images/inner/a.png").string()), "");
+  EXPECT_EQ(get_problem("inner/a.png"), "");
+  EXPECT_EQ(get_problem("other/a.png"), "");
+  EXPECT_EQ(get_problem("inner/../inner/a.png"), "");
+  EXPECT_EQ(get_problem("missing.png"), "");
+  EXPECT_EQ(get_problem((folder() / "images/inner/a.png").string()), "");
   for (const std::string path :
        {"../secret.png", "link.png", "/etc/passwd", "file:///etc/passwd", "../images2/a.png"}) {
-    EXPECT_THAT(problem_of(path), HasSubstr("image 1 lies outside of the folder of images")) << path;
+    EXPECT_THAT(get_problem(path), HasSubstr("image 1 lies outside of the folder of images")) << path;
   }
 }
 
-TEST(ChosenRecords, HasTheBlocksOfTheWhole) {
+TEST(SubsetRecords, KeepsTheBlocksOfTheBase) {
   class Blocks : public Records {
    public:
     int64_t size() const override { return 10; }
@@ -415,41 +418,41 @@ TEST(ChosenRecords, HasTheBlocksOfTheWhole) {
       record.id = std::to_string(index);
       return record;
     }
-    std::vector<int64_t> blocks() const override { return {0, 3, 6, 8}; }
+    std::vector<int64_t> block_starts() const override { return {0, 3, 6, 8}; }
     uint64_t stamp() const override { return 5; }
   };
   const auto all = std::make_shared<Blocks>();
-  const ChosenRecords some(all, {1, 4, 5, 9});
-  EXPECT_THAT(some.blocks(), ElementsAre(0, 1, 3));
-  EXPECT_THAT(ChosenRecords(all, {4, 1}).blocks(), IsEmpty());
-  EXPECT_NE(some.stamp(), ChosenRecords(all, {1, 4, 5, 8}).stamp());
+  const SubsetRecords subset(all, {1, 4, 5, 9});
+  EXPECT_THAT(subset.block_starts(), ElementsAre(0, 1, 3));
+  EXPECT_THAT(SubsetRecords(all, {4, 1}).block_starts(), IsEmpty());
+  EXPECT_NE(subset.stamp(), SubsetRecords(all, {1, 4, 5, 8}).stamp());
 }
 
 TEST_F(ReadDataset, RefusesOtherFiles) {
-  EXPECT_THAT(refusal(""), HasSubstr("is empty"));
-  EXPECT_THAT(refusal(" \n"), HasSubstr("is empty"));
-  EXPECT_THAT(refusal("id,question"), HasSubstr("neither a JSON array nor JSON lines"));
-  EXPECT_THAT(refusal("{\n\"data\": []\n}\n"), HasSubstr("one JSON object"));
-  EXPECT_THAT(refusal("{\n\"question\": \"Q\",\n\"answer\": \"A\"\n}\n"), HasSubstr("write it on one line"));
-  EXPECT_THAT(refusal("version https://git-lfs.github.com/spec/v1\n"), HasSubstr("git lfs pull"));
-  EXPECT_THAT(message_of([&] { read_dataset(folder() / "none.json"); }), HasSubstr("none.json"));
-  EXPECT_THAT(message_of([&] { read_dataset(folder()); }), HasSubstr("is a folder"));
+  EXPECT_THAT(get_error(""), HasSubstr("is empty"));
+  EXPECT_THAT(get_error(" \n"), HasSubstr("is empty"));
+  EXPECT_THAT(get_error("id,question"), HasSubstr("neither a JSON array nor JSON lines"));
+  EXPECT_THAT(get_error("{\n\"data\": []\n}\n"), HasSubstr("one JSON object"));
+  EXPECT_THAT(get_error("{\n\"question\": \"Q\",\n\"answer\": \"A\"\n}\n"), HasSubstr("write it on one line"));
+  EXPECT_THAT(get_error("version https://git-lfs.github.com/spec/v1\n"), HasSubstr("git lfs pull"));
+  EXPECT_THAT(get_error_message([&] { read_dataset(folder() / "none.json"); }), HasSubstr("none.json"));
+  EXPECT_THAT(get_error_message([&] { read_dataset(folder()); }), HasSubstr("is a folder"));
 }
 
-TEST_F(ReadDataset, NamesTheKeyThatHoldsTheRecords) {
+TEST_F(ReadDataset, ReportsTheKeyOfNestedRecords) {
   constexpr std::string_view kRecord = R"({"image": "a.png", "question": "Q", "answer": "A"})";
   for (const std::string_view form :
        {"{{\"data\": [{}]}}", "{{\"version\": 1,\n\"data\": [{}, 3]\n}}", "{{\"data\": [{}], \"n\": [[1]]}}\n"}) {
-    EXPECT_THAT(refusal(fmt::format(fmt::runtime(form), kRecord)),
+    EXPECT_THAT(get_error(fmt::format(fmt::runtime(form), kRecord)),
                 AllOf(HasSubstr("is one JSON object"), HasSubstr("under \"data\"")));
   }
-  EXPECT_THAT(refusal(fmt::format("{{\"train\": [{0}, {0}], \"test\": [{0}]}}", kRecord)),
+  EXPECT_THAT(get_error(fmt::format("{{\"train\": [{0}, {0}], \"test\": [{0}]}}", kRecord)),
               HasSubstr("under \"test\", \"train\""));
-  EXPECT_THAT(refusal(fmt::format("{{\"7\": {0}, \"8\": {0}}}", kRecord)),
+  EXPECT_THAT(get_error(fmt::format("{{\"7\": {0}, \"8\": {0}}}", kRecord)),
               HasSubstr("a record under each of its keys"));
-  EXPECT_THAT(refusal(R"({"a": {"root": "x", "annotation": "a.jsonl", "repeat_time": 1}})"), HasSubstr("InternVL"));
-  EXPECT_THAT(refusal(R"({"a": {"file_name": "a.json", "formatting": "sharegpt"}})"), HasSubstr("LLaMA-Factory"));
-  EXPECT_THAT(refusal(R"({"a": {"annotation_path": "a.json", "data_path": "x"}})"), HasSubstr("Qwen-VL"));
+  EXPECT_THAT(get_error(R"({"a": {"root": "x", "annotation": "a.jsonl", "repeat_time": 1}})"), HasSubstr("InternVL"));
+  EXPECT_THAT(get_error(R"({"a": {"file_name": "a.json", "formatting": "sharegpt"}})"), HasSubstr("LLaMA-Factory"));
+  EXPECT_THAT(get_error(R"({"a": {"annotation_path": "a.json", "data_path": "x"}})"), HasSubstr("Qwen-VL"));
   EXPECT_EQ(read(kRecord).at(0).problem, "") << "a record may be alone";
   EXPECT_THAT(read(R"({"images": [{"path": "a.png"}], "prompt": "Q"})").at(0).problem, HasSubstr("data.columns"));
   EXPECT_THAT(read(R"({"dialog": [{"role": "user", "content": "Q"}]})").at(0).problem, HasSubstr("data.columns"));
@@ -462,11 +465,11 @@ TEST_F(ReadDataset, ReadsJsonAsPythonWritesIt) {
   EXPECT_EQ(records.at(1).turns.at(1).text, "Infinity");
   EXPECT_THAT(records.at(2).problem, HasSubstr("has no \"answer\""));
   EXPECT_THAT(read("{\"score\": NaN, \"question\" 3}").at(0).problem, HasSubstr("column 27"));
-  EXPECT_THAT(refusal("[{\"score\": NaN},\n {\"question\": 3]"), HasSubstr("line 2"));
+  EXPECT_THAT(get_error("[{\"score\": NaN},\n {\"question\": 3]"), HasSubstr("line 2"));
 }
 
-TEST_F(ReadDataset, SaysWhatIsWrongWithTurns) {
-  const auto problem = [&](std::string_view turns) { return with_turns(turns).problem; };
+TEST_F(ReadDataset, ReportsInvalidTurns) {
+  const auto problem = [&](std::string_view turns) { return read_with_turns(turns).problem; };
   const std::string user = R"({"from":"human","value":"<image>Q"})";
   const std::string assistant = R"({"from":"gpt","value":"A"})";
   EXPECT_EQ(problem(user + "," + assistant), "");
@@ -485,12 +488,13 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithTurns) {
   EXPECT_THAT(problem(user + "," + assistant + R"(,{"from":"system","value":"S"})"), HasSubstr("turn 3 should be"));
   EXPECT_THAT(problem(R"({"from":"human","value":"Q"},{"from":"gpt","value":"<image>"})"),
               HasSubstr("turn 2 is the assistant's and has an image"));
-  EXPECT_THAT(one(R"({"id": 1})").problem, HasSubstr("no \"conversations\" and no \"messages\""));
+  EXPECT_THAT(read_one(R"({"id": 1})").problem, HasSubstr("no \"conversations\" and no \"messages\""));
 }
 
-TEST_F(ReadDataset, SaysWhatIsWrongWithImages) {
+TEST_F(ReadDataset, ReportsInvalidImages) {
   const auto problem = [&](std::string_view images, std::string_view text) {
-    return one(fmt::format(R"({{{} "conversations":[{{"from":"human","value":"{}"}},{{"from":"gpt","value":"A"}}]}})",
+    return read_one(
+               fmt::format(R"({{{} "conversations":[{{"from":"human","value":"{}"}},{{"from":"gpt","value":"A"}}]}})",
                            images, text))
         .problem;
   };
@@ -507,9 +511,10 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithImages) {
   EXPECT_EQ(problem(R"("audios": [],)", "Q"), "");
 }
 
-TEST_F(ReadDataset, SaysWhatIsWrongWithVideos) {
+TEST_F(ReadDataset, ReportsInvalidVideos) {
   const auto problem = [&](std::string_view videos, std::string_view text) {
-    return one(fmt::format(R"({{{} "conversations":[{{"from":"human","value":"{}"}},{{"from":"gpt","value":"A"}}]}})",
+    return read_one(
+               fmt::format(R"({{{} "conversations":[{{"from":"human","value":"{}"}},{{"from":"gpt","value":"A"}}]}})",
                            videos, text))
         .problem;
   };
@@ -526,24 +531,24 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithVideos) {
   EXPECT_THAT(problem(R"("videos": [["0.jpg", "https://x/1.jpg"]],)", "<video>"), HasSubstr("https://... address"));
   EXPECT_THAT(problem(R"("images": ["a.jpg", ["b.jpg"]],)", "<image><image>"),
               AllOf(HasSubstr("image 2 is a list"), HasSubstr("under \"videos\"")));
-  EXPECT_THAT(with_turns(R"({"from":"human","value":"Q"},{"from":"gpt","value":"<video>"})").problem,
+  EXPECT_THAT(read_with_turns(R"({"from":"human","value":"Q"},{"from":"gpt","value":"<video>"})").problem,
               HasSubstr("turn 2 is the assistant's and has a video"));
 }
 
-TEST_F(ReadDataset, AListOfPicturesIsAVideo) {
+TEST_F(ReadDataset, AListOfImagesIsAVideo) {
   using Frames = std::vector<std::vector<std::string>>;
-  const auto frames_of = [](const Record& record) {
+  const auto get_frames = [](const Record& record) {
     EXPECT_EQ(record.problem, "");
     Frames all;
-    for (const Medium& video : record.videos) {
+    for (const MediaRef& video : record.videos) {
       auto& names = all.emplace_back();
-      for (const Medium& frame : video.frames) names.push_back(frame.path);
+      for (const MediaRef& frame : video.frames) names.push_back(frame.path);
       EXPECT_TRUE(names.empty() || video.path == names.front());
     }
     return all;
   };
   const auto frames = [&](std::string_view videos, std::string_view text) {
-    return frames_of(one(
+    return get_frames(read_one(
         fmt::format(R"({{{}, "conversations": [{{"from": "human", "value": "{}"}}, {{"from": "gpt", "value": "A"}}]}})",
                     videos, text)));
   };
@@ -554,23 +559,24 @@ TEST_F(ReadDataset, AListOfPicturesIsAVideo) {
   EXPECT_EQ(frames(R"("videos": [["0.JPG"], "a.mp4", ["1.webp", "file:///x/2.jpeg"]])", "<video><video><video>"),
             (Frames{{"0.JPG"}, {}, {"1.webp", "/x/2.jpeg"}}));
   EXPECT_EQ(frames(R"("video": ["a.mp4", "b.mp4"])", "<video><video>"), (Frames{{}, {}})) << "two videos";
-  EXPECT_EQ(frames_of(one(R"({"messages": [{"role": "user", "content": [
+  EXPECT_EQ(get_frames(read_one(R"({"messages": [{"role": "user", "content": [
                 {"type": "video", "video": ["0.jpg", "1.jpg"]}, {"type": "text", "text": "Q"}]},
                 {"role": "assistant", "content": "A"}]})")),
             (Frames{{"0.jpg", "1.jpg"}}));
 }
 
-TEST_F(ReadDataset, FramesStayInTheFolderOfImages) {
+TEST_F(ReadDataset, FramesStayInTheImageRoot) {
   const auto file = put("frames.json", R"([{"videos": [["in.jpg", "../out.jpg"]], "conversations": [
       {"from": "human", "value": "<video>"}, {"from": "gpt", "value": "A"}]}])");
   EXPECT_EQ(open_records(file, {})->at(0).problem, "");
-  EXPECT_THAT(open_records(file, {.stays_in_image_root = true})->at(0).problem,
+  EXPECT_THAT(open_records(file, {.restrict_to_image_root = true})->at(0).problem,
               AllOf(HasSubstr("video 1 lies outside"), HasSubstr("out.jpg")));
 }
 
-TEST_F(ReadDataset, SaysWhatIsWrongWithBlocks) {
+TEST_F(ReadDataset, ReportsInvalidBlocks) {
   const auto problem = [&](std::string_view block) {
-    return one(fmt::format(R"({{"messages":[{{"role":"user","content":[{}]}},{{"role":"assistant","content":"A"}}]}})",
+    return read_one(
+               fmt::format(R"({{"messages":[{{"role":"user","content":[{}]}},{{"role":"assistant","content":"A"}}]}})",
                            block))
         .problem;
   };

@@ -13,43 +13,43 @@
 namespace vlmtrain::io {
 namespace {
 
-class FolderTrialTest : public TemporaryFolderTest {};
+class FolderProbeTest : public TemporaryFolderTest {};
 
-TEST_F(FolderTrialTest, WritesAndLeavesNothing) {
-  const auto trial = try_folder(folder());
-  EXPECT_EQ(trial.failure, "");
-  EXPECT_EQ(trial.lock_failure, "");
-  EXPECT_EQ(trial.folder, folder());
-  EXPECT_GT(trial.free_bytes, 0);
+TEST_F(FolderProbeTest, LeavesNoFiles) {
+  const auto probe = probe_folder(folder());
+  EXPECT_EQ(probe.failure, "");
+  EXPECT_EQ(probe.lock_failure, "");
+  EXPECT_EQ(probe.folder, folder());
+  EXPECT_GT(probe.free_bytes, 0);
   EXPECT_TRUE(entries(folder()).empty());
 }
 
-TEST_F(FolderTrialTest, OfAFolderThatIsNotThereIsWhereItWouldBeMade) {
-  const auto trial = try_folder(folder() / "runs/first/");
-  EXPECT_EQ(trial.folder, folder());
-  EXPECT_EQ(trial.failure, "");
+TEST_F(FolderProbeTest, ProbesTheNearestExistingParent) {
+  const auto probe = probe_folder(folder() / "runs/first/");
+  EXPECT_EQ(probe.folder, folder());
+  EXPECT_EQ(probe.failure, "");
   EXPECT_TRUE(entries(folder()).empty()) << "it is not made";
 }
 
-TEST_F(FolderTrialTest, AFileInTheWayIsNamed) {
+TEST_F(FolderProbeTest, ReportsAFileInThePath) {
   put("runs", "a file");
-  EXPECT_THAT(try_folder(folder() / "runs/first").failure, testing::HasSubstr("runs is no folder"));
-  EXPECT_EQ(content_of(folder() / "runs"), "a file");
+  EXPECT_THAT(probe_folder(folder() / "runs/first").failure, testing::HasSubstr("runs is no folder"));
+  EXPECT_EQ(read_contents(folder() / "runs"), "a file");
 }
 
-TEST_F(FolderTrialTest, WhereNothingCanBeWrittenIsAFailure) {
-  EXPECT_THAT(try_folder("/proc/self").failure, testing::HasSubstr("/proc/self"));
+TEST_F(FolderProbeTest, ReportsUnwritableFolders) {
+  EXPECT_THAT(probe_folder("/proc/self").failure, testing::HasSubstr("/proc/self"));
 }
 
-TEST_F(FolderTrialTest, ALockedFileIsLockedOnce) {
+TEST_F(FolderProbeTest, ALockedFileIsLockedOnce) {
   const auto path = put("file", "");
-  const int one = open(path.c_str(), O_RDWR);
-  const int other = open(path.c_str(), O_RDWR);
-  EXPECT_EQ(lock_file(one), 0);
-  EXPECT_EQ(lock_file(other), EAGAIN);
-  close(one);
-  EXPECT_EQ(lock_file(other), 0);
-  close(other);
+  const int first_descriptor = open(path.c_str(), O_RDWR);
+  const int second_descriptor = open(path.c_str(), O_RDWR);
+  EXPECT_EQ(lock_file(first_descriptor), 0);
+  EXPECT_EQ(lock_file(second_descriptor), EAGAIN);
+  close(first_descriptor);
+  EXPECT_EQ(lock_file(second_descriptor), 0);
+  close(second_descriptor);
 }
 
 }  // namespace

@@ -9,48 +9,48 @@ namespace {
 
 using JsonIndex = TemporaryFolderTest;
 
-JsonPlaces some_places() {
-  JsonPlaces places;
-  places.are_lines = true;
-  places.begins = {0, 10, uint64_t{1} << 40};
-  places.lines = {1, 2, 7};
-  places.end = (uint64_t{1} << 40) + 5;
-  return places;
+RecordOffsets make_offsets() {
+  RecordOffsets offsets;
+  offsets.is_json_lines = true;
+  offsets.begins = {0, 10, uint64_t{1} << 40};
+  offsets.line_numbers = {1, 2, 7};
+  offsets.end = (uint64_t{1} << 40) + 5;
+  return offsets;
 }
 
-TEST_F(JsonIndex, KeepsPlacesFromOneStartToTheNext) {
+TEST_F(JsonIndex, KeepsOffsetsAcrossRuns) {
   const auto index = folder() / "below/index";
-  const JsonPlaces places = some_places();
-  EXPECT_FALSE(read_json_index(index, 17, places.end));
-  write_json_index(index, 17, places);
-  const auto read = read_json_index(index, 17, places.end);
+  const RecordOffsets offsets = make_offsets();
+  EXPECT_FALSE(read_json_index(index, 17, offsets.end));
+  write_json_index(index, 17, offsets);
+  const auto read = read_json_index(index, 17, offsets.end);
   ASSERT_TRUE(read);
-  EXPECT_TRUE(read->are_lines);
-  EXPECT_EQ(read->begins, places.begins);
-  EXPECT_EQ(read->lines, places.lines);
-  EXPECT_EQ(read->end, places.end);
-  EXPECT_FALSE(read_json_index(index, 18, places.end)) << "of another state of the file";
-  EXPECT_FALSE(read_json_index(index, 17, places.end - 1)) << "beyond the file's end";
+  EXPECT_TRUE(read->is_json_lines);
+  EXPECT_EQ(read->begins, offsets.begins);
+  EXPECT_EQ(read->line_numbers, offsets.line_numbers);
+  EXPECT_EQ(read->end, offsets.end);
+  EXPECT_FALSE(read_json_index(index, 18, offsets.end)) << "of another state of the file";
+  EXPECT_FALSE(read_json_index(index, 17, offsets.end - 1)) << "beyond the file's end";
 }
 
-TEST_F(JsonIndex, ADamagedOneIsNone) {
+TEST_F(JsonIndex, IgnoresDamagedIndexes) {
   const auto index = folder() / "index";
-  write_json_index(index, 17, some_places());
-  const std::string whole = content_of(index);
-  for (size_t byte = 0; byte < whole.size(); ++byte) {
-    std::string damaged = whole;
-    damaged[byte] = static_cast<char>(damaged[byte] ^ 1);
+  write_json_index(index, 17, make_offsets());
+  const std::string content = read_contents(index);
+  for (size_t i = 0; i < content.size(); ++i) {
+    std::string damaged = content;
+    damaged[i] = static_cast<char>(damaged[i] ^ 1);
     put("index", damaged);
-    EXPECT_FALSE(read_json_index(index, 17, some_places().end)) << byte;
+    EXPECT_FALSE(read_json_index(index, 17, make_offsets().end)) << i;
   }
-  for (const size_t bytes : {size_t{0}, size_t{10}, whole.size() - 1}) {
-    put("index", whole.substr(0, bytes));
-    EXPECT_FALSE(read_json_index(index, 17, some_places().end));
+  for (const size_t bytes : {size_t{0}, size_t{10}, content.size() - 1}) {
+    put("index", content.substr(0, bytes));
+    EXPECT_FALSE(read_json_index(index, 17, make_offsets().end));
   }
   std::filesystem::remove(index);
   std::filesystem::create_directory(index);
-  EXPECT_FALSE(read_json_index(index, 17, some_places().end));
-  write_json_index(index, 17, some_places());
+  EXPECT_FALSE(read_json_index(index, 17, make_offsets().end));
+  write_json_index(index, 17, make_offsets());
 }
 
 }  // namespace

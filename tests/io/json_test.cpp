@@ -17,42 +17,42 @@ using testing::Not;
 
 class ReadJson : public TemporaryFolderTest {};
 
-TEST_F(ReadJson, ReadsBothForms) {
+TEST_F(ReadJson, ReadsPlainAndOrderedJson) {
   const auto path = put("a.json", "\xEF\xBB\xBF{\"b\": 1, \"a\": [true]}");
   EXPECT_EQ(read_json(path), json::parse(R"({"a": [true], "b": 1})"));
   const nlohmann::ordered_json ordered = read_ordered_json(path);
   EXPECT_EQ(ordered.begin().key(), "b");
 }
 
-TEST_F(ReadJson, Utf16IsNamedWithTheRemedy) {
+TEST_F(ReadJson, RefusesUtf16Json) {
   const auto path = put("a.json", std::string_view("\xFF\xFE{\0}\0", 6));
-  EXPECT_THAT(message_of([&] { read_json(path); }),
+  EXPECT_THAT(get_error_message([&] { read_json(path); }),
               AllOf(HasSubstr(path.string()), HasSubstr("is UTF-16"), HasSubstr("iconv -f UTF-16 -t UTF-8")));
 }
 
 TEST_F(ReadJson, NamesFileLineAndColumn) {
   const auto path = put("a.json", "{\n  \"a\": 1,\n  \"\xC3\xA4\xC3\xB6\": x}\n");
-  const std::string message = message_of([&] { read_json(path); });
+  const std::string message = get_error_message([&] { read_json(path); });
   EXPECT_THAT(message, AllOf(HasSubstr(path.string()), HasSubstr("line 3, column 9:"), HasSubstr("invalid literal")));
-  EXPECT_EQ(message, message_of([&] { read_ordered_json(path); }));
+  EXPECT_EQ(message, get_error_message([&] { read_ordered_json(path); }));
 }
 
-TEST_F(ReadJson, TellsMissingFilesAndFolders) {
-  EXPECT_THAT(message_of([&] { read_json(folder() / "none"); }),
+TEST_F(ReadJson, ReportsMissingFilesAndFolders) {
+  EXPECT_THAT(get_error_message([&] { read_json(folder() / "none"); }),
               AllOf(HasSubstr((folder() / "none").string()), HasSubstr("No such file")));
-  EXPECT_THAT(message_of([&] { read_json(folder()); }), HasSubstr("is a folder"));
+  EXPECT_THAT(get_error_message([&] { read_json(folder()); }), HasSubstr("is a folder"));
 }
 
-TEST(FindJsonFault, KeepsTheReasonShortAndPrintable) {
-  const JsonFault unclosed = find_json_fault("{\"a\": \"" + std::string(100'000, 'x'));
+TEST(FindJsonError, KeepsTheReasonShortAndPrintable) {
+  const JsonError unclosed = find_json_error("{\"a\": \"" + std::string(100'000, 'x'));
   EXPECT_EQ(unclosed.column, 7 + 100'000 + 1);
   EXPECT_LT(unclosed.reason.size(), 201);
-  EXPECT_THAT(find_json_fault("[1e999]").reason, HasSubstr("number overflow"));
-  EXPECT_EQ(find_json_fault("[1e999]").line, 1);
-  EXPECT_THAT(find_json_fault("[\"\xFF\"]").reason, AllOf(HasSubstr("UTF-8"), Not(HasSubstr("\xFF"))));
-  EXPECT_THAT(find_json_fault("").reason, HasSubstr("end of input"));
-  EXPECT_THAT(find_json_fault("[1").reason, HasSubstr("expected ']'"));
-  EXPECT_THROW(find_json_fault("[]"), InternalError);
+  EXPECT_THAT(find_json_error("[1e999]").reason, HasSubstr("number overflow"));
+  EXPECT_EQ(find_json_error("[1e999]").line, 1);
+  EXPECT_THAT(find_json_error("[\"\xFF\"]").reason, AllOf(HasSubstr("UTF-8"), Not(HasSubstr("\xFF"))));
+  EXPECT_THAT(find_json_error("").reason, HasSubstr("end of input"));
+  EXPECT_THAT(find_json_error("[1").reason, HasSubstr("expected ']'"));
+  EXPECT_THROW(find_json_error("[]"), InternalError);
 }
 
 TEST_F(ReadJson, DeepNestingIsAnError) {
@@ -60,44 +60,45 @@ TEST_F(ReadJson, DeepNestingIsAnError) {
     std::string text;
     for (int i = 0; i < 200'000; ++i) text += open;
     const auto path = put("deep.json", text);
-    EXPECT_THAT(message_of([&] { read_json(path); }), AllOf(HasSubstr("deep.json: not valid JSON at line 1, column "),
-                                                            HasSubstr("more than 200 lists and objects")));
-    EXPECT_THAT(message_of([&] { read_ordered_json(path); }), HasSubstr("more than 200 lists and objects"));
-    EXPECT_FALSE(json_of(text).has_value());
+    EXPECT_THAT(
+        get_error_message([&] { read_json(path); }),
+        AllOf(HasSubstr("deep.json: not valid JSON at line 1, column "), HasSubstr("more than 200 lists and objects")));
+    EXPECT_THAT(get_error_message([&] { read_ordered_json(path); }), HasSubstr("more than 200 lists and objects"));
+    EXPECT_FALSE(try_parse_json(text).has_value());
   }
   // Whole, so that a parser alone would take it.
-  const std::string whole = std::string(200'000, '[') + std::string(200'000, ']');
-  EXPECT_THAT(message_of([&] { parse_json(whole, "whole"); }), HasSubstr("column 201"));
+  const std::string text = std::string(200'000, '[') + std::string(200'000, ']');
+  EXPECT_THAT(get_error_message([&] { parse_json(text, "whole"); }), HasSubstr("column 201"));
 }
 
-TEST(ParseJson, TakesAllNestingThatIsMeant) {
+TEST(ParseJson, AcceptsNestingUpToTheLimit) {
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
-  EXPECT_TRUE(json_of(nested(kDeepestJson)).has_value());
-  EXPECT_FALSE(json_of(nested(kDeepestJson + 1)).has_value());
+  EXPECT_TRUE(try_parse_json(nested(kMaxJsonDepth)).has_value());
+  EXPECT_FALSE(try_parse_json(nested(kMaxJsonDepth + 1)).has_value());
   // Brackets in strings are text.
-  EXPECT_TRUE(json_of("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]").has_value());
+  EXPECT_TRUE(try_parse_json("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]").has_value());
   // Brackets that close nothing do not hide what opens behind them.
-  EXPECT_FALSE(json_of(std::string(5000, ']') + nested(300)).has_value());
+  EXPECT_FALSE(try_parse_json(std::string(5000, ']') + nested(300)).has_value());
 }
 
 TEST(ParseJson, OrderedObjectsOfAMillionKeysAreRefusedAtOnce) {
   std::string text = "{";
   for (int i = 0; i < 1'000'000; ++i) text += fmt::format("\"k{}\":0,", i);
   text += "\"last\":0}";
-  EXPECT_THAT(message_of([&] { parse_ordered_json(text, "f.json"); }), HasSubstr("an object of 1000001 keys"));
+  EXPECT_THAT(get_error_message([&] { parse_ordered_json(text, "f.json"); }), HasSubstr("an object of 1000001 keys"));
   std::string list = "[0";
   for (int i = 0; i < 100'000; ++i) list += ",0";
   EXPECT_EQ(parse_ordered_json(list + "]", "f.json").size(), 100'001U);
 }
 
-TEST(JsonText, NeverFailsAndControlsNothing) {
+TEST(JsonText, EscapesInvalidAndControlCharacters) {
   const json value{{"path", "caf\xE9"}, {"id", "a\x1b[2J\n\xC2\x9B\x7f"}};
-  EXPECT_EQ(json_text(value), R"({"id":"a\u001b[2J\n\u009b\u007f","path":"caf)"
-                              "\xEF\xBF\xBD"
-                              R"("})");
-  EXPECT_EQ(json::parse(json_text(value))["id"], value["id"]);
-  EXPECT_EQ(json_text(json{{"a", 1}}, 2), "{\n  \"a\": 1\n}");
-  EXPECT_LT(json_excerpt(json(std::string(100'000, 'x'))).size(), 150U);
+  EXPECT_EQ(to_json_string(value), R"({"id":"a\u001b[2J\n\u009b\u007f","path":"caf)"
+                                   "\xEF\xBF\xBD"
+                                   R"("})");
+  EXPECT_EQ(json::parse(to_json_string(value))["id"], value["id"]);
+  EXPECT_EQ(to_json_string(json{{"a", 1}}, 2), "{\n  \"a\": 1\n}");
+  EXPECT_LT(make_json_excerpt(json(std::string(100'000, 'x'))).size(), 150U);
 }
 
 TEST(JsonGet, ReadsTypes) {
@@ -114,28 +115,30 @@ TEST(JsonGet, ReadsTypes) {
   EXPECT_EQ(get_or<int>(object, "u", 5, "f.json"), 7);
 }
 
-TEST(JsonGet, RefusesWhatDoesNotFit) {
+TEST(JsonGet, RefusesMismatchedTypes) {
   const json object = json::parse(
       R"({"b": true, "i": -3, "big": 300, "huge": 18446744073709551615, "f": 1.5, "s": "3", "l": [1, "x"], "n": null})");
-  EXPECT_EQ(message_of([&] { get<int>(object, "none", "f.json"); }), "f.json: the key \"none\" is missing");
-  EXPECT_EQ(message_of([&] { get<int>(object, "s", "f.json"); }), "f.json: \"s\" should be a whole number, not \"3\"");
-  EXPECT_THAT(message_of([&] { get<int>(object, "f", "f.json"); }), HasSubstr("not 1.5"));
-  EXPECT_THAT(message_of([&] { get<int>(object, "b", "f.json"); }), HasSubstr("not true"));
-  EXPECT_THAT(message_of([&] { get<uint32_t>(object, "i", "f.json"); }), HasSubstr("at least 0, not -3"));
-  EXPECT_THAT(message_of([&] { get<uint8_t>(object, "big", "f.json"); }), HasSubstr("not 300"));
-  EXPECT_THAT(message_of([&] { get<int64_t>(object, "huge", "f.json"); }), HasSubstr("not 18446744073709551615"));
-  EXPECT_THAT(message_of([&] { get<bool>(object, "n", "f.json"); }), HasSubstr("true or false, not null"));
-  EXPECT_THAT(message_of([&] { get<std::vector<int>>(object, "l", "f.json"); }),
+  EXPECT_EQ(get_error_message([&] { get<int>(object, "none", "f.json"); }), "f.json: the key \"none\" is missing");
+  EXPECT_EQ(get_error_message([&] { get<int>(object, "s", "f.json"); }),
+            "f.json: \"s\" should be a whole number, not \"3\"");
+  EXPECT_THAT(get_error_message([&] { get<int>(object, "f", "f.json"); }), HasSubstr("not 1.5"));
+  EXPECT_THAT(get_error_message([&] { get<int>(object, "b", "f.json"); }), HasSubstr("not true"));
+  EXPECT_THAT(get_error_message([&] { get<uint32_t>(object, "i", "f.json"); }), HasSubstr("at least 0, not -3"));
+  EXPECT_THAT(get_error_message([&] { get<uint8_t>(object, "big", "f.json"); }), HasSubstr("not 300"));
+  EXPECT_THAT(get_error_message([&] { get<int64_t>(object, "huge", "f.json"); }),
+              HasSubstr("not 18446744073709551615"));
+  EXPECT_THAT(get_error_message([&] { get<bool>(object, "n", "f.json"); }), HasSubstr("true or false, not null"));
+  EXPECT_THAT(get_error_message([&] { get<std::vector<int>>(object, "l", "f.json"); }),
               HasSubstr("a whole number, not \"x\""));
-  EXPECT_THAT(message_of([&] { get<std::vector<int>>(object, "s", "f.json"); }), HasSubstr("should be a list"));
-  EXPECT_THAT(message_of([&] { get_or<int>(object, "s", 1, "f.json"); }), HasSubstr("not \"3\""));
-  EXPECT_THAT(message_of([&] { get<int>(json::array(), "s", "f.json"); }), HasSubstr("a JSON object"));
-  EXPECT_THAT(message_of([&] { get_or<int>(json("x"), "s", 1, "f.json"); }), HasSubstr("a JSON object"));
+  EXPECT_THAT(get_error_message([&] { get<std::vector<int>>(object, "s", "f.json"); }), HasSubstr("should be a list"));
+  EXPECT_THAT(get_error_message([&] { get_or<int>(object, "s", 1, "f.json"); }), HasSubstr("not \"3\""));
+  EXPECT_THAT(get_error_message([&] { get<int>(json::array(), "s", "f.json"); }), HasSubstr("a JSON object"));
+  EXPECT_THAT(get_error_message([&] { get_or<int>(json("x"), "s", 1, "f.json"); }), HasSubstr("a JSON object"));
 }
 
 TEST(JsonGet, ShortensLongValues) {
   const json object = {{"k", std::string(1000, 'x')}};
-  EXPECT_LT(message_of([&] { get<int>(object, "k", "f.json"); }).size(), 120);
+  EXPECT_LT(get_error_message([&] { get<int>(object, "k", "f.json"); }).size(), 120);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace vlmtrain::io {
 
 /// Returns a file of tests/io/data.
-inline std::filesystem::path golden(const std::string& name) {
+inline std::filesystem::path golden_path(const std::string& name) {
   return std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data" / name;
 }
 
@@ -22,7 +22,7 @@ class ParquetTest : public TemporaryFolderTest {
   void SetUp() override {
     TemporaryFolderTest::SetUp();
     try {
-      open_row_file(golden("cauldron.parquet"));
+      open_row_file(golden_path("cauldron.parquet"));
     } catch (const UserError& error) {
       ASSERT_THAT(error.what(), testing::HasSubstr("run scripts/setup.sh, which fetches Arrow"));
       GTEST_SKIP() << error.what();

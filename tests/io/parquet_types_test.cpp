@@ -19,37 +19,37 @@ using testing::IsEmpty;
 
 class ParquetTypes : public ParquetTest {
  protected:
-  static json row_of(const std::string& name, int64_t index) {
-    json row = open_row_file(golden(name))->read(0, /*with_bytes=*/true)->row(index);
-    settle_row_values(row);
+  static json read_row(const std::string& name, int64_t index) {
+    json row = open_row_file(golden_path(name))->read(0, /*with_bytes=*/true)->row(index);
+    resolve_special_cells(row);
     return row;
   }
 };
 
-TEST_F(ParquetTypes, ViewsAreReadAsWhatTheyView) {
-  const auto records = open_records(golden("views.parquet"), {});
+TEST_F(ParquetTypes, ReadsViewTypes) {
+  const auto records = open_records(golden_path("views.parquet"), {});
   const Record first = records->at(0), second = records->at(1);
   EXPECT_EQ(first.problem, "");
   EXPECT_EQ(*first.images.at(0).bytes, "picture 0") << "binary_view";
   EXPECT_EQ(first.turns.at(1).text, "A2") << "large_list_view";
   EXPECT_EQ(second.turns.at(0).text, "<image>\nQ1") << "string_view";
   EXPECT_EQ(second.turns.at(1).text, "A1") << "dictionary";
-  EXPECT_EQ(row_of("views.parquet", 0)["subject_id"], json({"s", "t"})) << "list_view";
-  EXPECT_EQ(row_of("views.parquet", 1)["subject_id"], nullptr);
+  EXPECT_EQ(read_row("views.parquet", 0)["subject_id"], json({"s", "t"})) << "list_view";
+  EXPECT_EQ(read_row("views.parquet", 1)["subject_id"], nullptr);
 }
 
-TEST_F(ParquetTypes, JsonIsParsedWhereverItStands) {
-  const auto columns = open_records(golden("json_columns.parquet"), {.image_root = "/root"});
+TEST_F(ParquetTypes, ParsesNestedJsonCells) {
+  const auto columns = open_records(golden_path("json_columns.parquet"), {.image_root = "/root"});
   EXPECT_EQ(columns->at(0).problem, "");
   EXPECT_EQ(columns->at(0).id, "text");
   EXPECT_EQ(columns->at(1).id, "3");
   EXPECT_EQ(columns->at(1).turns.at(1).text, "A");
   EXPECT_THAT(columns->at(1).images, ElementsAre("/root/a.png")) << "a struct without bytes";
-  EXPECT_EQ(columns->text_at(1).images, columns->at(1).images) << "the same without bytes";
+  EXPECT_EQ(columns->at_without_bytes(1).images, columns->at(1).images) << "the same without bytes";
   EXPECT_THAT(columns->at(2).problem, HasSubstr("its column \"messages\" is of the type arrow.json and is not valid "
                                                 "JSON at line 1, column"));
 
-  const auto contents = open_records(golden("json_contents.parquet"), {});
+  const auto contents = open_records(golden_path("json_contents.parquet"), {});
   EXPECT_EQ(contents->at(0).problem, "");
   EXPECT_EQ(contents->at(0).turns.at(0).text, "Q");
   EXPECT_EQ(contents->at(0).turns.at(1).text, "A") << "blocks";
@@ -57,8 +57,8 @@ TEST_F(ParquetTypes, JsonIsParsedWhereverItStands) {
   EXPECT_EQ(contents->at(1).turns.at(1).text, "B");
 }
 
-TEST_F(ParquetTypes, ValuesAreNotTheTextOfTheirType) {
-  const json row = row_of("values.parquet", 0);
+TEST_F(ParquetTypes, ConvertsScalarTypes) {
+  const json row = read_row("values.parquet", 0);
   EXPECT_EQ(row["question"], 1.5) << "half float";
   EXPECT_EQ(row["answer"], "12.50") << "decimal";
   EXPECT_EQ(row["id"], "30313233-3435-3637-3839-616263646566") << "arrow.uuid";
@@ -66,20 +66,20 @@ TEST_F(ParquetTypes, ValuesAreNotTheTextOfTheirType) {
   EXPECT_EQ(row["kind"], true) << "arrow.bool8";
   EXPECT_EQ(row["left"], (json{{"a", 1}, {"b", 2}})) << "map";
   EXPECT_EQ(row["none"], nullptr);
-  const json empty = row_of("values.parquet", 1);
+  const json empty = read_row("values.parquet", 1);
   for (const auto& [column, value] : empty.items()) EXPECT_EQ(value, nullptr) << column;
 }
 
-TEST_F(ParquetTypes, WhatHasNoFormIsNamed) {
-  const Record unused = open_records(golden("values.parquet"), {})->at(0);
+TEST_F(ParquetTypes, ReportsUnsupportedTypes) {
+  const Record unused = open_records(golden_path("values.parquet"), {})->at(0);
   EXPECT_EQ(unused.problem, "");
   EXPECT_THAT(unused.notices,
               testing::Contains(Notice{.kind = "column \"length\" of the type duration[s]", .example = ""}));
-  EXPECT_THAT(open_records(golden("values.parquet"), {})->at(1).notices,
+  EXPECT_THAT(open_records(golden_path("values.parquet"), {})->at(1).notices,
               testing::Not(testing::Contains(testing::Field(&Notice::kind, HasSubstr("length")))));
 
   const auto problem = [](const std::string& name, const RecordSettings& settings = {}) {
-    return open_records(golden(name), settings)->at(0).problem;
+    return open_records(golden_path(name), settings)->at(0).problem;
   };
   EXPECT_THAT(problem("durations.parquet"),
               AllOf(HasSubstr("its column \"answer\" is of the type duration[ms], which is not read"),
@@ -89,27 +89,27 @@ TEST_F(ParquetTypes, WhatHasNoFormIsNamed) {
 }
 
 TEST_F(ParquetTypes, RunLengthsMayBeBytes) {
-  const Record record = open_records(golden("run_lengths.parquet"), {})->at(0);
+  const Record record = open_records(golden_path("run_lengths.parquet"), {})->at(0);
   EXPECT_EQ(record.mask_problem, "");
   ASSERT_EQ(record.masks.size(), 1);
   EXPECT_THAT(record.masks[0].rle.value().counts, ElementsAre(16));
 }
 
-TEST(RowValues, AreSettledWithinListsAndObjects) {
-  json row{{"a", {{"b", {row_value(RowValue::kJsonText, R"({"c": [1, null]})"), 2}}}},
-           {"d", row_value(RowValue::kUnreadType, "duration[s]")},
-           {"e", {row_value(RowValue::kJsonText, "["), row_value(RowValue::kJsonText, "\xff")}},
+TEST(RowValues, AreResolvedWithinListsAndObjects) {
+  json row{{"a", {{"b", {make_special_cell(SpecialCell::kJsonText, R"({"c": [1, null]})"), 2}}}},
+           {"d", make_special_cell(SpecialCell::kUnsupportedType, "duration[s]")},
+           {"e", {make_special_cell(SpecialCell::kJsonText, "["), make_special_cell(SpecialCell::kJsonText, "\xff")}},
            {"f", json::binary({1, 2})}};
-  const auto unread = settle_row_values(row);
+  const auto unsupported_cells = resolve_special_cells(row);
   EXPECT_EQ(row["a"]["b"][0]["c"], json({1, nullptr}));
   EXPECT_EQ(row["d"], nullptr);
   EXPECT_EQ(row["e"], json({nullptr, nullptr}));
   EXPECT_TRUE(row["f"].is_binary());
-  ASSERT_EQ(unread.size(), 2);
-  EXPECT_EQ(unread[0].column, "d");
-  EXPECT_EQ(unread[0].type, "duration[s]");
-  EXPECT_EQ(unread[1].column, "e");
-  EXPECT_THAT(settle_row_values(row), IsEmpty());
+  ASSERT_EQ(unsupported_cells.size(), 2);
+  EXPECT_EQ(unsupported_cells[0].column, "d");
+  EXPECT_EQ(unsupported_cells[0].type, "duration[s]");
+  EXPECT_EQ(unsupported_cells[1].column, "e");
+  EXPECT_THAT(resolve_special_cells(row), IsEmpty());
 }
 
 }  // namespace

@@ -23,12 +23,12 @@ Record read(std::string_view record, const RecordSettings& settings = {}) {
 }
 
 /// A record of a question and its answer with these keys.
-Record with_keys(std::string_view keys, const RecordSettings& settings = {}) {
+Record read_with_keys(std::string_view keys, const RecordSettings& settings = {}) {
   return read(fmt::format(R"({{"question": "Q", "answer": "A", {}}})", keys), settings);
 }
 
 /// A record whose assistant's turn has these keys.
-Record with_keys_of_answer(std::string_view keys, const RecordSettings& settings = {}) {
+Record read_with_answer_keys(std::string_view keys, const RecordSettings& settings = {}) {
   return read(fmt::format(R"({{"conversations": [{{"from": "human", "value": "Q"}},
                               {{"from": "gpt", "value": "A", {}}}]}})",
                           keys),
@@ -36,18 +36,18 @@ Record with_keys_of_answer(std::string_view keys, const RecordSettings& settings
 }
 
 /// A record whose user's turn has this content, with an image "p.png" where it takes one.
-Record with_content(std::string_view content, std::string_view keys = R"("id": "x")") {
+Record read_with_content(std::string_view content, std::string_view keys = R"("id": "x")") {
   return read(fmt::format(R"({{{}, "messages": [{{"role": "user", "content": {}}},
                               {{"role": "assistant", "content": "A"}}]}})",
                           keys, content));
 }
 
-std::string text_of(const Record& record) {
+std::string get_first_text(const Record& record) {
   EXPECT_EQ(record.problem, "");
   return record.problem.empty() ? record.turns.front().text : "";
 }
 
-auto names_key_and_remedy(std::string_view key) {
+auto has_key_and_suggestion(std::string_view key) {
   return AllOf(HasSubstr(fmt::format("\"{}\"", key)), HasSubstr("data.ignore_keys"));
 }
 
@@ -57,15 +57,15 @@ TEST(RecordKeys, LossMasksAreProblems) {
         R"("loss": 0.0)", R"("mask": true)", R"("masked": 1)", R"("loss_mask": 0)", R"("train": "false")",
         R"("train_detail": [{"begin_offset": 0, "end_offset": 3, "train": false}])"}) {
     const std::string_view key = keys.substr(1, keys.find('"', 1) - 1);
-    const Record record = with_keys_of_answer(keys);
+    const Record record = read_with_answer_keys(keys);
     EXPECT_THAT(record.problem,
-                AllOf(names_key_and_remedy(key), HasSubstr("turn 2 has"), HasSubstr("left out of the loss")));
-    EXPECT_EQ(with_keys_of_answer(keys, {.ignore_keys = {std::string(key)}}).problem, "") << key;
+                AllOf(has_key_and_suggestion(key), HasSubstr("turn 2 has"), HasSubstr("left out of the loss")));
+    EXPECT_EQ(read_with_answer_keys(keys, {.ignore_keys = {std::string(key)}}).problem, "") << key;
   }
   for (const std::string_view keys :
        {R"("loss_mask": [1, 0])", R"("loss_scale": 0.1)", R"("assistant_masks": [0, 1])", R"("weight": 0)",
         R"("weight": 0.25)", R"("train": false)", R"("kto_tag": false)"}) {
-    EXPECT_THAT(with_keys(keys).problem, HasSubstr("data.ignore_keys")) << keys;
+    EXPECT_THAT(read_with_keys(keys).problem, HasSubstr("data.ignore_keys")) << keys;
   }
 }
 
@@ -75,7 +75,7 @@ TEST(RecordKeys, ValuesThatChangeNothingAreNotReported) {
         R"("loss": true)", R"("mask": false)", R"("masked": 0)", R"("tool_calls": [])", R"("tool_calls": null)",
         R"("function_call": {"name": null, "arguments": null})", R"("reasoning_content": "")", R"("unknown": null)",
         R"("unknown": "")", R"("unknown": [])", R"("unknown": {})", R"("images": [])", R"("thinking": [null])"}) {
-    const Record record = with_keys_of_answer(keys);
+    const Record record = read_with_answer_keys(keys);
     EXPECT_EQ(record.problem, "") << keys;
     EXPECT_THAT(record.notices, IsEmpty()) << keys;
   }
@@ -83,7 +83,7 @@ TEST(RecordKeys, ValuesThatChangeNothingAreNotReported) {
        {R"("tools": [])", R"("tools": "[]")", R"("tools": null)", R"("system_prompt": "")", R"("image_path": null)",
         R"("weight": 1)", R"("train": true)", R"("kto_tag": true)", R"("audio": [])", R"("chat_template_kwargs": {})",
         R"("chosen": null)"}) {
-    const Record record = with_keys(keys);
+    const Record record = read_with_keys(keys);
     EXPECT_EQ(record.problem, "") << keys;
     EXPECT_THAT(record.notices, IsEmpty()) << keys;
   }
@@ -100,17 +100,17 @@ TEST(RecordKeys, ToolsReasoningAndSystemTextsAreProblems) {
         R"("reasoning_content": "I count.")", R"("reasoning": "I count.")", R"("thinking": "I count.")",
         R"("system": "Be brief.")"}) {
     const std::string_view key = keys.substr(1, keys.find('"', 1) - 1);
-    EXPECT_THAT(with_keys_of_answer(keys).problem, AllOf(HasSubstr("turn 2"), names_key_and_remedy(key)));
+    EXPECT_THAT(read_with_answer_keys(keys).problem, AllOf(HasSubstr("turn 2"), has_key_and_suggestion(key)));
   }
   for (const std::string_view keys :
        {R"("tools": [{"name": "f"}])", R"("tools": "[{\"name\": \"f\"}]")", R"("functions": [{"name": "f"}])",
         R"("reasoning": "I count.")", R"("system_prompt": "Be brief.")", R"("system_message": ["Be brief."])",
         R"("chat_template_kwargs": {"enable_thinking": false})"}) {
     const std::string_view key = keys.substr(1, keys.find('"', 1) - 1);
-    EXPECT_THAT(with_keys(keys).problem, names_key_and_remedy(key));
-    EXPECT_EQ(with_keys(keys, {.ignore_keys = {std::string(key)}}).problem, "");
+    EXPECT_THAT(read_with_keys(keys).problem, has_key_and_suggestion(key));
+    EXPECT_EQ(read_with_keys(keys, {.ignore_keys = {std::string(key)}}).problem, "");
   }
-  EXPECT_THAT(with_keys(R"("system_prompt": "S")").problem, HasSubstr("data.columns={system: system_prompt}"));
+  EXPECT_THAT(read_with_keys(R"("system_prompt": "S")").problem, HasSubstr("data.columns={system: system_prompt}"));
   for (const std::string_view role : {"tool", "function", "observation", "ipython"}) {
     EXPECT_THAT(
         read(fmt::format(R"({{"messages": [{{"role": "user", "content": "Q"}}, {{"role": "{}", "content": "1"}}]}})",
@@ -120,15 +120,15 @@ TEST(RecordKeys, ToolsReasoningAndSystemTextsAreProblems) {
   }
   const Record empty_call = read(R"({"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "",
                                      "tool_calls": [{"function": {"name": "f"}}]}]})");
-  EXPECT_THAT(empty_call.problem, names_key_and_remedy("tool_calls")) << "rather than that the turn is empty";
+  EXPECT_THAT(empty_call.problem, has_key_and_suggestion("tool_calls")) << "rather than that the turn is empty";
 }
 
-TEST(RecordKeys, AnswersThatAreNotReadAreProblemsWhereTheTurnsEndWithoutOne) {
+TEST(RecordKeys, UnreadAnswersAreProblemsWithoutAFinalAnswer) {
   const std::string_view turns = R"("conversations": [{"from": "human", "value": "P"}, {"from": "gpt", "value": "B"},
                                                       {"from": "human", "value": "Q"}])";
   EXPECT_THAT(read(fmt::format(R"({{{}, "chosen": {{"from": "gpt", "value": "A"}}}})", turns)).problem,
-              names_key_and_remedy("chosen"));
-  const Record sft = with_keys(R"("chosen": "A", "rejected": "B")");
+              has_key_and_suggestion("chosen"));
+  const Record sft = read_with_keys(R"("chosen": "A", "rejected": "B")");
   EXPECT_EQ(sft.problem, "");
   EXPECT_THAT(sft.notices, SizeIs(2));
 }
@@ -140,39 +140,39 @@ TEST(RecordKeys, MediaUnderKeysThatAreNotReadAreProblems) {
         R"("view": {"bytes": null, "path": "p.png"})", R"("file_name": "p.webp")",
         R"("encoded": "data:image/png;base64,AAAA")", R"("image_1": "p.png")", R"("img2": "p.png")"}) {
     const std::string_view key = keys.substr(1, keys.find('"', 1) - 1);
-    EXPECT_THAT(with_keys(keys).problem, AllOf(HasSubstr("an image"), names_key_and_remedy(key)));
-    EXPECT_EQ(with_keys(keys, {.ignore_keys = {std::string(key)}}).problem, "") << key;
+    EXPECT_THAT(read_with_keys(keys).problem, AllOf(HasSubstr("an image"), has_key_and_suggestion(key)));
+    EXPECT_EQ(read_with_keys(keys, {.ignore_keys = {std::string(key)}}).problem, "") << key;
   }
-  EXPECT_THAT(with_keys(R"("img": "p.png")").problem, HasSubstr("data.columns={image: img}"));
-  EXPECT_THAT(with_keys(R"("photo": ["p.png"])").problem, HasSubstr("data.columns={images: photo}"));
-  EXPECT_THAT(with_keys(R"("image_1": "p.png", "image_2": "q.png")").problem, HasSubstr("under \"images\""));
-  EXPECT_THAT(with_keys(R"("clip": "a.mp4")").problem, HasSubstr("data.columns={video: clip}"));
-  EXPECT_THAT(with_keys(R"("video_path": "clips/a")").problem, names_key_and_remedy("video_path"));
-  EXPECT_THAT(with_keys(R"("audio_path": "a.wav")").problem, names_key_and_remedy("audio_path"));
-  EXPECT_THAT(with_keys(R"("image": "a.png", "image_2": "b.png")").problem, names_key_and_remedy("image_2"));
+  EXPECT_THAT(read_with_keys(R"("img": "p.png")").problem, HasSubstr("data.columns={image: img}"));
+  EXPECT_THAT(read_with_keys(R"("photo": ["p.png"])").problem, HasSubstr("data.columns={images: photo}"));
+  EXPECT_THAT(read_with_keys(R"("image_1": "p.png", "image_2": "q.png")").problem, HasSubstr("under \"images\""));
+  EXPECT_THAT(read_with_keys(R"("clip": "a.mp4")").problem, HasSubstr("data.columns={video: clip}"));
+  EXPECT_THAT(read_with_keys(R"("video_path": "clips/a")").problem, has_key_and_suggestion("video_path"));
+  EXPECT_THAT(read_with_keys(R"("audio_path": "a.wav")").problem, has_key_and_suggestion("audio_path"));
+  EXPECT_THAT(read_with_keys(R"("image": "a.png", "image_2": "b.png")").problem, has_key_and_suggestion("image_2"));
   EXPECT_THAT(read(R"({"img": "p.png", "conversations": [{"from": "human", "value": "<image>\nQ"},
                       {"from": "gpt", "value": "A"}]})")
                   .problem,
-              names_key_and_remedy("img"))
+              has_key_and_suggestion("img"))
       << "rather than that a mark has no image";
-  EXPECT_THAT(read(R"({"img": "p.png", "caption": "C"})").problem, names_key_and_remedy("img"));
+  EXPECT_THAT(read(R"({"img": "p.png", "caption": "C"})").problem, has_key_and_suggestion("img"));
 }
 
-TEST(RecordKeys, MediaBesideThoseThatAreReadAreNotices) {
+TEST(RecordKeys, ExtraMediaKeysAreNotices) {
   for (const std::string_view keys :
        {R"("image": "a.png", "image_path": "data/a.png")", R"("images": ["a.png"], "depth": "a_depth.png")",
         R"("video": "a.mp4", "thumbnail": "a.jpg")"}) {
-    const Record record = with_keys(keys);
+    const Record record = read_with_keys(keys);
     EXPECT_EQ(record.problem, "") << keys;
     EXPECT_THAT(record.notices, SizeIs(1)) << keys;
   }
   for (const std::string_view keys : {R"("page": "https://x/a.png")", R"("remark": "see a.png")", R"("img": 3)"}) {
-    EXPECT_EQ(with_keys(keys).problem, "") << keys;
+    EXPECT_EQ(read_with_keys(keys).problem, "") << keys;
   }
-  EXPECT_THAT(with_keys(R"("img": "p.png")", {.columns = {{"image", "img"}}}).images, ElementsAre("p.png"));
+  EXPECT_THAT(read_with_keys(R"("img": "p.png")", {.columns = {{"image", "img"}}}).images, ElementsAre("p.png"));
 }
 
-TEST(RecordKeys, OtherKeysAreNoticesOnceAKind) {
+TEST(RecordKeys, OtherKeysAreNoticesOncePerKind) {
   const Record record = read(R"({"id": 3, "source": "s", "quality": [1, 2], "weight": 72.5, "volume": 3,
       "messages": [{"role": "user", "name": "Ann", "content": [{"type": "text", "text": "Q", "lang2": "en"}]},
                    {"role": "assistant", "name": "Bob", "content": "A"}]})");
@@ -186,8 +186,8 @@ TEST(RecordKeys, OtherKeysAreNoticesOnceAKind) {
   const Record both = read(R"({"question": "Q", "messages": [{"role": "user", "content": "R"},
                                {"role": "assistant", "content": "A"}], "category": ["x"], "task": {"x": 1}})");
   EXPECT_THAT(both.notices, SizeIs(3)) << "the question that is not asked, the category and the task that are no words";
-  EXPECT_THAT(with_keys(R"("images": [{"path": "a.png", "crop": [0, 0, 2, 2]}])").notices, SizeIs(1));
-  const Record long_value = with_keys(fmt::format(R"("blob": "{}")", std::string(100'000, 'x')));
+  EXPECT_THAT(read_with_keys(R"("images": [{"path": "a.png", "crop": [0, 0, 2, 2]}])").notices, SizeIs(1));
+  const Record long_value = read_with_keys(fmt::format(R"("blob": "{}")", std::string(100'000, 'x')));
   EXPECT_LT(long_value.notices.at(0).example.size(), 200);
 }
 
@@ -209,49 +209,52 @@ TEST(RecordKeys, OrdinaryRecordsOfPublishedDataSetsAreNotReported) {
   }
 }
 
-TEST(RecordKeys, BlocksKeepAllThatTheyHold) {
-  EXPECT_THAT(with_content(R"([{"type": "image", "image": "p.png", "text": "T"}])").problem,
-              names_key_and_remedy("text"));
-  EXPECT_THAT(with_content(R"([{"type": "text", "text": "T", "image": "p.png"}])").problem, HasSubstr("\"image\" too"));
-  EXPECT_THAT(with_content(R"([{"type": "text", "text": null, "content": "T"}])").problem,
-              names_key_and_remedy("content"));
-  EXPECT_THAT(with_content(R"([{"type": "image", "source": {"type": "base64", "data": "aGk="}}])").problem,
-              AllOf(HasSubstr("base64"), names_key_and_remedy("source")));
-  EXPECT_THAT(with_content(R"([{"type": "image", "image": "p.png", "url": "q.png"}])").problem, HasSubstr("two files"));
+TEST(RecordKeys, BlocksWithExtraContentAreProblems) {
+  EXPECT_THAT(read_with_content(R"([{"type": "image", "image": "p.png", "text": "T"}])").problem,
+              has_key_and_suggestion("text"));
+  EXPECT_THAT(read_with_content(R"([{"type": "text", "text": "T", "image": "p.png"}])").problem,
+              HasSubstr("\"image\" too"));
+  EXPECT_THAT(read_with_content(R"([{"type": "text", "text": null, "content": "T"}])").problem,
+              has_key_and_suggestion("content"));
+  EXPECT_THAT(read_with_content(R"([{"type": "image", "source": {"type": "base64", "data": "aGk="}}])").problem,
+              AllOf(HasSubstr("base64"), has_key_and_suggestion("source")));
+  EXPECT_THAT(read_with_content(R"([{"type": "image", "image": "p.png", "url": "q.png"}])").problem,
+              HasSubstr("two files"));
   for (const std::string_view key : {"video_start", "video_end"}) {
-    EXPECT_THAT(with_content(fmt::format(R"([{{"type": "video", "video": "p.mp4", "{}": 2}}])", key)).problem,
-                names_key_and_remedy(key));
+    EXPECT_THAT(read_with_content(fmt::format(R"([{{"type": "video", "video": "p.mp4", "{}": 2}}])", key)).problem,
+                has_key_and_suggestion(key));
   }
   for (const std::string_view key : {"max_pixels", "fps", "nframes", "resized_height"}) {
-    const Record record = with_content(fmt::format(R"([{{"type": "video", "video": "p.mp4", "{}": 2}}])", key));
+    const Record record = read_with_content(fmt::format(R"([{{"type": "video", "video": "p.mp4", "{}": 2}}])", key));
     EXPECT_EQ(record.problem, "") << key << ": transformers does not read it either";
     EXPECT_THAT(record.notices, SizeIs(1)) << key;
   }
   EXPECT_THAT(
-      with_content(R"([{"type": "image", "index": 1}, {"type": "text", "text": "Q"}])", R"("images": ["p.png"])")
+      read_with_content(R"([{"type": "image", "index": 1}, {"type": "text", "text": "Q"}])", R"("images": ["p.png"])")
           .problem,
       HasSubstr("\"index\": 1"));
 }
 
 TEST(RecordKeys, BlocksWithoutATypeAreReadByTheirKey) {
-  EXPECT_EQ(text_of(with_content(R"([{"image": "p.png"}, {"text": "Q"}])")), "<image>Q");
-  EXPECT_EQ(text_of(with_content(R"([{"type": null, "video": "p.mp4"}, {"text": 5}])")), "<video>5");
-  EXPECT_EQ(text_of(with_content(R"([{"image_url": {"url": "p.png"}, "text": null}])")), "<image>");
-  EXPECT_EQ(
-      text_of(with_content(R"([{"type": "input_text", "text": "Q"}, {"type": "input_image", "image_url": "p.png"}])")),
-      "Q<image>");
-  EXPECT_EQ(text_of(with_content(R"([{"type": "text", "text": null, "image": null}, {"type": "text", "text": "Q"}])")),
+  EXPECT_EQ(get_first_text(read_with_content(R"([{"image": "p.png"}, {"text": "Q"}])")), "<image>Q");
+  EXPECT_EQ(get_first_text(read_with_content(R"([{"type": null, "video": "p.mp4"}, {"text": 5}])")), "<video>5");
+  EXPECT_EQ(get_first_text(read_with_content(R"([{"image_url": {"url": "p.png"}, "text": null}])")), "<image>");
+  EXPECT_EQ(get_first_text(read_with_content(
+                R"([{"type": "input_text", "text": "Q"}, {"type": "input_image", "image_url": "p.png"}])")),
+            "Q<image>");
+  EXPECT_EQ(get_first_text(
+                read_with_content(R"([{"type": "text", "text": null, "image": null}, {"type": "text", "text": "Q"}])")),
             "Q");
-  EXPECT_THAT(with_content(R"([{"image": "p.png", "text": "Q"}])").problem, HasSubstr("no \"type\""));
+  EXPECT_THAT(read_with_content(R"([{"image": "p.png", "text": "Q"}])").problem, HasSubstr("no \"type\""));
 }
 
-TEST(RecordKeys, MarksOfBoxesAreProblemsWithTheirBoxes) {
+TEST(RecordKeys, BoxPlaceholdersAreProblems) {
   const auto boxes = [](std::string_view question) {
     return read(fmt::format(
         R"({{"question": "{}", "answer": "A", "objects": {{"ref": ["cat"], "bbox": [[0, 0, 1, 1]]}}}})", question));
   };
-  EXPECT_THAT(boxes("Find <ref-object>").problem, names_key_and_remedy("objects"));
-  EXPECT_THAT(boxes("At <bbox>?").problem, names_key_and_remedy("objects"));
+  EXPECT_THAT(boxes("Find <ref-object>").problem, has_key_and_suggestion("objects"));
+  EXPECT_THAT(boxes("At <bbox>?").problem, has_key_and_suggestion("objects"));
   EXPECT_EQ(boxes("Where?").problem, "");
   EXPECT_THAT(boxes("Where?").notices, SizeIs(1));
 }
@@ -259,13 +262,13 @@ TEST(RecordKeys, MarksOfBoxesAreProblemsWithTheirBoxes) {
 TEST(RecordKeys, DocumentationNamesEveryKeyThatIsAProblem) {
   std::ifstream file(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "docs/data.md");
   const std::string docs{std::istreambuf_iterator<char>(file), {}};
-  for (const KeyPlace place : {KeyPlace::kRecord, KeyPlace::kTurn, KeyPlace::kBlock}) {
-    for (const KeyEntry& key : known_keys(place)) {
+  for (const KeyScope scope : {KeyScope::kRecord, KeyScope::kTurn, KeyScope::kBlock}) {
+    for (const KeyEntry& key : get_known_keys(scope)) {
       if (key.rule == KeyRule::kRead) continue;
       const bool is_listed = docs.find(fmt::format("`{}`", key.name)) != std::string::npos;
       EXPECT_TRUE(is_listed || key.rule == KeyRule::kHarmless) << key.name;
       EXPECT_EQ(key.rule == KeyRule::kHarmless, !key.reason.empty()) << key.name;
-      EXPECT_EQ(rule_of_key(place, key.name), key.rule) << key.name;
+      EXPECT_EQ(get_key_rule(scope, key.name), key.rule) << key.name;
     }
   }
 }

@@ -15,7 +15,7 @@ using testing::SizeIs;
 class RecordMasks : public TemporaryFolderTest {
  protected:
   /// With one picture, and `masks` as JSON.
-  Record with(std::string_view masks) const {
+  Record read_with_masks(std::string_view masks) const {
     const auto path = put("train.json", fmt::format(R"([{{"image": "a.png", {}, "conversations": [
         {{"from": "human", "value": "Show it."}}, {{"from": "gpt", "value": "<SEG>"}}]}}])",
                                                     masks));
@@ -24,32 +24,34 @@ class RecordMasks : public TemporaryFolderTest {
 };
 
 TEST_F(RecordMasks, ArePathsObjectsAndRunLengths) {
-  const Record one = with(R"("mask": "m.png")");
-  EXPECT_EQ(one.problem, "");
-  EXPECT_EQ(one.mask_problem, "");
-  ASSERT_THAT(one.masks, SizeIs(1));
-  EXPECT_EQ(one.masks[0], (MaskSource{.file = "root/m.png"}));
+  const Record single_mask = read_with_masks(R"("mask": "m.png")");
+  EXPECT_EQ(single_mask.problem, "");
+  EXPECT_EQ(single_mask.mask_problem, "");
+  ASSERT_THAT(single_mask.masks, SizeIs(1));
+  EXPECT_EQ(single_mask.masks[0], (MaskSource{.file = "root/m.png"}));
 
-  const Record several = with(R"("masks": ["m.png", {"path": "n.png", "value": 3, "structure": "liver", "image": 0},
+  const Record many_masks =
+      read_with_masks(R"("masks": ["m.png", {"path": "n.png", "value": 3, "structure": "liver", "image": 0},
       {"size": [2, 3], "counts": [1, 5], "label": "bone"}, {"rle": {"size": [2, 3], "counts": [6]}},
       {"segmentation": {"size": [2, 3], "counts": [0, 6]}}])");
-  EXPECT_EQ(several.mask_problem, "");
-  ASSERT_THAT(several.masks, SizeIs(5));
-  EXPECT_EQ(several.masks[1], (MaskSource{.file = "root/n.png", .value = 3, .structure = "liver"}));
-  EXPECT_EQ(several.masks[2], (MaskSource{.rle = Rle{.height = 2, .width = 3, .counts = {1, 5}}, .structure = "bone"}));
-  EXPECT_EQ(several.masks[3].rle->counts, (std::vector<int64_t>{6}));
-  EXPECT_EQ(several.masks[4].rle->counts, (std::vector<int64_t>{0, 6}));
+  EXPECT_EQ(many_masks.mask_problem, "");
+  ASSERT_THAT(many_masks.masks, SizeIs(5));
+  EXPECT_EQ(many_masks.masks[1], (MaskSource{.file = "root/n.png", .value = 3, .structure = "liver"}));
+  EXPECT_EQ(many_masks.masks[2],
+            (MaskSource{.rle = Rle{.height = 2, .width = 3, .counts = {1, 5}}, .structure = "bone"}));
+  EXPECT_EQ(many_masks.masks[3].rle->counts, (std::vector<int64_t>{6}));
+  EXPECT_EQ(many_masks.masks[4].rle->counts, (std::vector<int64_t>{0, 6}));
 }
 
-TEST_F(RecordMasks, WithoutAreNone) {
-  EXPECT_THAT(with(R"("id": "a")").masks, IsEmpty());
-  EXPECT_THAT(with(R"("mask": null)").masks, IsEmpty());
+TEST_F(RecordMasks, MayBeAbsent) {
+  EXPECT_THAT(read_with_masks(R"("id": "a")").masks, IsEmpty());
+  EXPECT_THAT(read_with_masks(R"("mask": null)").masks, IsEmpty());
 }
 
 /// A record of another family's data set may call something else "mask": it stays usable.
-TEST_F(RecordMasks, AProblemOfMasksIsNoneOfTheRecord) {
+TEST_F(RecordMasks, MaskProblemsDoNotAffectTheRecord) {
   const auto problem = [this](std::string_view masks) {
-    const Record record = with(masks);
+    const Record record = read_with_masks(masks);
     EXPECT_EQ(record.problem, "");
     EXPECT_THAT(record.masks, IsEmpty());
     return record.mask_problem;

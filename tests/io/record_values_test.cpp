@@ -14,24 +14,24 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-Record value_of(std::string_view value) {
+Record read_record(std::string_view value) {
   return RecordReader({}, "").read(nlohmann::json::parse(value), "r");
 }
 
-Record asked(std::string_view keys, std::string_view question = "Q") {
-  return value_of(
+Record read_with_question(std::string_view keys, std::string_view question = "Q") {
+  return read_record(
       fmt::format(R"({{{}, "conversations": [{{"from": "human", "value": "{}"}}, {{"from": "gpt", "value": "A"}}]}})",
                   keys, question));
 }
 
-Record with_turn(std::string_view keys, std::string_view record_keys = R"("id": 1)") {
-  return value_of(fmt::format(
+Record read_with_turn(std::string_view keys, std::string_view record_keys = R"("id": 1)") {
+  return read_record(fmt::format(
       R"({{{}, "messages": [{{"role": "user", {}}}, {{"role": "assistant", "content": "A"}}]}})", record_keys, keys));
 }
 
 TEST(RecordValues, NoValueIsDroppedForItsType) {
   const auto alpaca = [](std::string_view keys) {
-    return value_of(fmt::format(R"({{"instruction": "I", "output": 42, {}}})", keys));
+    return read_record(fmt::format(R"({{"instruction": "I", "output": 42, {}}})", keys));
   };
   EXPECT_EQ(alpaca(R"("input": 21)").turns.at(0).text, "I\n21");
   EXPECT_EQ(alpaca(R"("input": "21")").turns.at(0).text, "I\n21");
@@ -42,59 +42,59 @@ TEST(RecordValues, NoValueIsDroppedForItsType) {
   EXPECT_THAT(alpaca(R"("history": "q")").problem, HasSubstr("its \"history\" is not a list"));
   EXPECT_EQ(alpaca(R"("history": {})").problem, "");
 
-  EXPECT_EQ(asked(R"("system": ["Be brief.", "Be kind."])").turns.at(0).text, "Be brief.\nBe kind.");
-  EXPECT_EQ(asked(R"("system": [{"type": "text", "text": "Be brief."}])").turns.at(0).text, "Be brief.");
-  EXPECT_EQ(asked(R"("system": 5)").turns.at(0).text, "5");
-  EXPECT_EQ(asked(R"("system": [""])").turns.at(0).role, Role::kUser);
-  EXPECT_THAT(asked(R"("system": {"text": "Be brief."})").problem, HasSubstr("\"system\" is neither"));
+  EXPECT_EQ(read_with_question(R"("system": ["Be brief.", "Be kind."])").turns.at(0).text, "Be brief.\nBe kind.");
+  EXPECT_EQ(read_with_question(R"("system": [{"type": "text", "text": "Be brief."}])").turns.at(0).text, "Be brief.");
+  EXPECT_EQ(read_with_question(R"("system": 5)").turns.at(0).text, "5");
+  EXPECT_EQ(read_with_question(R"("system": [""])").turns.at(0).role, Role::kUser);
+  EXPECT_THAT(read_with_question(R"("system": {"text": "Be brief."})").problem, HasSubstr("\"system\" is neither"));
 
-  EXPECT_EQ(asked(R"("id": 1.5)").id, "1.5");
-  EXPECT_EQ(asked(R"("id": {"$oid": "ab"})").id, R"({"$oid": "ab"})");
-  EXPECT_EQ(asked(R"("id": "")").id, "r");
-  EXPECT_EQ(asked(R"("task": 3)").task, "3");
-  EXPECT_THAT(with_turn(R"("value": "Q", "content": "R")").problem, HasSubstr("which differ"));
-  EXPECT_EQ(with_turn(R"("value": null, "content": "R")").turns.at(0).text, "R");
-  EXPECT_THAT(with_turn(R"("from": "gpt", "content": "R")").problem, HasSubstr("keep one"));
+  EXPECT_EQ(read_with_question(R"("id": 1.5)").id, "1.5");
+  EXPECT_EQ(read_with_question(R"("id": {"$oid": "ab"})").id, R"({"$oid": "ab"})");
+  EXPECT_EQ(read_with_question(R"("id": "")").id, "r");
+  EXPECT_EQ(read_with_question(R"("task": 3)").task, "3");
+  EXPECT_THAT(read_with_turn(R"("value": "Q", "content": "R")").problem, HasSubstr("which differ"));
+  EXPECT_EQ(read_with_turn(R"("value": null, "content": "R")").turns.at(0).text, "R");
+  EXPECT_THAT(read_with_turn(R"("from": "gpt", "content": "R")").problem, HasSubstr("keep one"));
 }
 
-TEST(RecordValues, ValuesWithoutContentAreNoMedium) {
+TEST(RecordValues, BlankValuesAreNotMedia) {
   for (const std::string_view keys :
        {R"("image": "")", R"("image": [""])", R"("images": [null])", R"("image": {"bytes": null, "path": null})",
         R"("image": null, "images": [])", R"("images": [{"bytes": null, "path": null}])", R"("video": "")",
         R"("videos": [])", R"("volume": "")"}) {
-    const Record record = asked(keys);
+    const Record record = read_with_question(keys);
     EXPECT_EQ(record.problem, "") << keys;
     EXPECT_THAT(record.images, IsEmpty()) << keys;
     EXPECT_THAT(record.videos, IsEmpty()) << keys;
     EXPECT_THAT(record.notices, IsEmpty()) << keys;
   }
-  EXPECT_THAT(asked(R"("image": "p.png", "images": [])").images, ElementsAre("p.png"));
-  EXPECT_THAT(asked(R"("image": "p.png", "images": ["p.png"])").images, ElementsAre("p.png"));
-  EXPECT_THAT(asked(R"("image": "p.png", "video": "")").images, ElementsAre("p.png"));
-  EXPECT_THAT(asked(R"("images": [null, "p.png"])").images, ElementsAre("p.png"));
+  EXPECT_THAT(read_with_question(R"("image": "p.png", "images": [])").images, ElementsAre("p.png"));
+  EXPECT_THAT(read_with_question(R"("image": "p.png", "images": ["p.png"])").images, ElementsAre("p.png"));
+  EXPECT_THAT(read_with_question(R"("image": "p.png", "video": "")").images, ElementsAre("p.png"));
+  EXPECT_THAT(read_with_question(R"("images": [null, "p.png"])").images, ElementsAre("p.png"));
 }
 
 TEST(RecordValues, MediaOfTurnsAreRead) {
-  const Record marked = with_turn(R"("content": "See <image>?", "image": "p.png")");
-  EXPECT_EQ(marked.problem, "");
-  EXPECT_THAT(marked.images, ElementsAre("p.png"));
-  EXPECT_EQ(marked.turns.at(0).text, "See <image>?");
-  const Record unmarked = with_turn(R"("content": "Compare.", "images": ["p.png", "q.png"])");
-  EXPECT_EQ(unmarked.turns.at(0).text, "<image><image>\nCompare.");
-  EXPECT_THAT(unmarked.images, ElementsAre("p.png", "q.png"));
-  EXPECT_THAT(with_turn(R"("content": "Q", "video": "v.mp4")").videos, ElementsAre("v.mp4"));
-  EXPECT_TRUE(with_turn(R"("content": "Q", "volume": "v.nii")").images.at(0).is_volume);
-  EXPECT_THAT(with_turn(R"("content": "<image><image>", "image": "p.png")").problem,
+  const Record with_placeholder = read_with_turn(R"("content": "See <image>?", "image": "p.png")");
+  EXPECT_EQ(with_placeholder.problem, "");
+  EXPECT_THAT(with_placeholder.images, ElementsAre("p.png"));
+  EXPECT_EQ(with_placeholder.turns.at(0).text, "See <image>?");
+  const Record without_placeholder = read_with_turn(R"("content": "Compare.", "images": ["p.png", "q.png"])");
+  EXPECT_EQ(without_placeholder.turns.at(0).text, "<image><image>\nCompare.");
+  EXPECT_THAT(without_placeholder.images, ElementsAre("p.png", "q.png"));
+  EXPECT_THAT(read_with_turn(R"("content": "Q", "video": "v.mp4")").videos, ElementsAre("v.mp4"));
+  EXPECT_TRUE(read_with_turn(R"("content": "Q", "volume": "v.nii")").images.at(0).is_volume);
+  EXPECT_THAT(read_with_turn(R"("content": "<image><image>", "image": "p.png")").problem,
               HasSubstr("turn 1 has 2 <image> marks"));
-  EXPECT_THAT(with_turn(R"("content": "Q", "images": ["p.png"])", R"("images": ["p.png"])").images,
+  EXPECT_THAT(read_with_turn(R"("content": "Q", "images": ["p.png"])", R"("images": ["p.png"])").images,
               ElementsAre("p.png"))
       << "the record's list repeats those of the turns";
-  const Record two = value_of(R"({"conversations": [
+  const Record two_turns = read_record(R"({"conversations": [
       {"from": "human", "value": "Q", "image": "a.png"}, {"from": "gpt", "value": "A"},
       {"from": "human", "value": "R", "image": "b.png"}, {"from": "gpt", "value": "B"}]})");
-  EXPECT_THAT(two.images, ElementsAre("a.png", "b.png"));
-  EXPECT_EQ(two.turns.at(2).text, "<image>\nR");
-  EXPECT_THAT(value_of(R"({"conversations": [{"from": "human", "value": "Q"},
+  EXPECT_THAT(two_turns.images, ElementsAre("a.png", "b.png"));
+  EXPECT_EQ(two_turns.turns.at(2).text, "<image>\nR");
+  EXPECT_THAT(read_record(R"({"conversations": [{"from": "human", "value": "Q"},
                           {"from": "gpt", "value": "A", "image": "a.png"}]})")
                   .problem,
               HasSubstr("turn 2 is the assistant's and has an image"));
@@ -102,71 +102,74 @@ TEST(RecordValues, MediaOfTurnsAreRead) {
 
 TEST(RecordValues, AListThatRepeatsTheBlocksIsReadOnce) {
   const std::string_view block = R"("content": [{"type": "image", "image": "p.png"}, {"type": "text", "text": "Q"}])";
-  EXPECT_THAT(with_turn(block, R"("images": ["p.png"])").images, ElementsAre("p.png"));
-  EXPECT_THAT(with_turn(block, R"("image": "p.png")").images, ElementsAre("p.png"));
-  EXPECT_THAT(with_turn(R"("content": [{"type": "image", "image": "p.png"}, {"type": "image"}])",
-                        R"("images": ["p.png", "q.png"])")
+  EXPECT_THAT(read_with_turn(block, R"("images": ["p.png"])").images, ElementsAre("p.png"));
+  EXPECT_THAT(read_with_turn(block, R"("image": "p.png")").images, ElementsAre("p.png"));
+  EXPECT_THAT(read_with_turn(R"("content": [{"type": "image", "image": "p.png"}, {"type": "image"}])",
+                             R"("images": ["p.png", "q.png"])")
                   .images,
               ElementsAre("p.png", "q.png"));
-  EXPECT_THAT(with_turn(block, R"("images": ["q.png"])").problem, HasSubstr("has 0 <image> marks for 1 images"));
+  EXPECT_THAT(read_with_turn(block, R"("images": ["q.png"])").problem, HasSubstr("has 0 <image> marks for 1 images"));
 }
 
-TEST(RecordValues, AMarkBetweenWordsIsAWord) {
+TEST(RecordValues, APlaceholderInsideASentenceIsText) {
   const auto is_word = [](const Record& record) {
     EXPECT_EQ(record.problem, "");
-    return record.problem.empty() && !record.turns.at(0).literal_marks.empty();
+    return record.problem.empty() && !record.turns.at(0).literal_placeholders.empty();
   };
-  const Record word = with_turn(R"("content": "What does the <image> tag do?")");
+  const Record word = read_with_turn(R"("content": "What does the <image> tag do?")");
   EXPECT_TRUE(is_word(word));
-  EXPECT_THAT(word.turns.at(0).literal_marks, ElementsAre(14));
-  EXPECT_THAT(find_marks(word.turns.at(0)), IsEmpty());
+  EXPECT_THAT(word.turns.at(0).literal_placeholders, ElementsAre(14));
+  EXPECT_THAT(find_placeholders(word.turns.at(0)), IsEmpty());
   EXPECT_THAT(word.notices, SizeIs(1));
-  EXPECT_TRUE(is_word(with_turn(R"("content": "Is <video> a word?")")));
-  const Record block = with_turn(
+  EXPECT_TRUE(is_word(read_with_turn(R"("content": "Is <video> a word?")")));
+  const Record block = read_with_turn(
       R"("content": [{"type": "image", "image": "p.png"}, {"type": "text", "text": "<image> is a tag, <image> is."}])");
   EXPECT_TRUE(is_word(block));
-  EXPECT_THAT(find_marks(block.turns.at(0)), ElementsAre(Mark{.begin = 0, .is_video = false}));
-  EXPECT_THAT(block.turns.at(0).literal_marks, ElementsAre(7, 25));
+  EXPECT_THAT(find_placeholders(block.turns.at(0)), ElementsAre(MediaPlaceholder{.begin = 0, .is_video = false}));
+  EXPECT_THAT(block.turns.at(0).literal_placeholders, ElementsAre(7, 25));
   EXPECT_THAT(block.notices, IsEmpty()) << "the blocks have the media";
-  const Record answer = value_of(R"({"conversations": [{"from": "human", "value": "Which tag?"},
+  const Record answer = read_record(R"({"conversations": [{"from": "human", "value": "Which tag?"},
                                      {"from": "gpt", "value": "Write <image> there."}]})");
   EXPECT_EQ(answer.problem, "");
-  EXPECT_THAT(answer.turns.at(1).literal_marks, ElementsAre(6));
-  EXPECT_THAT(asked(R"("id": 1)", "<image>\\nQ").problem, HasSubstr("has 1 <image> marks for 0 images"))
+  EXPECT_THAT(answer.turns.at(1).literal_placeholders, ElementsAre(6));
+  EXPECT_THAT(read_with_question(R"("id": 1)", "<image>\\nQ").problem, HasSubstr("has 1 <image> marks for 0 images"))
       << "the place of an image that is missing";
-  EXPECT_THAT(asked(R"("image": "p.png")", "The <image> and <image> there").problem, HasSubstr("has 2 <image> marks"));
+  EXPECT_THAT(read_with_question(R"("image": "p.png")", "The <image> and <image> there").problem,
+              HasSubstr("has 2 <image> marks"));
 }
 
 TEST(RecordValues, FrameRatesOfListsOfFramesAreRead) {
   constexpr std::string_view kFrames = R"(["0.jpg", "1.jpg"])";
-  EXPECT_EQ(asked(fmt::format(R"("video": {}, "fps": 0.5)", kFrames)).videos.at(0).fps, 0.5);
-  EXPECT_EQ(asked(fmt::format(R"("videos": [{0}, {0}], "fps": [1, 2])", kFrames)).videos.at(1).fps, 2);
-  EXPECT_EQ(
-      with_turn(fmt::format(R"("content": [{{"type": "video", "video": {}, "fps": 4}}])", kFrames)).videos.at(0).fps,
-      4);
-  EXPECT_EQ(with_turn(fmt::format(R"("content": "Q", "video": {}, "fps": 3)", kFrames)).videos.at(0).fps, 3);
-  EXPECT_THAT(asked(fmt::format(R"("video": {}, "fps": "slow")", kFrames)).problem, HasSubstr("\"fps\""));
-  EXPECT_THAT(asked(fmt::format(R"("videos": [{}], "fps": [1, 2])", kFrames)).problem, HasSubstr("2 entries for 1"));
-  EXPECT_EQ(asked(R"("video": "frames/a", "fps": 30)").videos.at(0).fps, 30) << "it may be a folder";
-  const Record file = asked(R"("video": "a.mp4", "fps": 30)");
+  EXPECT_EQ(read_with_question(fmt::format(R"("video": {}, "fps": 0.5)", kFrames)).videos.at(0).fps, 0.5);
+  EXPECT_EQ(read_with_question(fmt::format(R"("videos": [{0}, {0}], "fps": [1, 2])", kFrames)).videos.at(1).fps, 2);
+  EXPECT_EQ(read_with_turn(fmt::format(R"("content": [{{"type": "video", "video": {}, "fps": 4}}])", kFrames))
+                .videos.at(0)
+                .fps,
+            4);
+  EXPECT_EQ(read_with_turn(fmt::format(R"("content": "Q", "video": {}, "fps": 3)", kFrames)).videos.at(0).fps, 3);
+  EXPECT_THAT(read_with_question(fmt::format(R"("video": {}, "fps": "slow")", kFrames)).problem, HasSubstr("\"fps\""));
+  EXPECT_THAT(read_with_question(fmt::format(R"("videos": [{}], "fps": [1, 2])", kFrames)).problem,
+              HasSubstr("2 entries for 1"));
+  EXPECT_EQ(read_with_question(R"("video": "frames/a", "fps": 30)").videos.at(0).fps, 30) << "it may be a folder";
+  const Record file = read_with_question(R"("video": "a.mp4", "fps": 30)");
   EXPECT_EQ(file.problem, "");
   EXPECT_THAT(file.notices, SizeIs(1)) << "the file has its own";
 }
 
-TEST(RecordValues, PythonsNumbersAreRead) {
+TEST(RecordValues, ReadsPythonNumbers) {
   const auto value = parse_record_json(R"({"a": NaN, "b": [Infinity, -Infinity, "NaN \" Infinity"], "c": 1})");
   ASSERT_TRUE(value);
   EXPECT_TRUE((*value)["a"].is_null());
   EXPECT_EQ((*value)["b"], nlohmann::json({"Infinity", "-Infinity", "NaN \" Infinity"}));
   EXPECT_FALSE(parse_record_json(R"({"a": Nan})"));
   EXPECT_FALSE(parse_record_json(R"({"a": NaN)"));
-  EXPECT_EQ(without_python_numbers(R"([NaN, -Infinity, "NaN"])"), R"([0.0, -0.000000, "NaN"])");
+  EXPECT_EQ(mask_python_numbers(R"([NaN, -Infinity, "NaN"])"), R"([0.0, -0.000000, "NaN"])");
 }
 
-TEST(RecordValues, OtherJsonValuesAreNamed) {
-  EXPECT_THAT(value_of(R"([{"question": "Q", "answer": "A"}])").problem, HasSubstr("is a list of records"));
-  EXPECT_THAT(value_of(R"([{"role": "user", "content": "Q"}])").problem, HasSubstr("is a list of turns"));
-  EXPECT_THAT(value_of("3").problem, HasSubstr("is not a JSON object"));
+TEST(RecordValues, ReportsOtherJsonValues) {
+  EXPECT_THAT(read_record(R"([{"question": "Q", "answer": "A"}])").problem, HasSubstr("is a list of records"));
+  EXPECT_THAT(read_record(R"([{"role": "user", "content": "Q"}])").problem, HasSubstr("is a list of turns"));
+  EXPECT_THAT(read_record("3").problem, HasSubstr("is not a JSON object"));
 }
 
 }  // namespace

@@ -15,17 +15,17 @@ using testing::SizeIs;
 
 class RecordVolumes : public TemporaryFolderTest {
  protected:
-  /// A question with `marks` before it, and `fields` as JSON.
-  Record with(std::string_view fields, std::string_view marks = "") const {
+  /// A question with `placeholders` before it, and `fields` as JSON.
+  Record read_with_fields(std::string_view fields, std::string_view placeholders = "") const {
     const auto path = put("train.json", fmt::format(R"([{{{}, "conversations": [
         {{"from": "human", "value": "{}Which side?"}}, {{"from": "gpt", "value": "left"}}]}}])",
-                                                    fields, marks));
+                                                    fields, placeholders));
     return open_records(path, {.image_root = "root"})->at(0);
   }
 };
 
-TEST_F(RecordVolumes, StandAtImageMarks) {
-  const Record record = with(
+TEST_F(RecordVolumes, UseImagePlaceholders) {
+  const Record record = read_with_fields(
       R"("volumes": ["a.nii.gz", "b.nii"], "modality": ["T1w", "FLAIR"], "subject_id": "sub-01", "task_type": "T2")",
       "<image> and <image>\\n");
   EXPECT_EQ(record.problem, "");
@@ -38,15 +38,15 @@ TEST_F(RecordVolumes, StandAtImageMarks) {
   EXPECT_EQ(record.task, "T2");
 }
 
-TEST_F(RecordVolumes, WithoutMarksOpenTheFirstQuestion) {
-  const Record record = with(R"("volume": "a.nii", "modality": "T1w")");
+TEST_F(RecordVolumes, WithoutPlaceholdersPrecedeTheFirstQuestion) {
+  const Record record = read_with_fields(R"("volume": "a.nii", "modality": "T1w")");
   EXPECT_EQ(record.problem, "");
   EXPECT_THAT(record.turns[0].text, HasSubstr("<image>"));
   EXPECT_EQ(record.images.at(0).modality, "T1w");
 }
 
 TEST_F(RecordVolumes, AreImagesThatAreNamedLikeNifti) {
-  const Record record = with(R"("images": ["a.png", "b.NII.GZ"], "modality": "bold")");
+  const Record record = read_with_fields(R"("images": ["a.png", "b.NII.GZ"], "modality": "bold")");
   ASSERT_THAT(record.images, SizeIs(2));
   EXPECT_FALSE(record.images[0].is_volume);
   EXPECT_EQ(record.images[0].modality, "");
@@ -65,17 +65,18 @@ TEST_F(RecordVolumes, MayBeContentBlocks) {
 }
 
 TEST_F(RecordVolumes, ThatCannotBeAssignedAreProblems) {
-  EXPECT_THAT(with(R"("image": "a.png", "volume": "b.nii")").problem, HasSubstr("images and volumes"));
-  EXPECT_THAT(with(R"("volumes": ["a.nii", "b.nii"])", "<image>").problem,
+  EXPECT_THAT(read_with_fields(R"("image": "a.png", "volume": "b.nii")").problem, HasSubstr("images and volumes"));
+  EXPECT_THAT(read_with_fields(R"("volumes": ["a.nii", "b.nii"])", "<image>").problem,
               AllOf(HasSubstr("1 <image> marks for 2 volumes"), HasSubstr("each volume")));
-  EXPECT_THAT(with(R"("volumes": ["a.nii", "b.nii", "c.nii"], "modality": ["T1w", "T2w"])").problem,
+  EXPECT_THAT(read_with_fields(R"("volumes": ["a.nii", "b.nii", "c.nii"], "modality": ["T1w", "T2w"])").problem,
               HasSubstr("2 modalities for 3 volumes"));
-  EXPECT_THAT(with(R"("volume": "a.nii", "modality": {"name": "T1w"})").problem, HasSubstr("\"modality\""));
+  EXPECT_THAT(read_with_fields(R"("volume": "a.nii", "modality": {"name": "T1w"})").problem, HasSubstr("\"modality\""));
 }
 
 /// Other data sets have fields of these names that mean something else.
-TEST_F(RecordVolumes, OfOtherMeaningArePassedOver) {
-  const Record record = with(R"("image": "a.png", "volume": 12.5, "modality": {"name": "CT"}, "subject_id": [[1]])");
+TEST_F(RecordVolumes, FieldsWithOtherMeaningsAreIgnored) {
+  const Record record =
+      read_with_fields(R"("image": "a.png", "volume": 12.5, "modality": {"name": "CT"}, "subject_id": [[1]])");
   EXPECT_EQ(record.problem, "");
   EXPECT_FALSE(record.images.at(0).is_volume);
   EXPECT_THAT(record.subjects, IsEmpty());

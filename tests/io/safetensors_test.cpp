@@ -31,7 +31,7 @@ using testing::IsEmpty;
 class Safetensors : public TemporaryFolderTest {
  protected:
   // A file with this header and this many bytes of data: 0, 1, 2, ...
-  fs::path forge(std::string_view header, size_t data_bytes, int64_t header_length = -1) const {
+  fs::path write_raw_file(std::string_view header, size_t data_bytes, int64_t header_length = -1) const {
     const uint64_t length = header_length < 0 ? header.size() : static_cast<uint64_t>(header_length);
     std::string content(8, '\0');
     std::memcpy(content.data(), &length, 8);
@@ -42,9 +42,9 @@ class Safetensors : public TemporaryFolderTest {
     return put("forged.safetensors", content);
   }
 
-  std::string refusal(std::string_view header, size_t data_bytes, int64_t header_length = -1) const {
-    const fs::path path = forge(header, data_bytes, header_length);
-    std::string message = message_of([&] { const SafetensorsFile file(path); });
+  std::string get_error(std::string_view header, size_t data_bytes, int64_t header_length = -1) const {
+    const fs::path path = write_raw_file(header, data_bytes, header_length);
+    std::string message = get_error_message([&] { const SafetensorsFile file(path); });
     EXPECT_THAT(message, HasSubstr(path.string()));
     return message;
   }
@@ -81,7 +81,7 @@ TEST_F(Safetensors, RoundTripsEveryTypeAndStride) {
 TEST_F(Safetensors, WritesTheDocumentedLayout) {
   const fs::path path = folder() / "a.safetensors";
   write_safetensors(path, {{"b", at::full({2}, 3, at::kByte)}, {"a", at::full({1}, 1, at::kInt)}}, {});
-  const std::string content = content_of(path);
+  const std::string content = read_contents(path);
   uint64_t length = 0;
   std::memcpy(&length, content.data(), 8);
   EXPECT_EQ(length % 8, 0);
@@ -94,7 +94,7 @@ TEST_F(Safetensors, WritesTheDocumentedLayout) {
 TEST_F(Safetensors, MapsWithoutCopyAndNeverWritesBack) {
   const fs::path path = folder() / "a.safetensors";
   write_safetensors(path, {{"a", at::ones({4})}});
-  const std::string before = content_of(path);
+  const std::string before = read_contents(path);
   at::Tensor tensor;
   {
     const SafetensorsFile file(path);
@@ -103,7 +103,7 @@ TEST_F(Safetensors, MapsWithoutCopyAndNeverWritesBack) {
   }
   // The mapping outlives the file object and the file's name.
   tensor.fill_(7);
-  EXPECT_EQ(content_of(path), before);
+  EXPECT_EQ(read_contents(path), before);
   fs::remove(path);
   EXPECT_TRUE(at::equal(tensor, at::full({4}, 7.0F)));
 }
@@ -112,91 +112,91 @@ TEST_F(Safetensors, CopiesUnalignedData) {
   // The header is 59 bytes, so the data begins at byte 67.
   std::string header = R"({"a": {"dtype": "I32", "shape": [1], "data_offsets":[0,4]}})";
   ASSERT_EQ((8 + header.size()) % 4, 3);
-  const SafetensorsFile file(forge(header, 4));
+  const SafetensorsFile file(write_raw_file(header, 4));
   const at::Tensor tensor = file.tensor("a");
   EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 4, 0);
   EXPECT_EQ(tensor.item<int>(), 0x03020100);
 }
 
 TEST_F(Safetensors, AcceptsPaddingEmptyFilesAndAnyKeyOrder) {
-  EXPECT_THAT(SafetensorsFile(forge("{}   ", 0)).names(), IsEmpty());
-  const SafetensorsFile file(forge(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]},
+  EXPECT_THAT(SafetensorsFile(write_raw_file("{}   ", 0)).names(), IsEmpty());
+  const SafetensorsFile file(write_raw_file(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]},
                                        "z":{"dtype":"U8","shape":[],"data_offsets":[0,1]},
                                        "e":{"dtype":"F32","shape":[0],"data_offsets":[1,1]}})",
-                                   3));
+                                            3));
   EXPECT_THAT(file.names(), ElementsAre("z", "e", "a"));
   EXPECT_EQ(file.tensor("z").dim(), 0);
-  EXPECT_THAT(message_of([&] { file.tensor("none"); }), AllOf(HasSubstr("no tensor none"), HasSubstr("forged")));
+  EXPECT_THAT(get_error_message([&] { file.tensor("none"); }), AllOf(HasSubstr("no tensor none"), HasSubstr("forged")));
   EXPECT_FALSE(file.contains("none"));
 }
 
-TEST_F(Safetensors, RefusesLyingLengths) {
-  EXPECT_THAT(refusal("{}", 0, 3), HasSubstr("truncated"));
-  EXPECT_THAT(refusal("{}", 0, 100'000'001), HasSubstr("not a safetensors file"));
-  EXPECT_THAT(refusal("{}", 0, std::numeric_limits<int64_t>::max()), HasSubstr("not a safetensors file"));
-  EXPECT_THAT(refusal("{}", 0, 1), HasSubstr("not valid JSON"));
-  EXPECT_THAT(refusal("{]", 0), HasSubstr("line 1, column 2"));
-  EXPECT_THAT(refusal("[]", 0), HasSubstr("not a JSON object"));
+TEST_F(Safetensors, RefusesWrongLengths) {
+  EXPECT_THAT(get_error("{}", 0, 3), HasSubstr("truncated"));
+  EXPECT_THAT(get_error("{}", 0, 100'000'001), HasSubstr("not a safetensors file"));
+  EXPECT_THAT(get_error("{}", 0, std::numeric_limits<int64_t>::max()), HasSubstr("not a safetensors file"));
+  EXPECT_THAT(get_error("{}", 0, 1), HasSubstr("not valid JSON"));
+  EXPECT_THAT(get_error("{]", 0), HasSubstr("line 1, column 2"));
+  EXPECT_THAT(get_error("[]", 0), HasSubstr("not a JSON object"));
   const fs::path tiny = put("tiny", "1234567");
-  EXPECT_THAT(message_of([&] { const SafetensorsFile file(tiny); }), HasSubstr("7 bytes are too few"));
+  EXPECT_THAT(get_error_message([&] { const SafetensorsFile file(tiny); }), HasSubstr("7 bytes are too few"));
   const fs::path empty = put("empty", "");
-  EXPECT_THAT(message_of([&] { const SafetensorsFile file(empty); }), HasSubstr("0 bytes are too few"));
+  EXPECT_THAT(get_error_message([&] { const SafetensorsFile file(empty); }), HasSubstr("0 bytes are too few"));
   const fs::path pointer = put("pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n");
-  EXPECT_THAT(message_of([&] { const SafetensorsFile file(pointer); }), HasSubstr("git lfs pull"));
+  EXPECT_THAT(get_error_message([&] { const SafetensorsFile file(pointer); }), HasSubstr("git lfs pull"));
 }
 
-TEST_F(Safetensors, RefusesLyingTensors) {
-  const auto one = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
+TEST_F(Safetensors, RefusesWrongTensors) {
+  const auto make_header = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
     return fmt::format(R"({{"w":{{"dtype":"{}","shape":{},"data_offsets":{}}}}})", dtype, shape, offsets);
   };
-  const auto refused = [&](const std::string& dtype, const std::string& shape, const std::string& offsets) {
-    std::string message = refusal(one(dtype, shape, offsets), 4);
+  const auto get_tensor_error = [&](const std::string& dtype, const std::string& shape, const std::string& offsets) {
+    std::string message = get_error(make_header(dtype, shape, offsets), 4);
     EXPECT_THAT(message, HasSubstr("tensor w"));
     return message;
   };
-  EXPECT_THAT(refused("F4", "[1]", "[0,4]"), HasSubstr("the type F4 of quantized weights"));
-  EXPECT_THAT(refused("C64", "[1]", "[0,4]"), HasSubstr("unknown type C64"));
-  EXPECT_THAT(refused("F32", "[2]", "[0,4]"), HasSubstr("takes 8 bytes, but its data_offsets span 4"));
-  EXPECT_THAT(refused("F32", "[-1]", "[0,4]"), HasSubstr("shape [-1] is impossible"));
-  EXPECT_THAT(refused("F32", "[4611686018427387904, 4]", "[0,0]"), HasSubstr("impossible"));
-  EXPECT_THAT(refused("F32", "[0, 4611686018427387904, 4]", "[0,0]"), HasSubstr("impossible"));
-  EXPECT_THAT(refused("F32", "[1.5]", "[0,4]"), HasSubstr("whole number"));
-  EXPECT_THAT(refused("F32", "[99999999999999999999]", "[0,4]"), HasSubstr("whole number"));
-  EXPECT_THAT(refused("F32", "1", "[0,4]"), HasSubstr("a list"));
-  EXPECT_THAT(refused("F32", "[1]", "[4,0]"), HasSubstr("not a begin and an end"));
-  EXPECT_THAT(refused("F32", "[1]", "[-4,0]"), HasSubstr("not a begin and an end"));
-  EXPECT_THAT(refused("F32", "[1]", "[0]"), HasSubstr("not a begin and an end"));
-  EXPECT_THAT(refused("F32", "[2]", "[0,8]"), AllOf(HasSubstr("truncated"), HasSubstr("download")));
-  EXPECT_THAT(refused("F32", "[1]", "[9223372036854775803,9223372036854775807]"), HasSubstr("truncated"));
-  EXPECT_THAT(refusal(R"({"w":{"shape":[1],"data_offsets":[0,4]}})", 4), HasSubstr("\"dtype\" is missing"));
-  EXPECT_THAT(refusal(R"({"w":3})", 4), HasSubstr("a JSON object"));
-  EXPECT_THAT(refusal(R"({"__metadata__":{"format":1}})", 0), HasSubstr("should be a string"));
-  EXPECT_THAT(refusal(R"({"__metadata__":[]})", 0), HasSubstr("__metadata__"));
+  EXPECT_THAT(get_tensor_error("F4", "[1]", "[0,4]"), HasSubstr("the type F4 of quantized weights"));
+  EXPECT_THAT(get_tensor_error("C64", "[1]", "[0,4]"), HasSubstr("unknown type C64"));
+  EXPECT_THAT(get_tensor_error("F32", "[2]", "[0,4]"), HasSubstr("takes 8 bytes, but its data_offsets span 4"));
+  EXPECT_THAT(get_tensor_error("F32", "[-1]", "[0,4]"), HasSubstr("shape [-1] is impossible"));
+  EXPECT_THAT(get_tensor_error("F32", "[4611686018427387904, 4]", "[0,0]"), HasSubstr("impossible"));
+  EXPECT_THAT(get_tensor_error("F32", "[0, 4611686018427387904, 4]", "[0,0]"), HasSubstr("impossible"));
+  EXPECT_THAT(get_tensor_error("F32", "[1.5]", "[0,4]"), HasSubstr("whole number"));
+  EXPECT_THAT(get_tensor_error("F32", "[99999999999999999999]", "[0,4]"), HasSubstr("whole number"));
+  EXPECT_THAT(get_tensor_error("F32", "1", "[0,4]"), HasSubstr("a list"));
+  EXPECT_THAT(get_tensor_error("F32", "[1]", "[4,0]"), HasSubstr("not a begin and an end"));
+  EXPECT_THAT(get_tensor_error("F32", "[1]", "[-4,0]"), HasSubstr("not a begin and an end"));
+  EXPECT_THAT(get_tensor_error("F32", "[1]", "[0]"), HasSubstr("not a begin and an end"));
+  EXPECT_THAT(get_tensor_error("F32", "[2]", "[0,8]"), AllOf(HasSubstr("truncated"), HasSubstr("download")));
+  EXPECT_THAT(get_tensor_error("F32", "[1]", "[9223372036854775803,9223372036854775807]"), HasSubstr("truncated"));
+  EXPECT_THAT(get_error(R"({"w":{"shape":[1],"data_offsets":[0,4]}})", 4), HasSubstr("\"dtype\" is missing"));
+  EXPECT_THAT(get_error(R"({"w":3})", 4), HasSubstr("a JSON object"));
+  EXPECT_THAT(get_error(R"({"__metadata__":{"format":1}})", 0), HasSubstr("should be a string"));
+  EXPECT_THAT(get_error(R"({"__metadata__":[]})", 0), HasSubstr("__metadata__"));
 }
 
 TEST_F(Safetensors, RefusesDeepNesting) {
   const std::string deep = "{\"a\":" + std::string(200'000, '[') + std::string(200'000, ']') + "}";
-  EXPECT_THAT(refusal(deep, 0), HasSubstr("more than 200 lists and objects stand in each other"));
+  EXPECT_THAT(get_error(deep, 0), HasSubstr("more than 200 lists and objects stand in each other"));
 }
 
-TEST_F(Safetensors, NamesOfTensorsControlNothing) {
-  EXPECT_THAT(refusal(fmt::format(R"({{"{}": 5}})", std::string(100'000, 'x')), 0).size(), testing::Lt(800U));
+TEST_F(Safetensors, ShortensTensorNamesInErrors) {
+  EXPECT_THAT(get_error(fmt::format(R"({{"{}": 5}})", std::string(100'000, 'x')), 0).size(), testing::Lt(800U));
 }
 
 TEST_F(Safetensors, RefusesOverlapsHolesAndDuplicates) {
-  const auto two = [&](const std::string& first, const std::string& second, const std::string& name = "b") {
-    return refusal(fmt::format(R"({{"a":{{"dtype":"U8","shape":[2],"data_offsets":{}}},
+  const auto get_pair_error = [&](const std::string& first, const std::string& second, const std::string& name = "b") {
+    return get_error(fmt::format(R"({{"a":{{"dtype":"U8","shape":[2],"data_offsets":{}}},
                                     "{}":{{"dtype":"U8","shape":[2],"data_offsets":{}}}}})",
-                               first, name, second),
-                   4);
+                                 first, name, second),
+                     4);
   };
-  EXPECT_THAT(two("[0,2]", "[1,3]"), HasSubstr("tensor b overlaps"));
-  EXPECT_THAT(two("[0,2]", "[0,2]"), HasSubstr("tensor b overlaps"));
-  EXPECT_THAT(two("[1,3]", "[0,2]"), HasSubstr("tensor a overlaps"));
-  EXPECT_THAT(two("[0,2]", "[2,4]", "a"), HasSubstr("tensor a stands twice"));
-  const std::string one = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})";
-  EXPECT_THAT(refusal(one, 3), HasSubstr("tensor a leaves a hole"));
-  EXPECT_THAT(refusal(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 5),
+  EXPECT_THAT(get_pair_error("[0,2]", "[1,3]"), HasSubstr("tensor b overlaps"));
+  EXPECT_THAT(get_pair_error("[0,2]", "[0,2]"), HasSubstr("tensor b overlaps"));
+  EXPECT_THAT(get_pair_error("[1,3]", "[0,2]"), HasSubstr("tensor a overlaps"));
+  EXPECT_THAT(get_pair_error("[0,2]", "[2,4]", "a"), HasSubstr("tensor a stands twice"));
+  const std::string header = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})";
+  EXPECT_THAT(get_error(header, 3), HasSubstr("tensor a leaves a hole"));
+  EXPECT_THAT(get_error(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 5),
               HasSubstr("3 bytes after the last"));
 }
 
@@ -209,7 +209,7 @@ TEST_F(Safetensors, RefusesToWriteDuplicatesAndUnknownTypes) {
 TEST_F(Safetensors, KeepsTheOldFileWhenTheDiskIsFull) {
   const fs::path path = folder() / "a.safetensors";
   write_safetensors(path, {{"a", at::ones({4})}});
-  const std::string before = content_of(path);
+  const std::string before = read_contents(path);
   const at::Tensor large = at::ones({4096});
   const pid_t child = fork();
   if (child == 0) {
@@ -228,7 +228,7 @@ TEST_F(Safetensors, KeepsTheOldFileWhenTheDiskIsFull) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  EXPECT_EQ(content_of(path), before);
+  EXPECT_EQ(read_contents(path), before);
   EXPECT_THAT(entries(folder()), ElementsAre("a.safetensors"));
 }
 

@@ -14,7 +14,7 @@
 namespace vlmtrain::io {
 namespace {
 
-class SingleTensorsTest : public TemporaryFolderTest {
+class OnDemandSafetensorsTest : public TemporaryFolderTest {
  protected:
   /// Headers of less and of more than a page, types of all widths, sizes that are no multiples of anything.
   std::filesystem::path put_tensors(int64_t count) const {
@@ -29,22 +29,22 @@ class SingleTensorsTest : public TemporaryFolderTest {
   }
 };
 
-TEST_F(SingleTensorsTest, AreThoseOfTheFile) {
+TEST_F(OnDemandSafetensorsTest, MatchTheFile) {
   for (const int64_t count : {1, 5, 90}) {
     const auto path = put_tensors(count);
-    const SafetensorsFile whole(path);
-    const SingleTensors single(path);
-    ASSERT_EQ(single.names(), whole.names());
-    for (const auto& name : whole.names()) {
-      EXPECT_EQ(single.info(name).shape, whole.shape(name));
-      EXPECT_TRUE(at::equal(single.tensor(name), whole.tensor(name))) << name;
+    const SafetensorsFile all_tensors(path);
+    const OnDemandSafetensors on_demand(path);
+    ASSERT_EQ(on_demand.names(), all_tensors.names());
+    for (const auto& name : all_tensors.names()) {
+      EXPECT_EQ(on_demand.info(name).shape, all_tensors.shape(name));
+      EXPECT_TRUE(at::equal(on_demand.tensor(name), all_tensors.tensor(name))) << name;
     }
-    EXPECT_THROW(static_cast<void>(single.tensor("other")), UserError);
+    EXPECT_THROW(static_cast<void>(on_demand.tensor("other")), UserError);
   }
 }
 
-TEST_F(SingleTensorsTest, DamageIsNamedAsThatOfAWholeFile) {
-  const auto message_of = [](const auto& open) -> std::string {
+TEST_F(OnDemandSafetensorsTest, ReportsDamageLikeSafetensorsFile) {
+  const auto get_error_message = [](const auto& open) -> std::string {
     try {
       open();
     } catch (const UserError& error) {
@@ -55,8 +55,8 @@ TEST_F(SingleTensorsTest, DamageIsNamedAsThatOfAWholeFile) {
   for (const uintmax_t bytes : {0U, 4U, 100U, 5000U}) {
     const auto path = put_tensors(90);
     std::filesystem::resize_file(path, bytes);
-    EXPECT_EQ(message_of([&] { const SingleTensors single(path); }),
-              message_of([&] { const SafetensorsFile file(path); }));
+    EXPECT_EQ(get_error_message([&] { const OnDemandSafetensors on_demand(path); }),
+              get_error_message([&] { const SafetensorsFile file(path); }));
   }
 }
 

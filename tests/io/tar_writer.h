@@ -37,7 +37,7 @@ class TarWriter {
     header.replace(345, prefix.size(), prefix);
     header.replace(148, 8, "        ");
     uint64_t sum = 0;
-    for (const char letter : header) sum += static_cast<unsigned char>(letter);
+    for (const char c : header) sum += static_cast<unsigned char>(c);
     header.replace(148, 7, fmt::format("{:06o}", sum) + '\0');
     text_ += header;
   }

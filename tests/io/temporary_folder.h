@@ -33,7 +33,7 @@ class TemporaryFolderTest : public testing::Test {
     return folder_ / name;
   }
 
-  static std::string content_of(const std::filesystem::path& path) {
+  static std::string read_contents(const std::filesystem::path& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
@@ -53,7 +53,7 @@ class TemporaryFolderTest : public testing::Test {
 
 /// The message of the UserError that `action` throws; a failure where it throws none.
 template <class Action>
-std::string message_of(const Action& action, ExitCode code = ExitCode::kBadData) {
+std::string get_error_message(const Action& action, ExitCode code = ExitCode::kBadData) {
   try {
     action();
   } catch (const UserError& error) {

@@ -24,12 +24,12 @@ using testing::HasSubstr;
 
 class TorchFile : public TemporaryFolderTest {
  protected:
-  static fs::path golden(std::string_view name) {
+  static fs::path golden_path(std::string_view name) {
     return fs::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data" / fmt::format("torch_{}.pt", name);
   }
 
-  static std::string refusal(const fs::path& path) {
-    const std::string message = message_of([&] { read_torch_file(path); });
+  static std::string get_error(const fs::path& path) {
+    const std::string message = get_error_message([&] { read_torch_file(path); });
     EXPECT_THAT(message, HasSubstr(path.string()));
     return message;
   }
@@ -47,40 +47,40 @@ class TorchFile : public TemporaryFolderTest {
   }
 };
 
-TEST_F(TorchFile, HoldsAStateDict) {
-  expect_small_model(read_torch_file(golden("state")));
-  expect_small_model(read_torch_file(golden("protocol_4")));
+TEST_F(TorchFile, ReadsAStateDict) {
+  expect_small_model(read_torch_file(golden_path("state")));
+  expect_small_model(read_torch_file(golden_path("protocol_4")));
 }
 
-TEST_F(TorchFile, HoldsAStateDictBesideOtherThings) {
-  expect_small_model(read_torch_file(golden("training")));
+TEST_F(TorchFile, FindsANestedStateDict) {
+  expect_small_model(read_torch_file(golden_path("training")));
 }
 
-TEST_F(TorchFile, HoldsTensorsOfAnyTypeAndStride) {
+TEST_F(TorchFile, ReadsTensorsOfAnyTypeAndStride) {
   std::map<std::string, at::Tensor> tensors;
-  for (auto& [name, tensor] : read_torch_file(golden("tensors"))) tensors[name] = tensor;
+  for (auto& [name, tensor] : read_torch_file(golden_path("tensors"))) tensors[name] = tensor;
   const at::Tensor base = at::arange(12, at::kFloat).view({3, 4});
-  const std::map<std::string, at::Tensor> wanted{{"base", base},
-                                                 {"transposed", base.t()},
-                                                 {"row", base[1]},
-                                                 {"every_second", base.flatten().slice(0, 1, 12, 2)},
-                                                 {"expanded", base.slice(0, 0, 1).expand({2, 4})},
-                                                 {"parameter", base},
-                                                 {"parameter_with_state", base + 100},
-                                                 {"scalar", at::full({}, 2.5)},
-                                                 {"empty", at::zeros({0, 4})},
-                                                 {"float64", at::arange(5, at::kDouble)},
-                                                 {"float32", at::arange(5, at::kFloat)},
-                                                 {"float16", at::arange(5, at::kHalf)},
-                                                 {"bfloat16", at::arange(5, at::kBFloat16)},
-                                                 {"int64", at::arange(5, at::kLong)},
-                                                 {"int32", at::arange(5, at::kInt)},
-                                                 {"int16", at::arange(5, at::kShort)},
-                                                 {"int8", at::arange(5, at::kChar)},
-                                                 {"uint8", at::arange(5, at::kByte)},
-                                                 {"bool", at::arange(5).to(at::kBool)}};
-  EXPECT_EQ(tensors.size(), wanted.size());
-  for (const auto& [name, tensor] : wanted) {
+  const std::map<std::string, at::Tensor> expected{{"base", base},
+                                                   {"transposed", base.t()},
+                                                   {"row", base[1]},
+                                                   {"every_second", base.flatten().slice(0, 1, 12, 2)},
+                                                   {"expanded", base.slice(0, 0, 1).expand({2, 4})},
+                                                   {"parameter", base},
+                                                   {"parameter_with_state", base + 100},
+                                                   {"scalar", at::full({}, 2.5)},
+                                                   {"empty", at::zeros({0, 4})},
+                                                   {"float64", at::arange(5, at::kDouble)},
+                                                   {"float32", at::arange(5, at::kFloat)},
+                                                   {"float16", at::arange(5, at::kHalf)},
+                                                   {"bfloat16", at::arange(5, at::kBFloat16)},
+                                                   {"int64", at::arange(5, at::kLong)},
+                                                   {"int32", at::arange(5, at::kInt)},
+                                                   {"int16", at::arange(5, at::kShort)},
+                                                   {"int8", at::arange(5, at::kChar)},
+                                                   {"uint8", at::arange(5, at::kByte)},
+                                                   {"bool", at::arange(5).to(at::kBool)}};
+  EXPECT_EQ(tensors.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
     ASSERT_TRUE(tensors.contains(name)) << name;
     ASSERT_EQ(tensors[name].scalar_type(), tensor.scalar_type()) << name;
     ASSERT_EQ(tensors[name].sizes(), tensor.sizes()) << name;
@@ -90,38 +90,38 @@ TEST_F(TorchFile, HoldsTensorsOfAnyTypeAndStride) {
   EXPECT_EQ(tensors["transposed"].storage().data(), tensors["base"].storage().data());
 }
 
-TEST_F(TorchFile, SaysWhatItCannotRead) {
-  EXPECT_THAT(refusal(golden("legacy")), AllOf(HasSubstr("since PyTorch 1.6"), HasSubstr("save it again")));
-  EXPECT_THAT(refusal(golden("module")),
+TEST_F(TorchFile, ReportsUnsupportedFiles) {
+  EXPECT_THAT(get_error(golden_path("legacy")), AllOf(HasSubstr("since PyTorch 1.6"), HasSubstr("save it again")));
+  EXPECT_THAT(get_error(golden_path("module")),
               AllOf(HasSubstr("torch.nn.modules.container.Sequential"), HasSubstr("save its state_dict()")));
-  EXPECT_THAT(refusal(golden("list")), HasSubstr("no dict from names to tensors"));
-  EXPECT_THAT(refusal(golden("numbers")), HasSubstr("under model, state_dict, model_state_dict"));
-  EXPECT_THAT(refusal(golden("complex")), AllOf(HasSubstr("spectrum"), HasSubstr("torch.ComplexFloatStorage")));
-  EXPECT_THAT(refusal(put("text.pt", "not a checkpoint")), HasSubstr("zip format"));
-  EXPECT_THAT(refusal(put("empty.pt", "")), HasSubstr("zip format"));
-  EXPECT_THAT(refusal(folder() / "missing.pt"), HasSubstr("missing.pt"));
-  EXPECT_THAT(refusal(put("pointer.pt", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")),
+  EXPECT_THAT(get_error(golden_path("list")), HasSubstr("no dict from names to tensors"));
+  EXPECT_THAT(get_error(golden_path("numbers")), HasSubstr("under model, state_dict, model_state_dict"));
+  EXPECT_THAT(get_error(golden_path("complex")), AllOf(HasSubstr("spectrum"), HasSubstr("torch.ComplexFloatStorage")));
+  EXPECT_THAT(get_error(put("text.pt", "not a checkpoint")), HasSubstr("zip format"));
+  EXPECT_THAT(get_error(put("empty.pt", "")), HasSubstr("zip format"));
+  EXPECT_THAT(get_error(folder() / "missing.pt"), HasSubstr("missing.pt"));
+  EXPECT_THAT(get_error(put("pointer.pt", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")),
               HasSubstr("git lfs pull"));
 }
 
 TEST_F(TorchFile, RunsNoCode) {
-  EXPECT_THAT(refusal(golden("command")), AllOf(HasSubstr("evil"), HasSubstr("posix.system")));
+  EXPECT_THAT(get_error(golden_path("command")), AllOf(HasSubstr("evil"), HasSubstr("posix.system")));
   EXPECT_FALSE(fs::exists("torch_file_has_run_code"));
 }
 
-TEST_F(TorchFile, TruncatedIsSaidToBe) {
-  const std::string content = content_of(golden("tensors"));
+TEST_F(TorchFile, ReportsTruncation) {
+  const std::string content = read_contents(golden_path("tensors"));
   for (size_t bytes = 2; bytes < content.size(); bytes += 101) {
-    EXPECT_THAT(refusal(put("cut.pt", content.substr(0, bytes))), HasSubstr("damaged or truncated")) << bytes;
+    EXPECT_THAT(get_error(put("cut.pt", content.substr(0, bytes))), HasSubstr("damaged or truncated")) << bytes;
   }
 }
 
 TEST_F(TorchFile, DamageOfTheArchiveIsRefusedOrHarmless) {
-  std::string content = content_of(golden("state"));
+  std::string content = read_contents(golden_path("state"));
   for (size_t i = 0; i < content.size(); i += 7) {
-    const char right = std::exchange(content[i], static_cast<char>(content[i] ^ 0x81));
+    const char original = std::exchange(content[i], static_cast<char>(content[i] ^ 0x81));
     const fs::path path = put("damaged.pt", content);
-    content[i] = right;
+    content[i] = original;
     try {
       for (const auto& [name, tensor] : read_torch_file(path)) EXPECT_LE(tensor.nbytes(), content.size());
     } catch (const UserError& error) {
@@ -135,26 +135,27 @@ TEST_F(TorchFile, DamageOfTheArchiveIsRefusedOrHarmless) {
 /// instructions, lengths and sizes of it.
 TEST_F(TorchFile, DamageOfThePickleIsRefusedOrHarmless) {
   for (const std::string_view name : {"state", "protocol_4", "tensors", "training"}) {
-    TorchArchive archive(golden(name));
-    std::string program = archive.program();
-    size_t refused = 0;
-    for (size_t i = 0; i < program.size(); ++i) {
+    TorchArchive archive(golden_path(name));
+    std::string pickle_bytes = archive.read_pickle();
+    size_t num_refused = 0;
+    for (size_t i = 0; i < pickle_bytes.size(); ++i) {
       for (const int change : {0x01, 0x04, 0x10, 0x81, 0xff}) {
-        const char right = std::exchange(program[i], static_cast<char>(program[i] ^ change));
+        const char original = std::exchange(pickle_bytes[i], static_cast<char>(pickle_bytes[i] ^ change));
         try {
-          const Pickle pickle(program, "damaged", archive);
-          EXPECT_LE(pickle.result().items.size(), program.size());
+          const Unpickler pickle(pickle_bytes, "damaged", archive);
+          EXPECT_LE(pickle.result().items.size(), pickle_bytes.size());
         } catch (const UserError& error) {
           EXPECT_EQ(error.code(), ExitCode::kBadData);
-          ++refused;
+          ++num_refused;
         }
-        program[i] = right;
+        pickle_bytes[i] = original;
       }
     }
-    EXPECT_GT(refused, program.size() / 2);
-    for (size_t bytes = 0; bytes < program.size(); ++bytes) {
-      const std::string_view cut = std::string_view(program).substr(0, bytes);
-      EXPECT_THAT(message_of([&] { const Pickle pickle(cut, "damaged", archive); }), HasSubstr("damaged")) << bytes;
+    EXPECT_GT(num_refused, pickle_bytes.size() / 2);
+    for (size_t bytes = 0; bytes < pickle_bytes.size(); ++bytes) {
+      const std::string_view cut = std::string_view(pickle_bytes).substr(0, bytes);
+      EXPECT_THAT(get_error_message([&] { const Unpickler pickle(cut, "damaged", archive); }), HasSubstr("damaged"))
+          << bytes;
     }
   }
 }

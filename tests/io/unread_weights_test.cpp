@@ -30,51 +30,51 @@ class UnreadWeightsTest : public testing::Test {
     write_safetensors(folder() / file, tensors);
   }
   void put_index(const std::string& map) const { write_file(folder() / kIndex, "{\"weight_map\": " + map + "}"); }
-  std::string refusal() const {
-    return message_of([&] { const CheckpointTensors tensors(folder()); });
+  std::string get_error() const {
+    return get_error_message([&] { const CheckpointTensors tensors(folder()); });
   }
   const std::filesystem::path& folder() const { return folder_.path(); }
 
   const parity::TemporaryFolder folder_;
 };
 
-TEST_F(UnreadWeightsTest, OneSetOfWeightsLeavesNothing) {
+TEST_F(UnreadWeightsTest, OneSetOfWeightsHasNoUnreadFiles) {
   put(kFirst, {"a"});
   put(kSecond, {"b"});
   put_index(fmt::format(R"({{"a": "{}", "b": "{}"}})", kFirst, kSecond));
   put("consolidated.safetensors", {"c"});  // Mistral's own, which transformers does not read either
-  EXPECT_THAT(unread_weight_files(folder()), IsEmpty());
+  EXPECT_THAT(find_unread_weight_files(folder()), IsEmpty());
   std::filesystem::remove(folder() / kIndex);
   std::filesystem::remove(folder() / kFirst);
   std::filesystem::remove(folder() / kSecond);
   put("model.safetensors", {"a"});
   put_index(R"({"a": "model.safetensors"})");
-  EXPECT_THAT(unread_weight_files(folder()), IsEmpty());
+  EXPECT_THAT(find_unread_weight_files(folder()), IsEmpty());
 }
 
-TEST_F(UnreadWeightsTest, ASingleFileCountsAndTheShardsAreNamed) {
+TEST_F(UnreadWeightsTest, ReportsShardsNextToASingleFile) {
   put(kFirst, {"a"});
   put(kSecond, {"b"});
   put("model.safetensors", {"a", "b"}, 5);
-  EXPECT_THAT(unread_weight_files(folder()), ElementsAre(AllOf(HasSubstr("read from model.safetensors"),
-                                                               HasSubstr(kFirst), HasSubstr("are not read"))));
+  EXPECT_THAT(find_unread_weight_files(folder()), ElementsAre(AllOf(HasSubstr("read from model.safetensors"),
+                                                                    HasSubstr(kFirst), HasSubstr("are not read"))));
   put_index(fmt::format(R"({{"a": "{}", "b": "{}"}})", kFirst, kSecond));
-  EXPECT_THAT(unread_weight_files(folder()),
+  EXPECT_THAT(find_unread_weight_files(folder()),
               ElementsAre(AllOf(HasSubstr(folder().string()), HasSubstr("read from model.safetensors"),
                                 HasSubstr(kIndex), HasSubstr("are not read"))));
   EXPECT_EQ(CheckpointTensors(folder()).tensor("a")[0].item<float>(), 5);
 }
 
-TEST_F(UnreadWeightsTest, ShardsThatTheIndexDoesNotNameAreNamed) {
+TEST_F(UnreadWeightsTest, ReportsUnindexedShards) {
   put(kFirst, {"a"});
   put(kSecond, {"a", "b"});
   put_index(fmt::format(R"({{"a": "{}"}})", kFirst));
-  EXPECT_THAT(unread_weight_files(folder()), ElementsAre(AllOf(HasSubstr(kSecond), HasSubstr("does not name"))));
+  EXPECT_THAT(find_unread_weight_files(folder()), ElementsAre(AllOf(HasSubstr(kSecond), HasSubstr("does not name"))));
   put_index(fmt::format(R"({{"a": "{}", "b": "{}"}})", kFirst, kSecond));
-  EXPECT_THAT(unread_weight_files(folder()), ElementsAre(HasSubstr("a stand in two shards each")));
+  EXPECT_THAT(find_unread_weight_files(folder()), ElementsAre(HasSubstr("a stand in two shards each")));
 }
 
-TEST_F(UnreadWeightsTest, TensorsThatTheIndexForgetsAreRead) {
+TEST_F(UnreadWeightsTest, ReadsTensorsMissingFromTheIndex) {
   put(kFirst, {"a", "forgotten"});
   put_index(fmt::format(R"({{"a": "{}"}})", kFirst));
   const CheckpointTensors tensors(folder());
@@ -82,16 +82,16 @@ TEST_F(UnreadWeightsTest, TensorsThatTheIndexForgetsAreRead) {
   EXPECT_EQ(tensors.tensor("forgotten")[0].item<float>(), 1);
 }
 
-TEST_F(UnreadWeightsTest, WhatIsThereInsteadIsNamed) {
+TEST_F(UnreadWeightsTest, DescribesOtherFormats) {
   write_file(folder() / "model-Q4_K_M.gguf", "GGUF");
-  EXPECT_THAT(refusal(), HasSubstr("quantized weights for llama.cpp"));
+  EXPECT_THAT(get_error(), HasSubstr("quantized weights for llama.cpp"));
   put("diffusion_model.safetensors", {"a"});
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("diffusion_model.safetensors"), HasSubstr("is called model.safetensors")));
+  EXPECT_THAT(get_error(), AllOf(HasSubstr("diffusion_model.safetensors"), HasSubstr("is called model.safetensors")));
   put("consolidated.safetensors", {"a"});
-  EXPECT_THAT(refusal(), HasSubstr("its maker's own code"));
+  EXPECT_THAT(get_error(), HasSubstr("its maker's own code"));
   put(kFirst, {"a"});
   put(kSecond, {"b"});
-  EXPECT_THAT(refusal(), AllOf(HasSubstr(kFirst), HasSubstr("without their index"), HasSubstr(kIndex)));
+  EXPECT_THAT(get_error(), AllOf(HasSubstr(kFirst), HasSubstr("without their index"), HasSubstr(kIndex)));
 }
 
 }  // namespace

@@ -11,19 +11,19 @@ namespace {
 constexpr ActivationFunction kFunctions[] = {ActivationFunction::kGelu, ActivationFunction::kGeluTanh,
                                              ActivationFunction::kQuickGelu, ActivationFunction::kRelu};
 
-class ActivationKernel : public EmulatedKernels {
+class ActivationKernel : public EmulatedKernelTest {
  protected:
-  static at::Tensor draw(at::IntArrayRef sizes, at::ScalarType dtype) {
+  static at::Tensor sample(at::IntArrayRef sizes, at::ScalarType dtype) {
     at::manual_seed(1);
     return at::randn(sizes).mul_(2).to(dtype);
   }
 };
 
-TEST_P(ActivationKernel, ComputesWhatAtenDoesForwardsAndBackwards) {
+TEST_P(ActivationKernel, MatchesAtenForwardAndBackward) {
   for (const auto function : kFunctions) {
     for (const auto dtype : kTypes) {
       for (const int64_t columns : kOddColumns) {
-        const at::Tensor x = draw({3, columns}, dtype), gradient = draw({3, columns}, dtype);
+        const at::Tensor x = sample({3, columns}, dtype), gradient = sample({3, columns}, dtype);
         expect_close(activate(x, function), reference::activate(x, function));
         expect_close(activation_backward(gradient, x, function), reference::activation_backward(gradient, x, function));
       }
@@ -31,41 +31,42 @@ TEST_P(ActivationKernel, ComputesWhatAtenDoesForwardsAndBackwards) {
   }
 }
 
-TEST_P(ActivationKernel, PacksAndSingleElementsGiveTheSame) {
+TEST_P(ActivationKernel, PackedAndScalarPathsAgree) {
   for (const auto dtype : kTypes) {
-    const at::Tensor x = draw({2, 128}, dtype);
+    const at::Tensor x = sample({2, 128}, dtype);
     // Begins within a pack, so that it is read element by element.
-    const at::Tensor apart = at::empty({2 * 128 + 1}, x.options()).narrow(0, 1, 2 * 128).view({2, 128}).copy_(x);
+    const at::Tensor misaligned = at::empty({2 * 128 + 1}, x.options()).narrow(0, 1, 2 * 128).view({2, 128}).copy_(x);
     EXPECT_TRUE(
-        at::equal(activate(x, ActivationFunction::kQuickGelu), activate(apart, ActivationFunction::kQuickGelu)));
+        at::equal(activate(x, ActivationFunction::kQuickGelu), activate(misaligned, ActivationFunction::kQuickGelu)));
   }
 }
 
-TEST_P(ActivationKernel, ItsGradientIsItsSlope) {
+TEST_P(ActivationKernel, GradientMatchesFiniteDifferences) {
   constexpr double kStep = 1e-2;
   for (const auto function : kFunctions) {
-    const at::Tensor x = draw({2, 24}, at::kFloat), gradient = at::randn({2, 24});
-    const at::Tensor found = activation_backward(gradient, x, function);
+    const at::Tensor x = sample({2, 24}, at::kFloat), gradient = at::randn({2, 24});
+    const at::Tensor actual = activation_backward(gradient, x, function);
     for (int64_t i = 0; i < x.numel(); ++i) {
-      const auto moved = [&](double by) {
-        at::Tensor other = x.clone();
-        other.view(-1)[i] += by;
-        return (activate(other, function) * gradient).sum().item<double>();
+      const auto compute_perturbed_loss = [&](double delta) {
+        at::Tensor perturbed = x.clone();
+        perturbed.view(-1)[i] += delta;
+        return (activate(perturbed, function) * gradient).sum().item<double>();
       };
-      EXPECT_NEAR(found.view(-1)[i].item<double>(), (moved(kStep) - moved(-kStep)) / (2 * kStep), 2e-3);
+      EXPECT_NEAR(actual.view(-1)[i].item<double>(),
+                  (compute_perturbed_loss(kStep) - compute_perturbed_loss(-kStep)) / (2 * kStep), 2e-3);
     }
   }
 }
 
-TEST_P(ActivationKernel, NoRowsAreNoLaunch) {
+TEST_P(ActivationKernel, LaunchesNothingForEmptyInput) {
   EXPECT_EQ(activate(at::empty({0, 8}), ActivationFunction::kGelu).sizes(), at::IntArrayRef({0, 8}));
   EXPECT_EQ(activation_backward(at::empty({0, 8}), at::empty({0, 8}), ActivationFunction::kGelu).numel(), 0);
 }
 
-TEST_P(ActivationKernel, CountsBeyondThirtyTwoBits) {
+TEST_P(ActivationKernel, HandlesIndicesBeyond32Bits) {
   constexpr int64_t kCount = (int64_t{1} << 31) + 8;
-  const at::Tensor x = without_memory({kCount}, at::kBFloat16), gradient = without_memory({kCount}, at::kBFloat16);
-  const at::Tensor last = draw({8}, at::kBFloat16);
+  const at::Tensor x = reserve_tensor({kCount}, at::kBFloat16), gradient = reserve_tensor({kCount}, at::kBFloat16);
+  const at::Tensor last = sample({8}, at::kBFloat16);
   x.narrow(0, kCount - 8, 8).copy_(last);
   gradient.narrow(0, kCount - 8, 8).copy_(last);
   settings().last_blocks = 1;

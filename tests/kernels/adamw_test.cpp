@@ -9,7 +9,7 @@
 namespace vlmtrain::kernels {
 namespace {
 
-int64_t blocks_of(int64_t count) {
+int64_t count_blocks(int64_t count) {
   return (count + kMomentBlock - 1) / kMomentBlock;
 }
 
@@ -18,14 +18,14 @@ at::Tensor scalar(double value) {
 }
 
 /// 256 ascending values from `least` to 1, and what lies halfway between them.
-at::Tensor codes_from(double least) {
+at::Tensor make_codes(double least) {
   return at::linspace(least, 1, kMomentCodes, at::kFloat);
 }
 
-class AdamWKernel : public EmulatedKernels {
+class AdamWKernel : public EmulatedKernelTest {
  protected:
   void SetUp() override {
-    EmulatedKernels::SetUp();
+    EmulatedKernelTest::SetUp();
     at::manual_seed(1);
   }
 
@@ -33,89 +33,97 @@ class AdamWKernel : public EmulatedKernels {
     AdamWStep step{.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .weight_decay = 0.1};
     step.skipped = scalar(0);
     step.divisor = scalar(2);
-    step.codes = at::stack({codes_from(-1), codes_from(0)});
+    step.codes = at::stack({make_codes(-1), make_codes(0)});
     step.bounds = at::constant_pad_nd((step.codes.slice(1, 0, -1) + step.codes.slice(1, 1)) / 2, {0, 1}, INFINITY);
     step.seed = 7;
     return step;
   }
 
-  static MovedTensor tensor(int64_t count, at::ScalarType moments, at::ScalarType weight) {
-    MovedTensor moved{.master = at::randn({count}), .gradient = at::randn({count}), .weight = {}, .steps = scalar(1)};
-    if (weight != at::kFloat) moved.weight = moved.master.to(weight);
+  static AdamWParameter make_parameter(int64_t count, at::ScalarType moments, at::ScalarType weight) {
+    AdamWParameter parameter{
+        .master = at::randn({count}), .gradient = at::randn({count}), .weight = {}, .steps = scalar(1)};
+    if (weight != at::kFloat) parameter.weight = parameter.master.to(weight);
     for (size_t i = 0; i < 2; ++i) {
       if (moments == at::kFloat) {
-        moved.moments[i] = at::zeros({count});
+        parameter.moments[i] = at::zeros({count});
       } else {
-        moved.moments[i] = at::zeros({blocks_of(count), kMomentBlock}, moments);
+        parameter.moments[i] = at::zeros({count_blocks(count), kMomentBlock}, moments);
       }
-      if (moments == at::kByte) moved.absmax[i] = at::zeros({blocks_of(count)});
+      if (moments == at::kByte) parameter.absmax[i] = at::zeros({count_blocks(count)});
     }
-    return moved;
+    return parameter;
   }
 
   /// 8 bits are within half of the distance between codes, bf16 within one of its steps, to either side.
-  static void expect_held(const MovedTensor& moved, size_t moment, const at::Tensor& exact, const AdamWStep& step) {
-    const at::Tensor off = (values_of(moved, moment, step) - exact).abs();
-    at::Tensor allowed = at::full_like(off, 1e-6);
-    if (moved.moments[moment].scalar_type() == at::kBFloat16) allowed += exact.abs() * 0x1p-7;
-    if (moved.moments[moment].scalar_type() == at::kByte) {
+  static void expect_moment(const AdamWParameter& parameter, size_t moment, const at::Tensor& exact,
+                            const AdamWStep& step) {
+    const at::Tensor error = (dequantize_moment(parameter, moment, step) - exact).abs();
+    at::Tensor allowed = at::full_like(error, 1e-6);
+    if (parameter.moments[moment].scalar_type() == at::kBFloat16) allowed += exact.abs() * 0x1p-7;
+    if (parameter.moments[moment].scalar_type() == at::kByte) {
       const auto codes = step.codes[static_cast<int64_t>(moment)];
       const double half = (codes[1] - codes[0]).item<double>() / 2;
-      allowed += moved.absmax[moment].repeat_interleave(kMomentBlock).narrow(0, 0, off.numel()) * half;
+      allowed += parameter.absmax[moment].repeat_interleave(kMomentBlock).narrow(0, 0, error.numel()) * half;
     }
-    EXPECT_TRUE((off <= allowed).all().item<bool>()) << "moment " << moment << " of " << off.numel();
+    EXPECT_TRUE((error <= allowed).all().item<bool>()) << "moment " << moment << " of " << error.numel();
   }
 
   /// The fp32 values that a moment stands for.
-  static at::Tensor values_of(const MovedTensor& moved, size_t moment, const AdamWStep& step) {
-    const at::Tensor& held = moved.moments[moment];
-    if (held.scalar_type() != at::kByte) return held.to(at::kFloat).reshape(-1).narrow(0, 0, moved.master.numel());
-    const at::Tensor codes = step.codes[static_cast<int64_t>(moment)].index_select(0, held.view(-1).to(at::kLong));
-    return (codes.view(held.sizes()) * moved.absmax[moment].unsqueeze(1)).view(-1).narrow(0, 0, moved.master.numel());
+  static at::Tensor dequantize_moment(const AdamWParameter& parameter, size_t moment, const AdamWStep& step) {
+    const at::Tensor& stored = parameter.moments[moment];
+    if (stored.scalar_type() != at::kByte)
+      return stored.to(at::kFloat).reshape(-1).narrow(0, 0, parameter.master.numel());
+    const at::Tensor codes = step.codes[static_cast<int64_t>(moment)].index_select(0, stored.view(-1).to(at::kLong));
+    return (codes.view(stored.sizes()) * parameter.absmax[moment].unsqueeze(1))
+        .view(-1)
+        .narrow(0, 0, parameter.master.numel());
   }
 };
 
 /// In fp64, from the same moments.
-struct Exact {
-  Exact(const MovedTensor& moved, at::Tensor mean, at::Tensor square)
-      : master(moved.master.to(at::kDouble)), first(mean.to(at::kDouble)), second(square.to(at::kDouble)) {}
+struct ReferenceAdamW {
+  ReferenceAdamW(const AdamWParameter& parameter, at::Tensor initial_mean, at::Tensor initial_square)
+      : master(parameter.master.to(at::kDouble)),
+        mean(initial_mean.to(at::kDouble)),
+        square(initial_square.to(at::kDouble)) {}
 
-  void move(const at::Tensor& gradient, const AdamWStep& step, double steps) {
+  void update(const at::Tensor& gradient, const AdamWStep& step, double steps) {
     const at::Tensor g = gradient.to(at::kDouble) / step.divisor.to(at::kDouble);
     master = master * (1 - step.learning_rate * step.weight_decay);
-    first = first * step.beta1 + g * (1 - step.beta1);
-    second = second * step.beta2 + g.square() * (1 - step.beta2);
-    const at::Tensor root = second.sqrt() / std::sqrt(1 - std::pow(step.beta2, steps)) + step.epsilon;
-    master = master - first / root * (step.learning_rate / (1 - std::pow(step.beta1, steps)));
+    mean = mean * step.beta1 + g * (1 - step.beta1);
+    square = square * step.beta2 + g.square() * (1 - step.beta2);
+    const at::Tensor root = square.sqrt() / std::sqrt(1 - std::pow(step.beta2, steps)) + step.epsilon;
+    master = master - mean / root * (step.learning_rate / (1 - std::pow(step.beta1, steps)));
   }
 
-  at::Tensor master, first, second;
+  at::Tensor master, mean, square;
 };
 
 constexpr at::ScalarType kMoments[] = {at::kFloat, at::kBFloat16, at::kByte};
 constexpr at::ScalarType kWeights[] = {at::kFloat, at::kBFloat16, at::kHalf};
 
-TEST_P(AdamWKernel, MovesAsTheFormulaDoesFromTheMomentsThatAreHeld) {
+TEST_P(AdamWKernel, MatchesFormulaFromStoredMoments) {
   for (const auto moments : kMoments) {
     for (const auto weight : kWeights) {
-      const AdamWStep now = step();
-      std::vector<MovedTensor> tensors;
-      for (const int64_t count : {1, 31, 256, 257, 4097}) tensors.push_back(tensor(count, moments, weight));
+      const AdamWStep adamw_step = step();
+      std::vector<AdamWParameter> parameters;
+      for (const int64_t count : {1, 31, 256, 257, 4097}) parameters.push_back(make_parameter(count, moments, weight));
       for (int steps = 1; steps <= 3; ++steps) {
-        std::vector<Exact> wanted;
-        for (const auto& moved : tensors) {
-          moved.steps.fill_(steps);
-          wanted.emplace_back(moved, values_of(moved, 0, now), values_of(moved, 1, now));
-          wanted.back().move(moved.gradient, now, steps);
+        std::vector<ReferenceAdamW> expected;
+        for (const auto& parameter : parameters) {
+          parameter.steps.fill_(steps);
+          expected.emplace_back(parameter, dequantize_moment(parameter, 0, adamw_step),
+                                dequantize_moment(parameter, 1, adamw_step));
+          expected.back().update(parameter.gradient, adamw_step, steps);
         }
-        adamw(tensors, now);
-        for (size_t i = 0; i < tensors.size(); ++i) {
-          expect_close(tensors[i].master, wanted[i].master.to(at::kFloat));
+        adamw(parameters, adamw_step);
+        for (size_t i = 0; i < parameters.size(); ++i) {
+          expect_close(parameters[i].master, expected[i].master.to(at::kFloat));
           if (weight != at::kFloat) {
-            EXPECT_TRUE(at::equal(tensors[i].weight, tensors[i].master.to(weight)));
+            EXPECT_TRUE(at::equal(parameters[i].weight, parameters[i].master.to(weight)));
           }
-          expect_held(tensors[i], 0, wanted[i].first, now);
-          expect_held(tensors[i], 1, wanted[i].second, now);
+          expect_moment(parameters[i], 0, expected[i].mean, adamw_step);
+          expect_moment(parameters[i], 1, expected[i].square, adamw_step);
         }
       }
     }
@@ -123,160 +131,164 @@ TEST_P(AdamWKernel, MovesAsTheFormulaDoesFromTheMomentsThatAreHeld) {
 }
 
 /// Moments that are a code, or lie at a bound of two, or next to it, get ATen's code of them.
-TEST_P(AdamWKernel, EveryBoundOfCodesIsFound) {
-  AdamWStep now = step();
-  now.beta1 = 0.5;
-  now.beta2 = 0.75;
-  now.codes = now.codes.pow(3);  // not evenly spaced, as bitsandbytes' are not
-  const at::Tensor middles = (now.codes.slice(1, 0, -1) + now.codes.slice(1, 1)) / 2;
-  now.bounds = at::constant_pad_nd(middles, {0, 1}, INFINITY);
+TEST_P(AdamWKernel, EveryCodeBoundIsRespected) {
+  AdamWStep adamw_step = step();
+  adamw_step.beta1 = 0.5;
+  adamw_step.beta2 = 0.75;
+  adamw_step.codes = adamw_step.codes.pow(3);  // not evenly spaced, as bitsandbytes' are not
+  const at::Tensor middles = (adamw_step.codes.slice(1, 0, -1) + adamw_step.codes.slice(1, 1)) / 2;
+  adamw_step.bounds = at::constant_pad_nd(middles, {0, 1}, INFINITY);
   const at::Tensor infinity = at::full({}, INFINITY);
   for (int64_t moment = 0; moment < 2; ++moment) {
-    const at::Tensor values = at::cat({now.codes[moment], middles[moment], at::nextafter(middles[moment], infinity),
-                                       at::nextafter(middles[moment], -infinity)});
+    const at::Tensor values =
+        at::cat({adamw_step.codes[moment], middles[moment], at::nextafter(middles[moment], infinity),
+                 at::nextafter(middles[moment], -infinity)});
     // In blocks whose first value is the largest, 1, so that none is scaled.
-    constexpr int64_t kBlocks = 5, kOthers = kMomentBlock - 1;
-    const at::Tensor others = at::constant_pad_nd(values, {0, kBlocks * kOthers - values.numel()});
-    const at::Tensor means = at::cat({at::ones({kBlocks, 1}), others.view({kBlocks, kOthers})}, 1).view(-1);
-    MovedTensor moved = tensor(means.numel(), at::kByte, at::kFloat);
+    constexpr int64_t kBlocks = 5, kRemaining = kMomentBlock - 1;
+    const at::Tensor remaining = at::constant_pad_nd(values, {0, kBlocks * kRemaining - values.numel()});
+    const at::Tensor means = at::cat({at::ones({kBlocks, 1}), remaining.view({kBlocks, kRemaining})}, 1).view(-1);
+    AdamWParameter parameter = make_parameter(means.numel(), at::kByte, at::kFloat);
     // First moments are a quarter of the gradients; second ones a sixteenth of their squares.
-    moved.gradient = moment == 0 ? means * 4 : means.clamp_min(0).sqrt() * 4;
-    const at::Tensor halves = moved.gradient / 2;
+    parameter.gradient = moment == 0 ? means * 4 : means.clamp_min(0).sqrt() * 4;
+    const at::Tensor halves = parameter.gradient / 2;
     const at::Tensor exact = moment == 0 ? halves * 0.5F : halves * 0.25F * halves;
-    adamw(std::span(&moved, 1), now);
-    const auto held = static_cast<size_t>(moment);
-    EXPECT_TRUE(at::equal(moved.moments[held].view(-1),
+    adamw(std::span(&parameter, 1), adamw_step);
+    const auto index = static_cast<size_t>(moment);
+    EXPECT_TRUE(at::equal(parameter.moments[index].view(-1),
                           at::bucketize(exact, middles[moment], /*out_int32=*/true).to(at::kByte)))
         << moment;
-    EXPECT_TRUE(at::equal(moved.absmax[held], at::ones({kBlocks})));
+    EXPECT_TRUE(at::equal(parameter.absmax[index], at::ones({kBlocks})));
   }
 }
 
 /// Where a tensor does not begin at 16 bytes, as a piece of a weight that several ranks share may not.
-TEST_P(AdamWKernel, MovesWhatIsNotAligned) {
+TEST_P(AdamWKernel, HandlesUnalignedTensors) {
   for (const auto moments : kMoments) {
     at::manual_seed(2);
-    MovedTensor moved = tensor(1000, moments, at::kBFloat16), aligned = moved;
-    const auto shifted = [](const at::Tensor& whole) {
-      return at::cat({at::zeros({1}, whole.options()), whole}).narrow(0, 1, whole.numel());
+    AdamWParameter parameter = make_parameter(1000, moments, at::kBFloat16), aligned = parameter;
+    const auto make_unaligned = [](const at::Tensor& padded) {
+      return at::cat({at::zeros({1}, padded.options()), padded}).narrow(0, 1, padded.numel());
     };
-    for (at::Tensor* each : {&moved.master, &moved.gradient, &moved.weight}) *each = shifted(*each);
+    for (at::Tensor* tensor : {&parameter.master, &parameter.gradient, &parameter.weight})
+      *tensor = make_unaligned(*tensor);
     if (moments == at::kFloat) {
-      for (auto& moment : moved.moments) moment = shifted(moment);
+      for (auto& moment : parameter.moments) moment = make_unaligned(moment);
     } else {
       for (size_t i = 0; i < 2; ++i) {
-        moved.moments[i] = moved.moments[i].clone();
-        if (moments == at::kByte) moved.absmax[i] = moved.absmax[i].clone();
+        parameter.moments[i] = parameter.moments[i].clone();
+        if (moments == at::kByte) parameter.absmax[i] = parameter.absmax[i].clone();
       }
     }
-    AdamWStep now = step();
-    now.divisor = at::Tensor();
-    adamw(std::span(&moved, 1), now);
-    now.divisor = scalar(1);
-    adamw(std::span(&aligned, 1), now);
-    EXPECT_TRUE(at::equal(moved.master, aligned.master));
-    EXPECT_TRUE(at::equal(moved.weight, aligned.weight));
-    for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(moved.moments[i], aligned.moments[i])) << i;
+    AdamWStep adamw_step = step();
+    adamw_step.divisor = at::Tensor();
+    adamw(std::span(&parameter, 1), adamw_step);
+    adamw_step.divisor = scalar(1);
+    adamw(std::span(&aligned, 1), adamw_step);
+    EXPECT_TRUE(at::equal(parameter.master, aligned.master));
+    EXPECT_TRUE(at::equal(parameter.weight, aligned.weight));
+    for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(parameter.moments[i], aligned.moments[i])) << i;
   }
 }
 
-TEST_P(AdamWKernel, ASkippedStepChangesNoBit) {
+TEST_P(AdamWKernel, SkippedStepChangesNothing) {
   for (const auto moments : kMoments) {
-    AdamWStep now = step();
-    std::vector<MovedTensor> tensors{tensor(700, moments, at::kBFloat16)};
-    adamw(tensors, now);
-    const auto copy = [&] {
-      std::vector<at::Tensor> all{tensors[0].master, tensors[0].weight, tensors[0].moments[0], tensors[0].moments[1]};
-      if (moments == at::kByte) all.insert(all.end(), tensors[0].absmax.begin(), tensors[0].absmax.end());
-      for (auto& each : all) each = each.clone();
-      return all;
+    AdamWStep adamw_step = step();
+    std::vector<AdamWParameter> parameters{make_parameter(700, moments, at::kBFloat16)};
+    adamw(parameters, adamw_step);
+    const auto snapshot = [&] {
+      std::vector<at::Tensor> copies{parameters[0].master, parameters[0].weight, parameters[0].moments[0],
+                                     parameters[0].moments[1]};
+      if (moments == at::kByte) copies.insert(copies.end(), parameters[0].absmax.begin(), parameters[0].absmax.end());
+      for (auto& copied : copies) copied = copied.clone();
+      return copies;
     };
-    const auto before = copy();
-    now.skipped = scalar(1);
-    tensors[0].gradient.fill_(NAN);
-    adamw(tensors, now);
-    const auto after = copy();
+    const auto before = snapshot();
+    adamw_step.skipped = scalar(1);
+    parameters[0].gradient.fill_(NAN);
+    adamw(parameters, adamw_step);
+    const auto after = snapshot();
     for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(before[i], after[i])) << i;
   }
 }
 
 TEST_P(AdamWKernel, ManyTensorsTakeSeveralLaunches) {
-  std::vector<MovedTensor> tensors;
-  for (int i = 0; i < 2 * kMostAdamWTensors + 3; ++i) tensors.push_back(tensor(5 + i, at::kFloat, at::kBFloat16));
-  std::vector<Exact> wanted;
-  for (const auto& moved : tensors) {
-    wanted.emplace_back(moved, moved.moments[0], moved.moments[1]);
-    wanted.back().move(moved.gradient, step(), 1);
+  std::vector<AdamWParameter> parameters;
+  for (int i = 0; i < 2 * kMaxAdamWTensors + 3; ++i)
+    parameters.push_back(make_parameter(5 + i, at::kFloat, at::kBFloat16));
+  std::vector<ReferenceAdamW> expected;
+  for (const auto& parameter : parameters) {
+    expected.emplace_back(parameter, parameter.moments[0], parameter.moments[1]);
+    expected.back().update(parameter.gradient, step(), 1);
   }
-  adamw(tensors, step());
-  for (size_t i = 0; i < tensors.size(); ++i) expect_close(tensors[i].master, wanted[i].master.to(at::kFloat));
+  adamw(parameters, step());
+  for (size_t i = 0; i < parameters.size(); ++i) expect_close(parameters[i].master, expected[i].master.to(at::kFloat));
 }
 
-TEST_P(AdamWKernel, Bf16RoundsUpWithTheProbabilityOfWhatIsCutOff) {
+TEST_P(AdamWKernel, Bf16RoundingIsStochastic) {
   constexpr int64_t kCount = 1 << 16;
-  std::vector<MovedTensor> tensors{tensor(kCount, at::kBFloat16, at::kFloat)};
-  tensors[0].gradient.fill_(2.02);  // of which a tenth, 0.101, lies between two numbers of bf16
-  AdamWStep now = step();
-  now.divisor = scalar(2);
-  adamw(tensors, now);
-  const at::Tensor mean = values_of(tensors[0], 0, now).to(at::kDouble);
+  std::vector<AdamWParameter> parameters{make_parameter(kCount, at::kBFloat16, at::kFloat)};
+  parameters[0].gradient.fill_(2.02);  // of which a tenth, 0.101, lies between two numbers of bf16
+  AdamWStep adamw_step = step();
+  adamw_step.divisor = scalar(2);
+  adamw(parameters, adamw_step);
+  const at::Tensor mean = dequantize_moment(parameters[0], 0, adamw_step).to(at::kDouble);
   const double gap = mean.max().item<double>() - mean.min().item<double>();
   EXPECT_GT(gap, 0);
   EXPECT_NEAR(mean.mean().item<double>(), 0.101, 4 * gap / 2 / std::sqrt(kCount));
   // Another seed, or tensor, rounds others up; the same the same.
-  const auto again = [&](uint64_t seed, uint32_t number) {
-    std::vector<MovedTensor> other{tensor(kCount, at::kBFloat16, at::kFloat)};
-    other[0].gradient.fill_(2.02);
-    other[0].number = number;
-    now.seed = seed;
-    adamw(other, now);
-    return at::equal(other[0].moments[0], tensors[0].moments[0]);
+  const auto rounds_equally = [&](uint64_t seed, uint32_t tensor_id) {
+    std::vector<AdamWParameter> repeated{make_parameter(kCount, at::kBFloat16, at::kFloat)};
+    repeated[0].gradient.fill_(2.02);
+    repeated[0].tensor_id = tensor_id;
+    adamw_step.seed = seed;
+    adamw(repeated, adamw_step);
+    return at::equal(repeated[0].moments[0], parameters[0].moments[0]);
   };
-  EXPECT_TRUE(again(7, 0));
-  EXPECT_FALSE(again(8, 0));
-  EXPECT_FALSE(again(7, 1));
+  EXPECT_TRUE(rounds_equally(7, 0));
+  EXPECT_FALSE(rounds_equally(8, 0));
+  EXPECT_FALSE(rounds_equally(7, 1));
 }
 
 /// Each element of each moment is rounded by bits of its own: as often alike as two coins fall.
-TEST_P(AdamWKernel, Bf16RoundsNeighboursAndMomentsApart) {
+TEST_P(AdamWKernel, Bf16RoundsElementsIndependently) {
   constexpr int64_t kCount = 1 << 14;
-  MovedTensor moved = tensor(kCount, at::kBFloat16, at::kFloat);
-  AdamWStep now = step();
-  now.beta1 = 0.5;
-  now.beta2 = 0.75;
-  now.divisor = scalar(1);
+  AdamWParameter parameter = make_parameter(kCount, at::kBFloat16, at::kFloat);
+  AdamWStep adamw_step = step();
+  adamw_step.beta1 = 0.5;
+  adamw_step.beta2 = 0.75;
+  adamw_step.divisor = scalar(1);
   // The mean, g/2, lies halfway between two numbers of bf16, and the square, g²/4, 0.44 of the way.
-  moved.gradient.fill_(1 + 7.5 / 128);
-  adamw(std::span(&moved, 1), now);
-  const auto is_up = [&](size_t moment) {
-    const at::Tensor values = values_of(moved, moment, now);
+  parameter.gradient.fill_(1 + 7.5 / 128);
+  adamw(std::span(&parameter, 1), adamw_step);
+  const auto is_rounded_up = [&](size_t moment) {
+    const at::Tensor values = dequantize_moment(parameter, moment, adamw_step);
     return values > values.min();
   };
-  const auto alike = [](const at::Tensor& a, const at::Tensor& b) {
+  const auto agreement = [](const at::Tensor& a, const at::Tensor& b) {
     return (a == b).to(at::kDouble).mean().item<double>();
   };
-  const at::Tensor mean = is_up(0), square = is_up(1);
+  const at::Tensor mean = is_rounded_up(0), square = is_rounded_up(1);
   constexpr double kDeviation = 0.5 / 128;  // of the mean of 16,384 coins
-  EXPECT_NEAR(alike(mean, square), 0.5, 4 * kDeviation);
-  for (const int64_t apart : {1, 2, 4, 8, 256}) {
-    EXPECT_NEAR(alike(mean.slice(0, apart), mean.slice(0, 0, -apart)), 0.5, 4 * kDeviation) << apart;
+  EXPECT_NEAR(agreement(mean, square), 0.5, 4 * kDeviation);
+  for (const int64_t distance : {1, 2, 4, 8, 256}) {
+    EXPECT_NEAR(agreement(mean.slice(0, distance), mean.slice(0, 0, -distance)), 0.5, 4 * kDeviation) << distance;
   }
 }
 
-TEST_P(AdamWKernel, CountsBeyondThirtyTwoBits) {
+TEST_P(AdamWKernel, HandlesIndicesBeyond32Bits) {
   constexpr int64_t kCount = (int64_t{1} << 31) + 256;
-  MovedTensor small = tensor(256, at::kByte, at::kBFloat16), large = small;
-  const auto behind = [](const at::Tensor& tail, int64_t count) {
-    const at::Tensor whole = without_memory({count}, tail.scalar_type());
-    whole.narrow(0, count - tail.numel(), tail.numel()).copy_(tail.view(-1));
-    return whole;
+  AdamWParameter small = make_parameter(256, at::kByte, at::kBFloat16), large = small;
+  const auto embed_at_end = [](const at::Tensor& tail, int64_t count) {
+    const at::Tensor padded = reserve_tensor({count}, tail.scalar_type());
+    padded.narrow(0, count - tail.numel(), tail.numel()).copy_(tail.view(-1));
+    return padded;
   };
-  large.master = behind(small.master, kCount);
-  large.gradient = behind(small.gradient, kCount);
-  large.weight = behind(small.weight, kCount);
+  large.master = embed_at_end(small.master, kCount);
+  large.gradient = embed_at_end(small.gradient, kCount);
+  large.weight = embed_at_end(small.weight, kCount);
   for (size_t i = 0; i < 2; ++i) {
-    large.moments[i] = behind(small.moments[i], kCount);
-    large.absmax[i] = behind(small.absmax[i], kCount / kMomentBlock);
+    large.moments[i] = embed_at_end(small.moments[i], kCount);
+    large.absmax[i] = embed_at_end(small.absmax[i], kCount / kMomentBlock);
   }
   settings().last_blocks = 1;
   adamw(std::span(&large, 1), step());

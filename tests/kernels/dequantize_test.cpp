@@ -8,19 +8,19 @@
 namespace vlmtrain::kernels {
 namespace {
 
-class DequantizeKernels : public EmulatedKernels {
+class DequantizeKernels : public EmulatedKernelTest {
  protected:
   void SetUp() override {
-    EmulatedKernels::SetUp();
+    EmulatedKernelTest::SetUp();
     at::manual_seed(1);
   }
 
-  static at::Tensor bytes(int64_t count) { return at::randint(256, {count}, at::kByte); }
+  static at::Tensor random_bytes(int64_t count) { return at::randint(256, {count}, at::kByte); }
 
-  static Nf4Blocks blocks(int64_t super_blocks, std::vector<int64_t> first_super_blocks) {
+  static Nf4Blocks make_blocks(int64_t super_blocks, std::vector<int64_t> first_super_blocks) {
     const auto weights = std::ssize(first_super_blocks);
-    return {.packed = bytes(super_blocks * kNf4SuperBlock / 2),
-            .absmax = bytes(super_blocks * kNf4NestedBlock),
+    return {.packed = random_bytes(super_blocks * kNf4SuperBlock / 2),
+            .absmax = random_bytes(super_blocks * kNf4NestedBlock),
             .nested_absmax = at::rand({super_blocks}),
             .nested_offset = at::rand({weights}),
             .absmax_codes = at::randn({256}),
@@ -29,50 +29,51 @@ class DequantizeKernels : public EmulatedKernels {
   }
 };
 
-TEST_P(DequantizeKernels, Nf4IsAtensToTheBit) {
+TEST_P(DequantizeKernels, Nf4MatchesAtenBitExactly) {
   for (const auto dtype : kTypes) {
-    for (const auto& firsts : {std::vector<int64_t>{0}, {0, 1, 4}, {0, 1, 2, 3, 4}}) {
-      const Nf4Blocks held = blocks(5, firsts);
-      const at::Tensor made = at::empty({5 * kNf4SuperBlock}, dtype);
-      nf4_dequantize(made, held);
-      EXPECT_TRUE(at::equal(made, reference::nf4_dequantize(held, dtype))) << dtype;
+    for (const auto& first_super_blocks : {std::vector<int64_t>{0}, {0, 1, 4}, {0, 1, 2, 3, 4}}) {
+      const Nf4Blocks weights = make_blocks(5, first_super_blocks);
+      const at::Tensor actual = at::empty({5 * kNf4SuperBlock}, dtype);
+      nf4_dequantize(actual, weights);
+      EXPECT_TRUE(at::equal(actual, reference::nf4_dequantize(weights, dtype))) << dtype;
     }
   }
 }
 
-TEST_P(DequantizeKernels, Int8IsAtensToTheBit) {
+TEST_P(DequantizeKernels, Int8MatchesAtenBitExactly) {
   for (const auto dtype : kTypes) {
     for (const int64_t columns : kOddColumns) {
       const at::Tensor values = at::randint(-127, 128, {3, columns}, at::kChar), absmax = at::rand({3});
-      const at::Tensor made = at::empty({3, columns}, dtype);
-      int8_dequantize(made, values, absmax, 1.0 / 127);
-      EXPECT_TRUE(at::equal(made, reference::int8_dequantize(values, absmax, 1.0 / 127, dtype))) << dtype;
+      const at::Tensor actual = at::empty({3, columns}, dtype);
+      int8_dequantize(actual, values, absmax, 1.0 / 127);
+      EXPECT_TRUE(at::equal(actual, reference::int8_dequantize(values, absmax, 1.0 / 127, dtype))) << dtype;
     }
   }
 }
 
-TEST_P(DequantizeKernels, CountBeyondThirtyTwoBits) {
+TEST_P(DequantizeKernels, HandleIndicesBeyond32Bits) {
   constexpr int64_t kSuperBlocks = (int64_t{1} << 31) / kNf4SuperBlock + 1;
-  const Nf4Blocks one = blocks(1, {0});
-  const auto behind = [](const at::Tensor& tail, int64_t count) {
-    const at::Tensor whole = without_memory({count}, tail.scalar_type());
-    whole.narrow(0, count - tail.numel(), tail.numel()).copy_(tail);
-    return whole;
+  const Nf4Blocks small = make_blocks(1, {0});
+  const auto embed_at_end = [](const at::Tensor& tail, int64_t count) {
+    const at::Tensor padded = reserve_tensor({count}, tail.scalar_type());
+    padded.narrow(0, count - tail.numel(), tail.numel()).copy_(tail);
+    return padded;
   };
-  Nf4Blocks many = one;
-  many.packed = behind(one.packed, kSuperBlocks * kNf4SuperBlock / 2);
-  many.absmax = behind(one.absmax, kSuperBlocks * kNf4NestedBlock);
-  many.nested_absmax = behind(one.nested_absmax, kSuperBlocks);
-  const at::Tensor made = without_memory({kSuperBlocks * kNf4SuperBlock}, at::kBFloat16);
+  Nf4Blocks large = small;
+  large.packed = embed_at_end(small.packed, kSuperBlocks * kNf4SuperBlock / 2);
+  large.absmax = embed_at_end(small.absmax, kSuperBlocks * kNf4NestedBlock);
+  large.nested_absmax = embed_at_end(small.nested_absmax, kSuperBlocks);
+  const at::Tensor actual = reserve_tensor({kSuperBlocks * kNf4SuperBlock}, at::kBFloat16);
   settings().last_blocks = 8;
-  nf4_dequantize(made, many);
-  EXPECT_TRUE(at::equal(made.narrow(0, (kSuperBlocks - 1) * kNf4SuperBlock, kNf4SuperBlock),
-                        reference::nf4_dequantize(one, at::kBFloat16)));
+  nf4_dequantize(actual, large);
+  EXPECT_TRUE(at::equal(actual.narrow(0, (kSuperBlocks - 1) * kNf4SuperBlock, kNf4SuperBlock),
+                        reference::nf4_dequantize(small, at::kBFloat16)));
 
   constexpr int64_t kColumns = 4096, kRows = (int64_t{1} << 31) / kColumns + 2;
   const at::Tensor row = at::randint(-127, 128, {kColumns}, at::kChar), absmax = at::rand({1});
-  const at::Tensor result = without_memory({kRows, kColumns}, at::kBFloat16);
-  int8_dequantize(result, behind(row, kRows * kColumns).view({kRows, kColumns}), behind(absmax, kRows), 1.0 / 127);
+  const at::Tensor result = reserve_tensor({kRows, kColumns}, at::kBFloat16);
+  int8_dequantize(result, embed_at_end(row, kRows * kColumns).view({kRows, kColumns}), embed_at_end(absmax, kRows),
+                  1.0 / 127);
   EXPECT_TRUE(at::equal(result.narrow(0, kRows - 1, 1),
                         reference::int8_dequantize(row.view({1, -1}), absmax, 1.0 / 127, at::kBFloat16)));
 }

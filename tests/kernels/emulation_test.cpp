@@ -31,21 +31,21 @@ class EmulationTest : public testing::Test {
   ~EmulationTest() override { emulation::settings() = {}; }
 };
 
-TEST_F(EmulationTest, AWholeKernelComputesTheSameInEveryOrder) {
+TEST_F(EmulationTest, CorrectKernelIsOrderIndependent) {
   for (const Order order : kOrders) {
     emulation::settings().order = order;
     EXPECT_THAT(planted::block_sum(numbers()), Each(kSum));
   }
 }
 
-TEST_F(EmulationTest, AMissingBarrierIsSeenInEveryOrder) {
+TEST_F(EmulationTest, MissingBarrierIsDetected) {
   for (const Order order : kOrders) {
     emulation::settings().order = order;
     EXPECT_THAT(planted::block_sum_without_barrier(numbers()), Contains(Not(kSum))) << static_cast<int>(order);
   }
 }
 
-TEST_F(EmulationTest, ARaceGivesOtherResultsInAnotherOrder) {
+TEST_F(EmulationTest, RaceDependsOnOrder) {
   emulation::settings().order = Order::kForwards;
   const auto forwards = planted::race(numbers());
   emulation::settings().order = Order::kBackwards;
@@ -53,17 +53,17 @@ TEST_F(EmulationTest, ARaceGivesOtherResultsInAnotherOrder) {
   EXPECT_TRUE(forwards != backwards);
 }
 
-TEST_F(EmulationTest, ABarrierThatSomeThreadsPassByIsAnError) {
+TEST_F(EmulationTest, DivergentBarrierThrows) {
   EXPECT_THROW(planted::divergent_barrier(), std::runtime_error);
   EXPECT_THAT(planted::block_sum(numbers()), Each(kSum)) << "and the next kernel runs";
 }
 
-TEST_F(EmulationTest, AMisalignedAddressIsAnError) {
+TEST_F(EmulationTest, MisalignedAddressThrows) {
   EXPECT_THROW(planted::misaligned_read(numbers()), std::runtime_error);
   EXPECT_THAT(planted::block_sum(numbers()), Each(kSum)) << "and the next kernel runs";
 }
 
-TEST_F(EmulationTest, SharedMemoryThatNobodyHasWrittenIsNotANumber) {
+TEST_F(EmulationTest, UnwrittenSharedMemoryIsNan) {
   EXPECT_TRUE(std::isnan(planted::unwritten()));
 }
 

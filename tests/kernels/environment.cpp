@@ -14,20 +14,21 @@ bool are_emulated() {
   return std::getenv("VLMTRAIN_EMULATED_KERNELS") != nullptr;
 }
 
-class EnvironmentOfKernels : public testing::Environment {
+class KernelEnvironment : public testing::Environment {
  public:
   void SetUp() override {
     if (!are_emulated()) return;
-    const auto opened = open_kernels(at::kCPU);
-    ASSERT_EQ(opened.problem, "");
-    ASSERT_TRUE(opened.wrong.empty()) << opened.wrong.front();
+    const auto status = open_kernels(at::kCPU);
+    ASSERT_EQ(status.problem, "");
+    ASSERT_TRUE(status.failed.empty()) << status.failed.front();
   }
 };
 
-[[maybe_unused]] const testing::Environment* const kAdded = testing::AddGlobalTestEnvironment(new EnvironmentOfKernels);
+[[maybe_unused]] const testing::Environment* const kEnvironment =
+    testing::AddGlobalTestEnvironment(new KernelEnvironment);
 
-TEST(OwnKernels, AreThereWhereTheyAreEmulatedAndNowhereElseOnTheCpu) {
-  for (const auto kernel : all_kernels()) EXPECT_EQ(has(kernel, at::empty({1})), are_emulated()) << name_of(kernel);
+TEST(CustomKernels, AreAvailableOnCpuOnlyWhenEmulated) {
+  for (const auto kernel : all_kernels()) EXPECT_EQ(has(kernel, at::empty({1})), are_emulated()) << to_string(kernel);
 }
 
 }  // namespace

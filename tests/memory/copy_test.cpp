@@ -7,7 +7,7 @@
 namespace vlmtrain::memory {
 namespace {
 
-TEST(CopyToDevice, NumbersAreATensorOfTheTypeAskedFor) {
+TEST(CopyToDeviceTest, CopiesValuesWithRequestedType) {
   const std::vector<int64_t> values{3, -1, int64_t{1} << 30};
   for (const auto type : {at::kInt, at::kLong}) {
     const at::Tensor copy = copy_to_device(values, at::kCPU, type);
@@ -18,7 +18,7 @@ TEST(CopyToDevice, NumbersAreATensorOfTheTypeAskedFor) {
   EXPECT_EQ(copy_to_device(std::vector<int64_t>{}, at::kCPU).numel(), 0);
 }
 
-TEST(CopyToDevice, OfARehearsalHasAShapeAlone) {
+TEST(CopyToDeviceTest, MetaTensorsKeepShape) {
   const at::Tensor copy = copy_to_device(std::vector<int64_t>{1, 2}, at::kMeta);
   EXPECT_TRUE(copy.is_meta());
   EXPECT_EQ(copy.scalar_type(), at::kLong);

@@ -8,7 +8,7 @@
 namespace vlmtrain::memory {
 namespace {
 
-TEST(GpuTableTest, FindsCardsByTheirShortName) {
+TEST(GpuTableTest, FindsGpusByShortName) {
   const Gpu* const gpu = find_gpu("h100");
   ASSERT_NE(gpu, nullptr);
   EXPECT_EQ(gpu->architecture, 90);
@@ -18,61 +18,61 @@ TEST(GpuTableTest, FindsCardsByTheirShortName) {
   EXPECT_EQ(find_gpu("h1000"), nullptr);
 }
 
-TEST(GpuTableTest, EveryNameIsThereOnce) {
+TEST(GpuTableTest, NamesAreUnique) {
   std::set<std::string_view> names;
   for (const auto& gpu : gpus()) EXPECT_TRUE(names.insert(gpu.name).second) << gpu.name;
 }
 
-TEST(GpuTableTest, EveryCardIsWhole) {
+TEST(GpuTableTest, EveryGpuIsComplete) {
   for (const auto& gpu : gpus()) {
     SCOPED_TRACE(gpu.name);
     EXPECT_EQ(architecture(gpu.architecture).number, gpu.architecture);
     EXPECT_GT(gpu.multiprocessors, 0);
     EXPECT_GT(gpu.memory_bytes, int64_t{5} << 30);
-    EXPECT_GT(gpu.fp32_operations, 1e12);
-    EXPECT_GE(gpu.fp16_operations, gpu.fp32_operations);
-    EXPECT_EQ(gpu.bf16_operations > 0, gpu.architecture >= 80);
+    EXPECT_GT(gpu.fp32_flops, 1e12);
+    EXPECT_GE(gpu.fp16_flops, gpu.fp32_flops);
+    EXPECT_EQ(gpu.bf16_flops > 0, gpu.architecture >= 80);
     EXPECT_GT(gpu.memory_bandwidth, 1e11);
     EXPECT_GT(gpu.l2_cache_bytes, int64_t{1} << 20);
   }
   EXPECT_TRUE(std::ranges::is_sorted(gpus(), {}, &Gpu::architecture));
 }
 
-TEST(GpuTableTest, APartOfACardIsSmallerThanIt) {
+TEST(GpuTableTest, MigSliceIsSmallerThanGpu) {
   std::set<std::string_view> names;
-  for (const auto& slice : slices()) {
+  for (const auto& slice : mig_slices()) {
     SCOPED_TRACE(slice.name);
     EXPECT_TRUE(names.insert(slice.name).second);
     EXPECT_EQ(find_gpu(slice.name), &slice);
-    const Gpu* const card = find_gpu(slice.name.substr(0, slice.name.find("-mig-")));
-    ASSERT_NE(card, nullptr);
-    EXPECT_TRUE(slice.device_name.starts_with(card->device_name));
-    EXPECT_LE(slice.multiprocessors, card->multiprocessors);
-    EXPECT_LT(slice.memory_bytes, card->memory_bytes);
-    EXPECT_LE(slice.bf16_operations, card->bf16_operations);
-    EXPECT_LE(slice.memory_bandwidth, card->memory_bandwidth);
+    const Gpu* const gpu = find_gpu(slice.name.substr(0, slice.name.find("-mig-")));
+    ASSERT_NE(gpu, nullptr);
+    EXPECT_TRUE(slice.device_name.starts_with(gpu->device_name));
+    EXPECT_LE(slice.multiprocessors, gpu->multiprocessors);
+    EXPECT_LT(slice.memory_bytes, gpu->memory_bytes);
+    EXPECT_LE(slice.bf16_flops, gpu->bf16_flops);
+    EXPECT_LE(slice.memory_bandwidth, gpu->memory_bandwidth);
   }
 }
 
-TEST(GpuTableTest, RatesFollowTheMultiprocessors) {
+TEST(GpuTableTest, RatesScaleWithMultiprocessors) {
   const Gpu& h100 = *find_gpu("h100");
-  const Gpu half = with_multiprocessors(h100, 66);
+  const Gpu half = scale_multiprocessors(h100, 66);
   EXPECT_EQ(half.multiprocessors, 66);
-  EXPECT_DOUBLE_EQ(half.bf16_operations, h100.bf16_operations / 2);
+  EXPECT_DOUBLE_EQ(half.bf16_flops, h100.bf16_flops / 2);
   EXPECT_DOUBLE_EQ(half.memory_bandwidth, h100.memory_bandwidth / 2);
-  const Gpu more = with_multiprocessors(h100, 144);
-  EXPECT_GT(more.bf16_operations, h100.bf16_operations);
+  const Gpu more = scale_multiprocessors(h100, 144);
+  EXPECT_GT(more.bf16_flops, h100.bf16_flops);
   EXPECT_DOUBLE_EQ(more.memory_bandwidth, h100.memory_bandwidth) << "the same memory";
 }
 
-TEST(GpuTableTest, OldCardsAreNotAmongTheKnown) {
-  ASSERT_NE(find_old_gpu("v100"), nullptr);
-  EXPECT_EQ(find_old_gpu("v100")->architecture, 70);
+TEST(GpuTableTest, UnsupportedGpusAreListedSeparately) {
+  ASSERT_NE(find_unsupported_gpu("v100"), nullptr);
+  EXPECT_EQ(find_unsupported_gpu("v100")->architecture, 70);
   EXPECT_EQ(find_gpu("v100"), nullptr);
-  EXPECT_EQ(find_old_gpu("t4"), nullptr);
+  EXPECT_EQ(find_unsupported_gpu("t4"), nullptr);
 }
 
-TEST(GpuTableTest, AnUnknownArchitectureHasTheLimitsOfTheNextOlder) {
+TEST(GpuTableTest, UnknownArchitectureUsesOlderLimits) {
   EXPECT_EQ(architecture(103).number, 100);
   EXPECT_EQ(architecture(130).number, 120);
   EXPECT_EQ(architecture(70).number, 75) << "older than all: the oldest";

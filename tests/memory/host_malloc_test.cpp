@@ -12,7 +12,7 @@ namespace vlmtrain::memory {
 namespace {
 
 /// Blocks as activations are, with small ones in between that live on. What stays resident once they are freed.
-int64_t left_of_large_blocks() {
+int64_t measure_resident_growth() {
   constexpr size_t kLarge = 8 << 20, kSmall = 4096, kBlocks = 40;
   std::vector<void*> large, small;
   const int64_t before = host_bytes();
@@ -23,23 +23,23 @@ int64_t left_of_large_blocks() {
     std::memset(small.back(), 1, kSmall);
   }
   for (void* block : large) std::free(block);
-  const int64_t left = host_bytes() - before;
+  const int64_t growth = host_bytes() - before;
   for (void* block : small) std::free(block);
-  return left;
+  return growth;
 }
 
 /// In a process of its own, which has malloc as it starts and settings that do not last.
-TEST(HostMallocTest, FreedBlocksBelowLivingOnesGoBackToTheSystem) {
+TEST(HostMallocTest, FreedBlocksReturnToSystem) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto measure = [] {
     // Malloc learns from a block that is freed to keep those of its size.
-    void* volatile learnt = std::malloc(16 << 20);  // volatile: or no memory is asked for
-    std::free(learnt);
-    const int64_t kept = left_of_large_blocks();
-    give_back_large_blocks();
-    const int64_t left = left_of_large_blocks();
+    void* volatile block = std::malloc(16 << 20);  // volatile: or no memory is asked for
+    std::free(block);
+    const int64_t default_growth = measure_resident_growth();
+    use_mmap_for_large_blocks();
+    const int64_t growth = measure_resident_growth();
     // The first is the default, for which the setting is there.
-    std::_Exit(kept > 200'000'000 && left < 10'000'000 ? 0 : 1);
+    std::_Exit(default_growth > 200'000'000 && growth < 10'000'000 ? 0 : 1);
   };
   EXPECT_EXIT(measure(), testing::ExitedWithCode(0), "");
 }

@@ -16,55 +16,55 @@ namespace {
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
 
-at::Tensor filled(int64_t bytes) {
+at::Tensor make_filled(int64_t bytes) {
   return at::full({bytes}, 1, at::kByte);
 }
 
 /// A step's tensors: many sizes, others in each step. The most bytes that lived at once.
 int64_t run_steps() {
-  int64_t most = 0;
+  int64_t peak = 0;
   for (int64_t step = 0; step < 20; ++step) {
-    std::vector<at::Tensor> kept;
+    std::vector<at::Tensor> tensors;
     int64_t bytes = 0;
     for (int64_t i = 0; i < 24; ++i) {
       const int64_t size = (4 + (i * 7 + step) % 5) * kMebibyte + step * 40'000;
-      const at::Tensor passing = filled(size / 2);
-      kept.push_back(filled(size));
+      const at::Tensor temporary = make_filled(size / 2);
+      tensors.push_back(make_filled(size));
       bytes += size;
-      most = std::max(most, bytes + size / 2);
+      peak = std::max(peak, bytes + size / 2);
     }
   }
-  return most;
+  return peak;
 }
 
 /// In a process of its own, whose allocator stays as it becomes. Exits with the number of what is wrong.
 [[noreturn]] void check_in_this_process() {
-  filled(8 * kMebibyte);
-  if (large_blocks().live_bytes != 0 || large_blocks().kept_bytes != 0) std::_Exit(1);
-  const at::Tensor from_before = filled(8 * kMebibyte);
+  make_filled(8 * kMebibyte);
+  if (get_large_block_stats().live_bytes != 0 || get_large_block_stats().cached_bytes != 0) std::_Exit(1);
+  const at::Tensor earlier = make_filled(8 * kMebibyte);
   HostBudget budget;
-  keep_large_blocks();
+  enable_large_block_cache();
   {
-    const at::Tensor large = filled(8 * kMebibyte), small = filled(1000);
-    if (large_blocks().live_bytes != 8 * kMebibyte) std::_Exit(2);
+    const at::Tensor large = make_filled(8 * kMebibyte), small = make_filled(1000);
+    if (get_large_block_stats().live_bytes != 8 * kMebibyte) std::_Exit(2);
     if (budget.live_bytes() != 8 * kMebibyte + 1000) std::_Exit(3);
   }
-  if (budget.live_bytes() != 0 || large_blocks().live_bytes != 0) std::_Exit(4);
-  if (large_blocks().kept_bytes != 8 * kMebibyte) std::_Exit(5);
+  if (budget.live_bytes() != 0 || get_large_block_stats().live_bytes != 0) std::_Exit(4);
+  if (get_large_block_stats().cached_bytes != 8 * kMebibyte) std::_Exit(5);
   void* const raw = c10::GetAllocator(c10::DeviceType::CPU)->raw_allocate(4 * kMebibyte);  // as oneDNN takes memory
-  if (large_blocks().live_bytes != 4 * kMebibyte) std::_Exit(6);
+  if (get_large_block_stats().live_bytes != 4 * kMebibyte) std::_Exit(6);
   c10::GetAllocator(c10::DeviceType::CPU)->raw_deallocate(raw);
-  release_large_blocks();
-  if (large_blocks().kept_bytes != 0) std::_Exit(7);
+  release_large_block_cache();
+  if (get_large_block_stats().cached_bytes != 0) std::_Exit(7);
 
   const int64_t before = host_bytes();
-  const int64_t lived = run_steps();
-  if (host_peak_bytes() - before > lived + 4 * kMebibyte) std::_Exit(8);
-  if (large_blocks().kept_bytes < lived / 2) std::_Exit(9);
+  const int64_t peak = run_steps();
+  if (host_peak_bytes() - before > peak + 4 * kMebibyte) std::_Exit(8);
+  if (get_large_block_stats().cached_bytes < peak / 2) std::_Exit(9);
   std::_Exit(0);
 }
 
-TEST(LargeBlocksTest, FreedOnesAreKeptAndThePeakIsThatOfWhatLives) {
+TEST(LargeBlocksTest, CachesFreedBlocksWithoutRaisingPeak) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(check_in_this_process(), testing::ExitedWithCode(0), "");
 }

@@ -27,47 +27,47 @@ int64_t address_space_bytes() {
   return pages * 4096;
 }
 
-std::byte* take(PageCache& cache, int64_t bytes) {
-  return static_cast<std::byte*>(cache.take(static_cast<size_t>(bytes)));
+std::byte* allocate(PageCache& cache, int64_t bytes) {
+  return static_cast<std::byte*>(cache.allocate(static_cast<size_t>(bytes)));
 }
 
-TEST(PageCacheTest, TakesWhatWasPutBack) {
+TEST(PageCacheTest, ReusesFreedMemory) {
   PageCache cache;
-  std::byte* const block = take(cache, 8 * kMebibyte);
+  std::byte* const block = allocate(cache, 8 * kMebibyte);
   EXPECT_EQ(cache.live_bytes(), 8 * kMebibyte);
-  cache.put_back(block);
+  cache.deallocate(block);
   EXPECT_EQ(cache.live_bytes(), 0);
-  EXPECT_EQ(cache.kept_bytes(), 8 * kMebibyte);
-  EXPECT_EQ(take(cache, 8 * kMebibyte), block);
-  EXPECT_EQ(cache.kept_bytes(), 0);
-  cache.put_back(block);
+  EXPECT_EQ(cache.cached_bytes(), 8 * kMebibyte);
+  EXPECT_EQ(allocate(cache, 8 * kMebibyte), block);
+  EXPECT_EQ(cache.cached_bytes(), 0);
+  cache.deallocate(block);
 }
 
-TEST(PageCacheTest, PartsOfARangeAreOneAgainWhateverTheOrder) {
+TEST(PageCacheTest, CoalescesFreedRanges) {
   PageCache cache;
-  std::byte* const whole = take(cache, 12 * kMebibyte);
-  cache.put_back(whole);
+  std::byte* const whole = allocate(cache, 12 * kMebibyte);
+  cache.deallocate(whole);
   std::vector<std::byte*> parts(3);
-  for (auto& part : parts) part = take(cache, 4 * kMebibyte);
-  EXPECT_EQ(cache.kept_bytes(), 0);
-  for (const size_t i : {0, 2, 1}) cache.put_back(parts[i]);
-  EXPECT_EQ(take(cache, 12 * kMebibyte), whole);
-  cache.put_back(whole);
+  for (auto& part : parts) part = allocate(cache, 4 * kMebibyte);
+  EXPECT_EQ(cache.cached_bytes(), 0);
+  for (const size_t i : {0, 2, 1}) cache.deallocate(parts[i]);
+  EXPECT_EQ(allocate(cache, 12 * kMebibyte), whole);
+  cache.deallocate(whole);
 }
 
-TEST(PageCacheTest, TakesTheTightestRange) {
+TEST(PageCacheTest, UsesBestFit) {
   PageCache cache;
-  std::byte* const large = take(cache, 16 * kMebibyte);
-  std::byte* const small = take(cache, 2 * kMebibyte);
-  std::byte* const between = take(cache, kMebibyte);
-  cache.put_back(large);
-  cache.put_back(small);
-  EXPECT_EQ(take(cache, 2 * kMebibyte), small);
-  EXPECT_EQ(take(cache, 16 * kMebibyte), large);
-  for (std::byte* block : {large, small, between}) cache.put_back(block);
+  std::byte* const large = allocate(cache, 16 * kMebibyte);
+  std::byte* const small = allocate(cache, 2 * kMebibyte);
+  std::byte* const separator = allocate(cache, kMebibyte);
+  cache.deallocate(large);
+  cache.deallocate(small);
+  EXPECT_EQ(allocate(cache, 2 * kMebibyte), small);
+  EXPECT_EQ(allocate(cache, 16 * kMebibyte), large);
+  for (std::byte* block : {large, small, separator}) cache.deallocate(block);
 }
 
-TEST(PageCacheTest, NoMoreIsKeptThanLivedAtOnce) {
+TEST(PageCacheTest, CacheNeverExceedsPeak) {
   PageCache cache;
   std::mt19937 random(1);
   std::vector<std::pair<std::byte*, int64_t>> blocks;
@@ -75,7 +75,7 @@ TEST(PageCacheTest, NoMoreIsKeptThanLivedAtOnce) {
   for (int i = 0; i < 3000; ++i) {
     if (blocks.size() < 20 && random() % 2 == 0) {
       const int64_t bytes = 4096 * static_cast<int64_t>(1 + random() % 2000);
-      blocks.emplace_back(take(cache, bytes), bytes);
+      blocks.emplace_back(allocate(cache, bytes), bytes);
       ASSERT_NE(blocks.back().first, nullptr);
       std::memset(blocks.back().first, static_cast<int>(bytes / 4096 % 251), 64);  // its own, as the next loop sees
       live += bytes;
@@ -83,30 +83,30 @@ TEST(PageCacheTest, NoMoreIsKeptThanLivedAtOnce) {
       std::swap(blocks[random() % blocks.size()], blocks.back());
       const auto [address, bytes] = blocks.back();
       EXPECT_EQ(address[63], static_cast<std::byte>(bytes / 4096 % 251));
-      cache.put_back(address);
+      cache.deallocate(address);
       blocks.pop_back();
       live -= bytes;
     }
     peak = std::max(peak, live);
     ASSERT_EQ(cache.live_bytes(), live);
-    ASSERT_LE(cache.live_bytes() + cache.kept_bytes(), peak);
+    ASSERT_LE(cache.live_bytes() + cache.cached_bytes(), peak);
   }
-  for (const auto& [address, bytes] : blocks) cache.put_back(address);
+  for (const auto& [address, bytes] : blocks) cache.deallocate(address);
 }
 
-TEST(PageCacheTest, WhatIsReleasedIsNotResident) {
+TEST(PageCacheTest, ReleasedMemoryIsNotResident) {
   PageCache cache;
   const int64_t before = host_bytes();
-  std::byte* const block = take(cache, 64 * kMebibyte);
+  std::byte* const block = allocate(cache, 64 * kMebibyte);
   std::memset(block, 1, 64 * kMebibyte);
-  cache.put_back(block);
+  cache.deallocate(block);
   EXPECT_GT(host_bytes() - before, 60 * kMebibyte);
   cache.release();
-  EXPECT_EQ(cache.kept_bytes(), 0);
+  EXPECT_EQ(cache.cached_bytes(), 0);
   EXPECT_LT(host_bytes() - before, 4 * kMebibyte);
 }
 
-TEST(PageCacheTest, KnowsWhatIsNotItsOwn) {
+TEST(PageCacheTest, RejectsForeignPointers) {
   PageCache cache;
   void* const pages = std::aligned_alloc(4096, 8192);
   EXPECT_FALSE(cache.owns(pages));
@@ -116,44 +116,44 @@ TEST(PageCacheTest, KnowsWhatIsNotItsOwn) {
   EXPECT_FALSE(cache.owns(nullptr));
 }
 
-TEST(PageCacheTest, ThreadsDoNotGetTheSameMemory) {
+TEST(PageCacheTest, ThreadsGetDistinctMemory) {
   PageCache cache;
   std::vector<std::thread> threads;
-  std::atomic<int> shared{0};
+  std::atomic<int> num_shared{0};
   for (int number = 1; number <= 4; ++number) {
-    threads.emplace_back([&cache, &shared, number] {
+    threads.emplace_back([&cache, &num_shared, number] {
       std::mt19937 random(static_cast<unsigned>(number));
       for (int i = 0; i < 300; ++i) {
         const int64_t bytes = 4096 * static_cast<int64_t>(1 + random() % 64);
-        std::byte* const block = take(cache, bytes);
+        std::byte* const block = allocate(cache, bytes);
         std::memset(block, number, static_cast<size_t>(bytes));
         std::this_thread::yield();
         for (int64_t at = 0; at < bytes; at += 1024) {
-          if (block[at] != static_cast<std::byte>(number)) ++shared;
+          if (block[at] != static_cast<std::byte>(number)) ++num_shared;
         }
-        cache.put_back(block);
+        cache.deallocate(block);
       }
     });
   }
   for (auto& thread : threads) thread.join();
-  EXPECT_EQ(shared, 0);
+  EXPECT_EQ(num_shared, 0);
   EXPECT_EQ(cache.live_bytes(), 0);
 }
 
 /// In a process of its own, whose address space is limited: what is kept makes room, then there is none.
-TEST(PageCacheTest, GivesUpWhatItKeepsBeforeItFails) {
+TEST(PageCacheTest, ReleasesCacheBeforeFailing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto measure = [] {
     PageCache cache;
     std::vector<std::byte*> blocks;
-    for (int i = 0; i < 64; ++i) blocks.push_back(take(cache, 4 * kMebibyte));
-    for (size_t i = 0; i < blocks.size(); i += 2) cache.put_back(blocks[i]);  // holes, none of which is large enough
+    for (int i = 0; i < 64; ++i) blocks.push_back(allocate(cache, 4 * kMebibyte));
+    for (size_t i = 0; i < blocks.size(); i += 2) cache.deallocate(blocks[i]);  // holes, none of which is large enough
     rlimit limit{};
     getrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = static_cast<rlim_t>(address_space_bytes() + 32 * kMebibyte);
     setrlimit(RLIMIT_AS, &limit);
-    const bool fits = take(cache, 100 * kMebibyte) != nullptr;
-    const bool too_large = take(cache, 400 * kMebibyte) == nullptr;
+    const bool fits = allocate(cache, 100 * kMebibyte) != nullptr;
+    const bool too_large = allocate(cache, 400 * kMebibyte) == nullptr;
     std::_Exit(fits && too_large ? 0 : 1);
   };
   EXPECT_EXIT(measure(), testing::ExitedWithCode(0), "");

@@ -16,34 +16,34 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 /// An address that nothing lies at.
-const void* at_address(uintptr_t number) {
+const void* make_address(uintptr_t number) {
   return reinterpret_cast<const void*>(number);
 }
 
 AllocationEvent allocation(uintptr_t address, int64_t bytes, Component component, int block = -1,
                            bool backward = false) {
-  return {at_address(address), bytes, {component, block}, backward, 1000};
+  return {make_address(address), bytes, {component, block}, backward, 1000};
 }
 
 AllocationEvent release(uintptr_t address, int64_t bytes, Component during) {
-  return {at_address(address), -bytes, {during, -1}, false, 1000};
+  return {make_address(address), -bytes, {during, -1}, false, 1000};
 }
 
-int64_t part(const Peak& peak, Component component) {
+int64_t bytes_of_component(const Peak& peak, Component component) {
   return peak.by_component[static_cast<size_t>(component)];
 }
 
-int64_t sum(const Peak& peak) {
+int64_t sum_components(const Peak& peak) {
   return std::accumulate(peak.by_component.begin(), peak.by_component.end(), int64_t{0});
 }
 
-TEST(FindPeakTest, OfNothingIsNothing) {
+TEST(FindPeakTest, EmptyTraceHasNoPeak) {
   const Peak peak = find_peak({});
   EXPECT_EQ(peak.allocated_bytes, 0);
   EXPECT_THAT(peak.by_component, Each(0));
 }
 
-TEST(FindPeakTest, IsTheMomentWithTheMostAndWhoHoldsIt) {
+TEST(FindPeakTest, FindsPeakAndItsComponents) {
   const std::vector<AllocationEvent> events{
       allocation(1, 100, Component::kWeights), allocation(2, 40, Component::kVision, 3),
       allocation(3, 60, Component::kLanguage, 5), release(2, 40, Component::kLanguage),
@@ -51,43 +51,43 @@ TEST(FindPeakTest, IsTheMomentWithTheMostAndWhoHoldsIt) {
   const Peak peak = find_peak(events);
   EXPECT_EQ(peak.event, 2U);
   EXPECT_EQ(peak.allocated_bytes, 200);
-  EXPECT_EQ(part(peak, Component::kWeights), 100);
-  EXPECT_EQ(part(peak, Component::kVision), 40);
-  EXPECT_EQ(part(peak, Component::kLanguage), 60);
-  EXPECT_EQ(part(peak, Component::kLoss), 0);
-  EXPECT_EQ(peak.place, (Place{Component::kLanguage, 5}));
+  EXPECT_EQ(bytes_of_component(peak, Component::kWeights), 100);
+  EXPECT_EQ(bytes_of_component(peak, Component::kVision), 40);
+  EXPECT_EQ(bytes_of_component(peak, Component::kLanguage), 60);
+  EXPECT_EQ(bytes_of_component(peak, Component::kLoss), 0);
+  EXPECT_EQ(peak.tag, (MemoryTag{Component::kLanguage, 5}));
   EXPECT_FALSE(peak.backward);
-  EXPECT_EQ(sum(peak), peak.allocated_bytes);
+  EXPECT_EQ(sum_components(peak), peak.allocated_bytes);
 }
 
-TEST(FindPeakTest, AFreeCountsForWhoAllocatedNotForWhoFrees) {
+TEST(FindPeakTest, FreesCountForAllocatingComponent) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision),
                                             release(1, 50, Component::kOptimizer),
                                             allocation(2, 70, Component::kOptimizer, -1, true)};
   const Peak peak = find_peak(events);
   EXPECT_EQ(peak.allocated_bytes, 70);
-  EXPECT_EQ(part(peak, Component::kVision), 0);
-  EXPECT_EQ(part(peak, Component::kOptimizer), 70);
+  EXPECT_EQ(bytes_of_component(peak, Component::kVision), 0);
+  EXPECT_EQ(bytes_of_component(peak, Component::kOptimizer), 70);
   EXPECT_TRUE(peak.backward);
 }
 
-TEST(FindPeakTest, AnAddressThatIsUsedAgainHasANewOwner) {
+TEST(FindPeakTest, ReusedAddressGetsNewOwner) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision), release(1, 50, Component::kVision),
                                             allocation(1, 60, Component::kLoss), allocation(2, 1, Component::kInput),
                                             release(1, 60, Component::kLoss)};
   const Peak peak = find_peak(events);
   EXPECT_EQ(peak.allocated_bytes, 61);
-  EXPECT_EQ(part(peak, Component::kVision), 0);
-  EXPECT_EQ(part(peak, Component::kLoss), 60);
+  EXPECT_EQ(bytes_of_component(peak, Component::kVision), 0);
+  EXPECT_EQ(bytes_of_component(peak, Component::kLoss), 60);
 }
 
-TEST(FindPeakTest, OfEqualMomentsIsTheFirst) {
+TEST(FindPeakTest, PrefersFirstOfEqualPeaks) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision), release(1, 50, Component::kVision),
                                             allocation(2, 50, Component::kLoss)};
   EXPECT_EQ(find_peak(events).event, 0U);
 }
 
-TEST(FindPeakTest, FromAnEventOnCountsWhatWasLeftBefore) {
+TEST(FindPeakTest, CountsEarlierAllocationsFromEvent) {
   const std::vector<AllocationEvent> events{
       allocation(1, 100, Component::kWeights), allocation(2, 900, Component::kVision),
       release(2, 900, Component::kVision),     allocation(3, 10, Component::kInput),
@@ -96,58 +96,58 @@ TEST(FindPeakTest, FromAnEventOnCountsWhatWasLeftBefore) {
   const Peak later = find_peak(events, 3);
   EXPECT_EQ(later.event, 4U);
   EXPECT_EQ(later.allocated_bytes, 130);
-  EXPECT_EQ(part(later, Component::kWeights), 100);
-  EXPECT_EQ(part(later, Component::kVision), 0);
+  EXPECT_EQ(bytes_of_component(later, Component::kWeights), 100);
+  EXPECT_EQ(bytes_of_component(later, Component::kVision), 0);
 }
 
 /// The trace listens to any device: here to the host's memory.
 class AllocationTraceTest : public testing::Test {
  protected:
-  static at::Tensor take(int64_t bytes) { return at::empty({bytes}, at::kByte); }
+  static at::Tensor allocate(int64_t bytes) { return at::empty({bytes}, at::kByte); }
 };
 
-TEST_F(AllocationTraceTest, KnowsWhatIsTakenAndFreedAndWhere) {
-  const at::Tensor before = take(100);
+TEST_F(AllocationTraceTest, RecordsAllocationsWithTags) {
+  const at::Tensor before = allocate(100);
   AllocationTrace trace(at::kCPU);
   {
-    const InComponent vision(Component::kVision);
-    const InBlock block(Component::kVision, 4);
-    take(1000);
+    const ComponentScope vision(Component::kVision);
+    const BlockScope block(Component::kVision, 4);
+    allocate(1000);
   }
   ASSERT_THAT(trace.events(), SizeIs(2));
-  const auto& taken = trace.events()[0];
+  const auto& allocated = trace.events()[0];
   const auto& freed = trace.events()[1];
-  EXPECT_GE(taken.bytes, 1000);
-  EXPECT_EQ(freed.bytes, -taken.bytes);
-  EXPECT_EQ(freed.address, taken.address);
-  EXPECT_EQ(taken.place, (Place{Component::kVision, 4}));
-  EXPECT_FALSE(taken.backward);
+  EXPECT_GE(allocated.bytes, 1000);
+  EXPECT_EQ(freed.bytes, -allocated.bytes);
+  EXPECT_EQ(freed.address, allocated.address);
+  EXPECT_EQ(allocated.tag, (MemoryTag{Component::kVision, 4}));
+  EXPECT_FALSE(allocated.backward);
 }
 
-TEST_F(AllocationTraceTest, WhatIsOlderIsUnknown) {
-  at::Tensor before = take(100);
+TEST_F(AllocationTraceTest, IgnoresOlderTensors) {
+  at::Tensor before = allocate(100);
   const AllocationTrace trace(at::kCPU);
   before.reset();
   EXPECT_THAT(trace.events(), IsEmpty());
 }
 
-TEST_F(AllocationTraceTest, WhatIsTakenElsewhereIsNotItsOwn) {
+TEST_F(AllocationTraceTest, IgnoresOtherThreads) {
   const AllocationTrace trace(at::kCPU);
-  std::thread([] { take(100); }).join();
+  std::thread([] { allocate(100); }).join();
   EXPECT_THAT(trace.events(), IsEmpty());
 }
 
-TEST_F(AllocationTraceTest, TellsWhereABackwardPassIs) {
+TEST_F(AllocationTraceTest, TagsBackwardPass) {
   const at::Tensor leaf = at::ones({1000}).set_requires_grad(true);
   AllocationTrace trace(at::kCPU);
   at::Tensor product;
   {
-    const InBlock block(Component::kLanguage, 2);
+    const BlockScope block(Component::kLanguage, 2);
     product = leaf.mul(leaf);
   }
   at::Tensor total;
   {
-    const InComponent loss(Component::kLoss);
+    const ComponentScope loss(Component::kLoss);
     total = product.sum();
   }
   const size_t forward = trace.events().size();
@@ -157,30 +157,31 @@ TEST_F(AllocationTraceTest, TellsWhereABackwardPassIs) {
     const auto& event = trace.events()[i];
     EXPECT_EQ(event.backward && i < forward, false);
     if (i < forward || event.bytes <= 0 || !event.backward) continue;
-    in_block |= event.place == Place{Component::kLanguage, 2};
+    in_block |= event.tag == MemoryTag{Component::kLanguage, 2};
   }
   EXPECT_TRUE(in_block) << "the product's gradient is made where the product was";
 }
 
-TEST_F(AllocationTraceTest, WhatOutlivesAStepIsAWorkspaceUnlessItIsAGradient) {
+TEST_F(AllocationTraceTest, SurvivingAllocationsAreWorkspacesUnlessGradients) {
   AllocationTrace trace(at::kCPU);
-  const at::Tensor weight = take(4000);
+  const at::Tensor weight = allocate(4000);
   const size_t built = trace.events().size();
   at::Tensor gradient;
   {
-    const InComponent gradients(Component::kGradients);
-    gradient = take(1000);
+    const ComponentScope gradients(Component::kGradients);
+    gradient = allocate(1000);
   }
-  const at::Tensor workspace = take(2000);
-  take(500);
+  const at::Tensor workspace = allocate(2000);
+  allocate(500);
   trace.assign_workspaces(built);
   const Peak peak = find_peak(trace.events());
-  EXPECT_GE(part(peak, Component::kGradients), 1000);
-  EXPECT_LT(part(peak, Component::kGradients), 2000);
-  EXPECT_GE(part(peak, Component::kWorkspace), 2000);
-  EXPECT_LT(part(peak, Component::kWorkspace), 4000);
-  EXPECT_GE(part(peak, Component::kOther), 4500) << "what was there before the steps, and what does not outlive them";
-  EXPECT_EQ(sum(peak), peak.allocated_bytes);
+  EXPECT_GE(bytes_of_component(peak, Component::kGradients), 1000);
+  EXPECT_LT(bytes_of_component(peak, Component::kGradients), 2000);
+  EXPECT_GE(bytes_of_component(peak, Component::kWorkspace), 2000);
+  EXPECT_LT(bytes_of_component(peak, Component::kWorkspace), 4000);
+  EXPECT_GE(bytes_of_component(peak, Component::kOther), 4500)
+      << "what was there before the steps, and what does not outlive them";
+  EXPECT_EQ(sum_components(peak), peak.allocated_bytes);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ class AdapterFolder {
     initialize_adapter(*model, /*seed=*/1);
     const at::NoGradGuard no_gradients;
     for (const auto& parameter : model->parameters().all()) {
-      if (parameter.goes_with_adapter()) parameter.tensor.detach().add_(at::full_like(parameter.tensor, 0.125));
+      if (parameter.is_saved_with_adapter()) parameter.tensor.detach().add_(at::full_like(parameter.tensor, 0.125));
     }
     std::filesystem::create_directories(path_);
     save_adapter(*model, base(), path_);
@@ -41,33 +41,33 @@ class AdapterFolder {
   const std::filesystem::path& path() const { return path_; }
   const std::filesystem::path& base() const { return base_.path(); }
   const CheckpointCopy& base_copy() const { return base_; }
-  std::filesystem::path beside(const std::string& name) const { return folder_.path() / name; }
+  std::filesystem::path make_path(const std::string& name) const { return folder_.path() / name; }
 
   using Tensors = std::map<std::string, at::Tensor>;
   Tensors tensors() const {
     const io::SafetensorsFile file(path_ / "adapter_model.safetensors");
-    Tensors found;
-    for (const auto& name : file.names()) found.emplace(name, file.tensor(name).clone());
-    return found;
+    Tensors result;
+    for (const auto& name : file.names()) result.emplace(name, file.tensor(name).clone());
+    return result;
   }
-  void put(const Tensors& tensors) const {
+  void write(const Tensors& tensors) const {
     io::write_safetensors(path_ / "adapter_model.safetensors", io::NamedTensors(tensors.begin(), tensors.end()));
   }
   /// Changes the tensors' names.
-  void rename(const std::function<std::string(const std::string& name)>& change) const {
+  void rename(const std::function<std::string(const std::string& name)>& rename_tensor) const {
     Tensors renamed;
-    for (const auto& [name, tensor] : tensors()) renamed.emplace(change(name), tensor);
-    put(renamed);
+    for (const auto& [name, tensor] : tensors()) renamed.emplace(rename_tensor(name), tensor);
+    write(renamed);
   }
-  void edit(const std::string& file, const std::function<void(nlohmann::json& content)>& change) const {
+  void edit(const std::string& file, const std::function<void(nlohmann::json& content)>& edit_content) const {
     auto content = std::filesystem::exists(path_ / file) ? io::read_json(path_ / file) : nlohmann::json::object();
-    change(content);
+    edit_content(content);
     io::write_file(path_ / file, content.dump());
   }
 
   std::unique_ptr<VisionLanguageModel> load() const { return load_model(path_, at::kCPU, at::kFloat); }
   std::filesystem::path merge(const MergeSettings& settings = {}) const {
-    const auto out = beside("merged");
+    const auto out = make_path("merged");
     std::filesystem::remove_all(out);
     merge_adapter(path_, out, settings);
     return out;
@@ -79,15 +79,15 @@ class AdapterFolder {
   std::filesystem::path path_;
 };
 
-inline std::map<std::string, at::Tensor> values_of(const VisionLanguageModel& model) {
-  std::map<std::string, at::Tensor> found;
-  for (const auto& parameter : model.parameters().all()) found.emplace(parameter.name, parameter.tensor.detach());
-  return found;
+inline std::map<std::string, at::Tensor> collect_values(const VisionLanguageModel& model) {
+  std::map<std::string, at::Tensor> result;
+  for (const auto& parameter : model.parameters().all()) result.emplace(parameter.name, parameter.tensor.detach());
+  return result;
 }
 
-inline std::string replaced(std::string text, const std::string& part, const std::string& other) {
-  const size_t at = text.find(part);
-  return at == std::string::npos ? text : text.replace(at, part.size(), other);
+inline std::string replace_first(std::string text, const std::string& pattern, const std::string& replacement) {
+  const size_t position = text.find(pattern);
+  return position == std::string::npos ? text : text.replace(position, pattern.size(), replacement);
 }
 
 }  // namespace vlmtrain::models

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using brain_llava::TowerSource;
-using io::message_of;
+using io::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -35,15 +35,16 @@ class MonaiTower {
 
   at::Tensor tensor(const std::string& name) const { return file_.tensor(name); }
 
-  /// Its weights, with `beginning` before each name and `left_out` not among them.
-  fs::path write(const fs::path& file, const std::string& beginning = "", const std::string& left_out = "") const {
+  /// Its weights, with `name_prefix` before each name and `skipped_name` not among them.
+  fs::path write(const fs::path& file, const std::string& name_prefix = "",
+                 const std::string& skipped_name = "") const {
     io::NamedTensors weights;
     for (const auto& name : file_.names()) {
       const std::string prefix = "parameter.";
-      if (!name.starts_with(prefix) || name == prefix + left_out) continue;
-      weights.emplace_back(beginning + name.substr(prefix.size()), file_.tensor(name).clone());
+      if (!name.starts_with(prefix) || name == prefix + skipped_name) continue;
+      weights.emplace_back(name_prefix + name.substr(prefix.size()), file_.tensor(name).clone());
     }
-    weights.emplace_back(beginning + "classification_head.0.weight", at::arange(4, at::kFloat));
+    weights.emplace_back(name_prefix + "classification_head.0.weight", at::arange(4, at::kFloat));
     io::write_safetensors(file, weights);
     return file;
   }
@@ -54,7 +55,7 @@ class MonaiTower {
 
 struct MonaiCase {
   std::string name;
-  std::string beginning;
+  std::string name_prefix;
   VolumeAxes size;
   int64_t heads;
 };
@@ -64,15 +65,15 @@ class MonaiTowerSource : public testing::TestWithParam<MonaiCase> {
   const parity::TemporaryFolder folder_;
 };
 
-TEST_P(MonaiTowerSource, GivesTheTowerThatMonaiRuns) {
-  const auto& given = GetParam();
-  const MonaiTower monai(given.name);
-  const TowerSource source(monai.write(folder_.path() / "vit.safetensors", given.beginning));
-  const nlohmann::ordered_json preset{{"num_channels", given.name == "perceptron" ? 2 : 1},
+TEST_P(MonaiTowerSource, MatchesMonai) {
+  const auto& test_case = GetParam();
+  const MonaiTower monai(test_case.name);
+  const TowerSource source(monai.write(folder_.path() / "vit.safetensors", test_case.name_prefix));
+  const nlohmann::ordered_json preset{{"num_channels", test_case.name == "perceptron" ? 2 : 1},
                                       {"modalities", {"T1w"}},
                                       {"positions", "factorized"},
                                       {"max_patches", 6}};
-  const auto config = source.config(preset, {.heads = given.heads, .volume_size = given.size});
+  const auto config = source.config(preset, {.heads = test_case.heads, .volume_size = test_case.size});
   nn::ParameterStore store{at::TensorOptions(at::kFloat)};
   const VolumeTransformer tower(nn::ParameterScope(store, nn::Component::kVisionTower, "vision_tower"),
                                 VolumeTransformerConfig::from_json(nlohmann::json(config), "vit"));
@@ -101,14 +102,14 @@ INSTANTIATE_TEST_SUITE_P(Towers, MonaiTowerSource,
 
 class VolumeAssembly : public testing::Test {
  protected:
-  std::string refusal(const AssemblyParts& parts, ExitCode code) const {
-    const std::string message = message_of([&] { assemble(parts, folder_.path() / "refused"); }, code);
+  std::string get_error(const AssemblyOptions& options, ExitCode code) const {
+    const std::string message = get_error_message([&] { assemble(options, folder_.path() / "refused"); }, code);
     EXPECT_FALSE(fs::exists(folder_.path() / "refused"));
     return message;
   }
 
   /// A tower of the preset's sizes but for two blocks and a table for volumes of 24 x 32 x 32 voxels, as weights.
-  fs::path write_tower(const std::string& beginning) const {
+  fs::path write_tower(const std::string& name_prefix) const {
     nn::ParameterStore store{at::TensorOptions(at::kFloat)};
     const VolumeTransformer tower(nn::ParameterScope(store, nn::Component::kVisionTower, "t"),
                                   VolumeTransformerConfig::from_json({{"hidden_size", 96},
@@ -121,7 +122,7 @@ class VolumeAssembly : public testing::Test {
 
     io::NamedTensors weights;
     for (const auto& parameter : store.all()) {
-      weights.emplace_back(beginning + parameter.name.substr(2), at::randn(parameter.sizes()));
+      weights.emplace_back(name_prefix + parameter.name.substr(2), at::randn(parameter.sizes()));
     }
     io::write_safetensors(folder_.path() / "tower.safetensors", weights);
     return folder_.path() / "tower.safetensors";
@@ -130,18 +131,18 @@ class VolumeAssembly : public testing::Test {
   const parity::TemporaryFolder folder_;
 };
 
-class VolumeAssemblyOf : public VolumeAssembly, public testing::WithParamInterface<const char*> {};
+class VolumeAssemblyFromTextModel : public VolumeAssembly, public testing::WithParamInterface<const char*> {};
 
-TEST_P(VolumeAssemblyOf, HasWhatItsPartsHave) {
+TEST_P(VolumeAssemblyFromTextModel, HasWeightsOfItsSources) {
   const parity::Case llava(GetParam());
   const auto out = folder_.path() / "out";
-  const auto made = assemble({.preset = "brain-llava-tiny",
-                              .text_model = llava.checkpoint(),
-                              .volume_tower = write_tower("module."),
-                              .volume_size = VolumeAxes{24, 32, 32}},
-                             out);
-  EXPECT_EQ(made.from_volume_tower, 2 * 11 + 5);
-  EXPECT_EQ(made.at_random, 5) << "projector and modalities";
+  const auto result = assemble({.preset = "brain-llava-tiny",
+                                .text_model = llava.checkpoint(),
+                                .volume_tower = write_tower("module."),
+                                .volume_size = VolumeAxes{24, 32, 32}},
+                               out);
+  EXPECT_EQ(result.num_volume_tensors, 2 * 11 + 5);
+  EXPECT_EQ(result.num_random_tensors, 5) << "projector and modalities";
   const auto config = io::read_json(out / "config.json");
   EXPECT_EQ(config["vision_config"]["image_size"], (nlohmann::json{24, 32, 32}));
   EXPECT_EQ(config["vision_config"]["num_hidden_layers"], 2);
@@ -155,75 +156,77 @@ TEST_P(VolumeAssemblyOf, HasWhatItsPartsHave) {
     EXPECT_TRUE(at::equal(parameter.tensor, tower.tensor("module." + parameter.name.substr(prefix.size()))))
         << parameter.name;
   }
-  data::Sample words;
-  words.token_ids = {5, 17, 40, 41, 9, 100};
-  words.is_label = {0, 0, 0, 1, 1, 1};
-  const auto batch = data::collate(std::span(&words, 1));
+  data::Sample text_sample;
+  text_sample.token_ids = {5, 17, 40, 41, 9, 100};
+  text_sample.is_label = {0, 0, 0, 1, 1, 1};
+  const auto batch = data::collate(std::span(&text_sample, 1));
   const at::NoGradGuard no_gradients;
-  const auto logits = [&](const VisionLanguageModel& one) {
-    const auto output = one.forward(batch, {.positions = at::arange(batch.tokens(), at::kLong)});
-    return at::matmul(output.hidden, one.output_weight().t());
+  const auto compute_logits = [&](const VisionLanguageModel& candidate) {
+    const auto output = candidate.forward(batch, {.positions = at::arange(batch.tokens(), at::kLong)});
+    return at::matmul(output.hidden, candidate.output_weight().t());
   };
-  const at::Tensor wanted = logits(*llava.load_model());
-  EXPECT_TRUE(at::equal(logits(*model).narrow(1, 0, wanted.size(1)), wanted));
+  const at::Tensor expected = compute_logits(*llava.load_model());
+  EXPECT_TRUE(at::equal(compute_logits(*model).narrow(1, 0, expected.size(1)), expected));
   EXPECT_EQ(load_tokenizer(out).token_to_id("<image>"), config["image_token_id"].get<int64_t>());
 }
 
-INSTANTIATE_TEST_SUITE_P(TextModels, VolumeAssemblyOf,
+INSTANTIATE_TEST_SUITE_P(TextModels, VolumeAssemblyFromTextModel,
                          testing::Values("llava_clip_mistral", "llava_original", "llava_siglip_qwen2"),
                          [](const auto& instance) { return instance.param; });
 
-TEST_F(VolumeAssembly, OfAPlainTextModel) {
+TEST_F(VolumeAssembly, AcceptsPlainTextModel) {
   const CheckpointCopy copy("llava_clip_mistral");
   const auto config = io::read_json(copy.path() / "config.json");
-  copy.edit("config.json", [&](auto& edited) {
-    edited = config["text_config"];
-    edited["model_type"] = "mistral";
-    edited["tie_word_embeddings"] = true;  // which the weights contradict: they have an output of their own
+  copy.edit("config.json", [&](auto& edited_config) {
+    edited_config = config["text_config"];
+    edited_config["model_type"] = "mistral";
+    edited_config["tie_word_embeddings"] = true;  // which the weights contradict: they have an output of their own
   });
-  io::NamedTensors plain;
+  io::NamedTensors text_tensors;
   {
     const io::CheckpointTensors tensors(copy.path());
     const std::string prefix = "model.language_model.";
     for (const auto& name : tensors.names()) {
       if (name.starts_with(prefix))
-        plain.emplace_back("model." + name.substr(prefix.size()), tensors.tensor(name).clone());
-      if (name.starts_with("lm_head.")) plain.emplace_back(name, tensors.tensor(name).clone());
+        text_tensors.emplace_back("model." + name.substr(prefix.size()), tensors.tensor(name).clone());
+      if (name.starts_with("lm_head.")) text_tensors.emplace_back(name, tensors.tensor(name).clone());
     }
   }
   for (const auto& entry : fs::directory_iterator(copy.path())) {
     if (entry.path().filename().string().find("safetensors") != std::string::npos) fs::remove(entry.path());
   }
-  io::write_safetensors(copy.path() / "model.safetensors", plain);
-  const auto made = assemble({.preset = "brain-llava-tiny", .text_model = copy.path()}, folder_.path() / "out");
-  EXPECT_EQ(made.from_text_model, std::ssize(plain));
+  io::write_safetensors(copy.path() / "model.safetensors", text_tensors);
+  const auto result = assemble({.preset = "brain-llava-tiny", .text_model = copy.path()}, folder_.path() / "out");
+  EXPECT_EQ(result.num_text_tensors, std::ssize(text_tensors));
   const auto model = build_model(folder_.path() / "out", at::kCPU, at::kFloat);
   load_weights(*model, folder_.path() / "out");
 }
 
-TEST_F(VolumeAssembly, SaysWhatIsMissing) {
+TEST_F(VolumeAssembly, ReportsMissingSettingsAndTensors) {
   const MonaiTower monai("learned");
   const auto tower = monai.write(folder_.path() / "vit.safetensors", "module.", "blocks.1.attn.qkv.weight");
   const auto message =
-      refusal({.preset = "brain-llava-tiny", .volume_tower = tower, .tower_heads = 3}, ExitCode::kUsage);
+      get_error({.preset = "brain-llava-tiny", .volume_tower = tower, .tower_heads = 3}, ExitCode::kUsage);
   EXPECT_THAT(message, AllOf(HasSubstr("24 patches of 4 voxels"), HasSubstr("--volume-size")));
   const TowerSource source(tower);
   nn::ParameterStore store{at::TensorOptions(at::kMeta)};
   const auto config = source.config({{"modalities", {"T1w"}}}, {.heads = 3, .volume_size = VolumeAxes{8, 12, 16}});
-  const VolumeTransformer made(nn::ParameterScope(store, nn::Component::kVisionTower, "vision_tower"),
-                               VolumeTransformerConfig::from_json(nlohmann::json(config), "vit"));
-  EXPECT_THAT(message_of([&] { source.check(store.all()); }, ExitCode::kBadData),
+  const VolumeTransformer vision_tower(nn::ParameterScope(store, nn::Component::kVisionTower, "vision_tower"),
+                                       VolumeTransformerConfig::from_json(nlohmann::json(config), "vit"));
+  EXPECT_THAT(get_error_message([&] { source.check(store.all()); }, ExitCode::kBadData),
               HasSubstr("missing: module.blocks.1.attn.qkv.weight"));
 }
 
-TEST_F(VolumeAssembly, RefusesOtherParts) {
+TEST_F(VolumeAssembly, RefusesUnsupportedSources) {
   const auto file = folder_.path() / "other.safetensors";
   io::write_safetensors(file, io::NamedTensors{{"image_encoder.pos_embed", at::randn({2})}});
-  EXPECT_THAT(refusal({.preset = "brain-llava-tiny", .volume_tower = file}, ExitCode::kBadData),
+  EXPECT_THAT(get_error({.preset = "brain-llava-tiny", .volume_tower = file}, ExitCode::kBadData),
               AllOf(HasSubstr("patch_embedding"), HasSubstr("image_encoder.pos_embed")));
-  EXPECT_THAT(refusal({.preset = "brain-llava-tiny", .mask_model = file}, ExitCode::kUsage), HasSubstr("--mask-model"));
-  EXPECT_THAT(refusal({.preset = "prs-med-tiny", .volume_tower = file}, ExitCode::kUsage), HasSubstr("--volume-tower"));
-  EXPECT_THAT(refusal({.preset = "llava-tiny", .volume_tower = file}, ExitCode::kUsage),
+  EXPECT_THAT(get_error({.preset = "brain-llava-tiny", .mask_model = file}, ExitCode::kUsage),
+              HasSubstr("--mask-model"));
+  EXPECT_THAT(get_error({.preset = "prs-med-tiny", .volume_tower = file}, ExitCode::kUsage),
+              HasSubstr("--volume-tower"));
+  EXPECT_THAT(get_error({.preset = "llava-tiny", .volume_tower = file}, ExitCode::kUsage),
               AllOf(HasSubstr("llava-tiny"), HasSubstr("brain-llava-7b"), HasSubstr("prs-med-7b")));
 }
 

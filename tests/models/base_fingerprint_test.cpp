@@ -18,14 +18,14 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-io::NamedTensors tensors_of(const fs::path& folder) {
+io::NamedTensors read_tensors(const fs::path& folder) {
   const io::CheckpointTensors file(folder);
   io::NamedTensors tensors;
   for (const auto& name : file.names()) tensors.emplace_back(name, file.tensor(name).clone());
   return tensors;
 }
 
-void put_weights(const fs::path& folder, const io::NamedTensors& tensors, int64_t shard_bytes) {
+void replace_weights(const fs::path& folder, const io::NamedTensors& tensors, int64_t shard_bytes) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().string().find(".safetensors") != std::string::npos) fs::remove(entry.path());
   }
@@ -35,39 +35,39 @@ void put_weights(const fs::path& folder, const io::NamedTensors& tensors, int64_
 /// Of several families.
 class BaseFingerprint : public testing::TestWithParam<const char*> {};
 
-TEST_P(BaseFingerprint, IsThatOfTheWeightsWhereverTheyAre) {
+TEST_P(BaseFingerprint, IsIndependentOfShardsAndOrder) {
   const CheckpointCopy copy(GetParam());
-  const std::string before = base_fingerprint(copy.path());
-  EXPECT_EQ(before.size(), 16U);
-  auto tensors = tensors_of(copy.path());
-  put_weights(copy.path(), tensors, 20'000);
-  EXPECT_EQ(base_fingerprint(copy.path()), before) << "in shards";
+  const std::string fingerprint = compute_base_fingerprint(copy.path());
+  EXPECT_EQ(fingerprint.size(), 16U);
+  auto tensors = read_tensors(copy.path());
+  replace_weights(copy.path(), tensors, 20'000);
+  EXPECT_EQ(compute_base_fingerprint(copy.path()), fingerprint) << "in shards";
   std::ranges::reverse(tensors);
-  put_weights(copy.path(), tensors, io::kDefaultShardBytes);
-  EXPECT_EQ(base_fingerprint(copy.path()), before) << "in another order";
+  replace_weights(copy.path(), tensors, io::kDefaultShardBytes);
+  EXPECT_EQ(compute_base_fingerprint(copy.path()), fingerprint) << "in another order";
 }
 
 TEST_P(BaseFingerprint, ChangesWithNamesTypesAndValues) {
   const CheckpointCopy copy(GetParam());
-  const std::string before = base_fingerprint(copy.path());
-  const auto tensors = tensors_of(copy.path());
-  for (const size_t changed : {size_t{0}, tensors.size() / 2, tensors.size() - 1}) {
-    auto others = tensors;
-    others[changed].second = others[changed].second + 1;
-    put_weights(copy.path(), others, io::kDefaultShardBytes);
-    EXPECT_NE(base_fingerprint(copy.path()), before) << others[changed].first;
+  const std::string fingerprint = compute_base_fingerprint(copy.path());
+  const auto tensors = read_tensors(copy.path());
+  for (const size_t index : {size_t{0}, tensors.size() / 2, tensors.size() - 1}) {
+    auto edited = tensors;
+    edited[index].second = edited[index].second + 1;
+    replace_weights(copy.path(), edited, io::kDefaultShardBytes);
+    EXPECT_NE(compute_base_fingerprint(copy.path()), fingerprint) << edited[index].first;
   }
-  auto half = tensors;
-  for (auto& [name, tensor] : half) tensor = tensor.to(tensor.scalar_type() == at::kHalf ? at::kFloat : at::kHalf);
-  put_weights(copy.path(), half, io::kDefaultShardBytes);
-  EXPECT_NE(base_fingerprint(copy.path()), before) << "in another type";
+  auto converted = tensors;
+  for (auto& [name, tensor] : converted) tensor = tensor.to(tensor.scalar_type() == at::kHalf ? at::kFloat : at::kHalf);
+  replace_weights(copy.path(), converted, io::kDefaultShardBytes);
+  EXPECT_NE(compute_base_fingerprint(copy.path()), fingerprint) << "in another type";
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, BaseFingerprint,
                          testing::Values("mixed_batch", "qwen2_5_vl_mixed", "llava_siglip_qwen2", "gemma3_saved"),
                          [](const auto& family) { return std::string(family.param); });
 
-TEST(FingerprintOfAdaptersBase, IsNamedWhereItIsAnother) {
+TEST(AdapterBaseFingerprint, MismatchIsWarnedAbout) {
   const CheckpointCopy base("qwen2_5_vl_mixed"), adapter("qwen2_5_vl_mixed");
   fs::remove_all(adapter.path());
   fs::create_directories(adapter.path());
@@ -76,20 +76,20 @@ TEST(FingerprintOfAdaptersBase, IsNamedWhereItIsAnother) {
   load_weights(*model, base.path());
   initialize_adapter(*model, 1);
   const BaseWeights weights(base.path());
-  auto saved = adapter_to_save(*model, {.base = &weights});
-  saved.write(adapter.path(), io::kDefaultShardBytes);
-  EXPECT_EQ(fingerprint_of_adapters_base(adapter.path()), std::nullopt) << "as older versions write them";
-  EXPECT_FALSE(warn_of_other_base(adapter.path(), base.path()));
-  saved = adapter_to_save(*model, {.base = &weights});
-  saved.base_fingerprint = base_fingerprint(weights);
-  saved.write(adapter.path(), io::kDefaultShardBytes);
-  EXPECT_EQ(fingerprint_of_adapters_base(adapter.path()), base_fingerprint(base.path()));
-  EXPECT_FALSE(warn_of_other_base(adapter.path(), base.path()));
-  auto tensors = tensors_of(base.path());
+  auto adapter_weights = make_adapter_contents(*model, {.base = &weights});
+  adapter_weights.write(adapter.path(), io::kDefaultShardBytes);
+  EXPECT_EQ(read_adapter_base_fingerprint(adapter.path()), std::nullopt) << "as older versions write them";
+  EXPECT_FALSE(warn_on_base_mismatch(adapter.path(), base.path()));
+  adapter_weights = make_adapter_contents(*model, {.base = &weights});
+  adapter_weights.base_fingerprint = compute_base_fingerprint(weights);
+  adapter_weights.write(adapter.path(), io::kDefaultShardBytes);
+  EXPECT_EQ(read_adapter_base_fingerprint(adapter.path()), compute_base_fingerprint(base.path()));
+  EXPECT_FALSE(warn_on_base_mismatch(adapter.path(), base.path()));
+  auto tensors = read_tensors(base.path());
   for (auto& [name, tensor] : tensors) tensor = tensor * 2;
-  put_weights(base.path(), tensors, io::kDefaultShardBytes);
+  replace_weights(base.path(), tensors, io::kDefaultShardBytes);
   const CapturedLog log;
-  EXPECT_TRUE(warn_of_other_base(adapter.path(), base.path()));
+  EXPECT_TRUE(warn_on_base_mismatch(adapter.path(), base.path()));
   EXPECT_THAT(log.text(), AllOf(HasSubstr(adapter.path().string()), HasSubstr(base.path().string()),
                                 HasSubstr("trained on other weights")));
 }

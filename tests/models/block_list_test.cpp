@@ -28,16 +28,17 @@ struct SmallBlock {
 class BlockListTest : public testing::Test {
  protected:
   BlockListTest() {
-    const at::NoGradGuard initial_values;
+    const at::NoGradGuard make_initial_values;
     for (const auto& parameter : store_.all()) parameter.tensor.copy_(at::randn(parameter.tensor.sizes()));
   }
 
-  BetweenBlocks between() const {
-    return {.wanted = {3, 0, 2}, .additions = {{0, rows_, first_}, {2, rows_.narrow(0, 1, 1), second_}}};
+  HiddenStateOptions make_options() const {
+    return {.requested = {3, 0, 2},
+            .additions = {{0, rows_, first_addition_}, {2, rows_.narrow(0, 1, 1), second_addition_}}};
   }
 
   /// The same without a BlockList.
-  BlockOutputs plain() const {
+  BlockOutputs run_plain_loop() const {
     BlockOutputs outputs;
     std::vector<at::Tensor> states;
     at::Tensor hidden = input_;
@@ -46,20 +47,21 @@ class BlockListTest : public testing::Test {
       const auto& bias = store_.all()[static_cast<size_t>(2 * i + 1)].tensor;
       hidden = hidden + nn::linear(hidden, weight, bias).tanh() * 0.5;
       states.push_back(hidden);
-      if (i == 0) hidden = hidden.index_put({rows_}, hidden.index_select(0, rows_) + first_);
+      if (i == 0) hidden = hidden.index_put({rows_}, hidden.index_select(0, rows_) + first_addition_);
       if (i == 2)
-        hidden = hidden.index_put({rows_.narrow(0, 1, 1)}, hidden.index_select(0, rows_.narrow(0, 1, 1)) + second_);
+        hidden =
+            hidden.index_put({rows_.narrow(0, 1, 1)}, hidden.index_select(0, rows_.narrow(0, 1, 1)) + second_addition_);
     }
-    return {.last = hidden, .wanted = {states[3], states[0], states[2]}};
+    return {.last = hidden, .requested = {states[3], states[0], states[2]}};
   }
 
   /// Of a loss that all outputs enter: of input, features and parameters.
-  std::vector<at::Tensor> gradients(const BlockOutputs& outputs) const {
+  std::vector<at::Tensor> compute_gradients(const BlockOutputs& outputs) const {
     at::Tensor loss = outputs.last.square().sum();
-    for (const auto& state : outputs.wanted) loss = loss + state.sin().sum();
-    std::vector<at::Tensor> of{input_, first_, second_};
-    for (const auto& parameter : store_.all()) of.push_back(parameter.tensor);
-    return torch::autograd::grad({loss}, of);
+    for (const auto& state : outputs.requested) loss = loss + state.sin().sum();
+    std::vector<at::Tensor> inputs{input_, first_addition_, second_addition_};
+    for (const auto& parameter : store_.all()) inputs.push_back(parameter.tensor);
+    return torch::autograd::grad({loss}, inputs);
   }
 
   nn::ParameterStore store_{at::TensorOptions(at::kFloat)};
@@ -67,34 +69,35 @@ class BlockListTest : public testing::Test {
       {store_, nn::Component::kLanguageModel, "blocks"}, kBlocks, kWidth, memory::Component::kLanguage};
   at::Tensor input_ = at::randn({kRows, kWidth}).set_requires_grad(true);
   at::Tensor rows_ = at::tensor({4, 1}, at::kLong);
-  at::Tensor first_ = at::randn({2, kWidth}).set_requires_grad(true);
-  at::Tensor second_ = at::randn({1, kWidth}).set_requires_grad(true);
+  at::Tensor first_addition_ = at::randn({2, kWidth}).set_requires_grad(true);
+  at::Tensor second_addition_ = at::randn({1, kWidth}).set_requires_grad(true);
 };
 
-class Recomputed : public BlockListTest, public testing::WithParamInterface<int64_t> {};
+class RecomputedBlockList : public BlockListTest, public testing::WithParamInterface<int64_t> {};
 
-TEST_P(Recomputed, StatesAndAdditionsAreThoseOfAPlainLoop) {
-  const BlockOutputs expected = plain();
-  const BlockOutputs found = blocks_.run(input_, GetParam(), 0.5, between());
-  EXPECT_TRUE(at::equal(found.last, expected.last));
-  ASSERT_EQ(found.wanted.size(), 3);
-  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(found.wanted[i], expected.wanted[i])) << i;
+TEST_P(RecomputedBlockList, MatchesPlainLoop) {
+  const BlockOutputs expected = run_plain_loop();
+  const BlockOutputs actual = blocks_.run(input_, GetParam(), 0.5, make_options());
+  EXPECT_TRUE(at::equal(actual.last, expected.last));
+  ASSERT_EQ(actual.requested.size(), 3);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(actual.requested[i], expected.requested[i])) << i;
 
-  const auto wanted = gradients(expected), gotten = gradients(found);
-  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_TRUE(at::allclose(gotten[i], wanted[i], 1e-6, 1e-6)) << i;
+  const auto expected_gradients = compute_gradients(expected), actual_gradients = compute_gradients(actual);
+  for (size_t i = 0; i < expected_gradients.size(); ++i)
+    EXPECT_TRUE(at::allclose(actual_gradients[i], expected_gradients[i], 1e-6, 1e-6)) << i;
 }
 
-TEST_P(Recomputed, WithoutARequestOnlyTheLastComes) {
-  const BlockOutputs found = blocks_.run(input_, GetParam(), 0.5);
-  EXPECT_TRUE(found.wanted.empty());
-  EXPECT_EQ(found.last.sizes(), input_.sizes());
+TEST_P(RecomputedBlockList, ReturnsOnlyLastStateByDefault) {
+  const BlockOutputs actual = blocks_.run(input_, GetParam(), 0.5);
+  EXPECT_TRUE(actual.requested.empty());
+  EXPECT_EQ(actual.last.sizes(), input_.sizes());
 }
 
-INSTANTIATE_TEST_SUITE_P(BlockListTest, Recomputed, testing::Values(0, 2, kBlocks));
+INSTANTIATE_TEST_SUITE_P(BlockListTest, RecomputedBlockList, testing::Values(0, 2, kBlocks));
 
-TEST_F(BlockListTest, BlockThatIsNotThereIsRefused) {
-  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.wanted = {kBlocks}}), InternalError);
-  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.additions = {{-1, rows_, first_}}}), InternalError);
+TEST_F(BlockListTest, InvalidBlockIsRefused) {
+  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.requested = {kBlocks}}), InternalError);
+  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.additions = {{-1, rows_, first_addition_}}}), InternalError);
 }
 
 }  // namespace

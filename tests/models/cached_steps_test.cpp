@@ -14,11 +14,11 @@ namespace vlmtrain::models {
 namespace {
 
 /// The first `count` tokens; all images have to be among them.
-data::Sample beginning(data::Sample sample, int64_t count) {
+data::Sample truncate_sample(data::Sample sample, int64_t count) {
   std::vector<int64_t> positions;
   for (int64_t axis = 0; axis < std::ssize(sample.position_ids) / sample.tokens(); ++axis) {
-    const auto own = sample.position_ids.begin() + axis * sample.tokens();
-    positions.insert(positions.end(), own, own + count);
+    const auto axis_begin = sample.position_ids.begin() + axis * sample.tokens();
+    positions.insert(positions.end(), axis_begin, axis_begin + count);
   }
   sample.position_ids = std::move(positions);
   sample.token_ids.resize(static_cast<size_t>(count));
@@ -28,56 +28,59 @@ data::Sample beginning(data::Sample sample, int64_t count) {
 
 class CachedSteps : public testing::TestWithParam<std::string> {};
 
-TEST_P(CachedSteps, GiveTheLogitsOfThePassOverTheWhole) {
+TEST_P(CachedSteps, MatchFullForward) {
   const at::NoGradGuard no_gradients;
   const parity::Case reference(GetParam());
   const auto model = reference.load_model();
   const auto samples = reference.samples();
-  const auto logits = [&](const ModelOutput& output) { return at::mm(output.hidden, model->output_weight().t()); };
+  const auto compute_logits = [&](const ModelOutput& output) {
+    return at::mm(output.hidden, model->output_weight().t());
+  };
   constexpr int64_t kSteps = 12;
 
   std::vector<data::Sample> prompts;
   std::vector<int64_t> capacities;
-  std::vector<at::Tensor> wanted;  // [kSteps + 1, vocabulary] of each sample
+  std::vector<at::Tensor> expected;  // [kSteps + 1, vocabulary] of each sample
   for (const auto& sample : samples) {
-    const auto whole = data::collate(std::span(&sample, 1));
+    const auto full_batch = data::collate(std::span(&sample, 1));
     const int64_t prompt = sample.tokens() - kSteps;
     ASSERT_TRUE(sample.image_token_positions.empty() || sample.image_token_positions.back() < prompt);
-    wanted.push_back(logits(model->forward(whole, {.positions = at::arange(prompt - 1, sample.tokens(), at::kLong)})));
-    prompts.push_back(beginning(sample, prompt));
+    expected.push_back(
+        compute_logits(model->forward(full_batch, {.positions = at::arange(prompt - 1, sample.tokens(), at::kLong)})));
+    prompts.push_back(truncate_sample(sample, prompt));
     capacities.push_back(sample.tokens());
   }
 
   nn::KeyValueCache cache(capacities, at::kCPU);
-  const auto expect_row = [&](int64_t row, const at::Tensor& found) {
+  const auto expect_row = [&](int64_t row, const at::Tensor& actual) {
     for (size_t i = 0; i < samples.size(); ++i) {
-      const at::Tensor right = wanted[i][row];
-      const double difference = (found[static_cast<int64_t>(i)] - right).norm().item<double>();
-      EXPECT_LE(difference, 1e-5 * right.norm().item<double>()) << samples[i].id << ", step " << row;
+      const at::Tensor expected_row = expected[i][row];
+      const double difference = (actual[static_cast<int64_t>(i)] - expected_row).norm().item<double>();
+      EXPECT_LE(difference, 1e-5 * expected_row.norm().item<double>()) << samples[i].id << ", step " << row;
     }
   };
   const auto batch = data::collate(prompts);
-  expect_row(0,
-             logits(model->hidden_states(batch, model->all_image_features({batch.pixel_values, batch.grids}),
+  expect_row(0, compute_logits(
+                    model->hidden_states(batch, model->get_all_image_features({batch.pixel_values, batch.grids}),
                                          {.positions = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1}, &cache)));
   for (int64_t step = 0; step < kSteps; ++step) {
-    data::MicroBatch newest;
+    data::MicroBatch next_batch;
     std::vector<at::Tensor> tokens, positions;
     bool has_axes = false;
     for (const auto& sample : samples) {
-      const int64_t place = sample.tokens() - kSteps + step;
-      tokens.push_back(at::full({1}, sample.token_ids[static_cast<size_t>(place)], at::kLong));
-      positions.push_back(data::collate(std::span(&sample, 1)).position_ids.narrow(-1, place, 1));
+      const int64_t index = sample.tokens() - kSteps + step;
+      tokens.push_back(at::full({1}, sample.token_ids[static_cast<size_t>(index)], at::kLong));
+      positions.push_back(data::collate(std::span(&sample, 1)).position_ids.narrow(-1, index, 1));
       has_axes |= positions.back().dim() == 2;
     }
-    newest.token_ids = at::cat(tokens);
+    next_batch.token_ids = at::cat(tokens);
     for (auto& position : positions) {
       if (has_axes) position = position.expand({data::kPositionAxes, 1});
     }
-    newest.position_ids = at::cat(positions, -1);
-    newest.segments = nn::Segments::uniform(std::ssize(samples), 1, at::kCPU);
-    expect_row(step + 1, logits(model->hidden_states(
-                             newest, {}, {.positions = at::arange(std::ssize(samples), at::kLong)}, &cache)));
+    next_batch.position_ids = at::cat(positions, -1);
+    next_batch.segments = nn::Segments::uniform(std::ssize(samples), 1, at::kCPU);
+    expect_row(step + 1, compute_logits(model->hidden_states(
+                             next_batch, {}, {.positions = at::arange(std::ssize(samples), at::kLong)}, &cache)));
   }
 }
 

@@ -18,12 +18,12 @@
 namespace vlmtrain::models {
 namespace {
 
-using io::message_of;
+using io::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::map<std::string, at::Tensor> weights_of(const std::filesystem::path& folder) {
+std::map<std::string, at::Tensor> read_weights(const std::filesystem::path& folder) {
   const io::CheckpointTensors checkpoint(folder);
   std::map<std::string, at::Tensor> weights;
   for (const auto& name : checkpoint.names()) weights[name] = checkpoint.tensor(name).clone();
@@ -35,42 +35,42 @@ void replace_weights(const std::filesystem::path& folder, const std::map<std::st
   io::write_checkpoint_tensors(folder, {weights.begin(), weights.end()});
 }
 
-std::map<std::string, at::Tensor> weights_of_model(const VisionLanguageModel& model) {
+std::map<std::string, at::Tensor> collect_weights(const VisionLanguageModel& model) {
   std::map<std::string, at::Tensor> weights;
   for (const auto& parameter : model.parameters().all()) weights[parameter.name] = parameter.tensor.detach();
   return weights;
 }
 
-std::string loading_error(const std::filesystem::path& folder) {
+std::string get_load_error(const std::filesystem::path& folder) {
   const auto model = build_model(folder, at::kCPU, at::kFloat);
-  return message_of([&] { load_weights(*model, folder); });
+  return get_error_message([&] { load_weights(*model, folder); });
 }
 
 TEST(LoadWeights, ListsEveryDifferenceAtOnce) {
   const CheckpointCopy copy("full_heads_untied_tiles");
-  auto weights = weights_of(copy.path());
+  auto weights = read_weights(copy.path());
   weights.erase("lm_head.weight");
   weights.erase("model.text_model.norm.weight");
   weights["model.text_model.layers.7.mlp.up_proj.weight"] = at::ones({3});
   weights["model.vision_model.post_layernorm.bias"] = at::ones({31});
   replace_weights(copy.path(), weights);
-  EXPECT_THAT(loading_error(copy.path()),
+  EXPECT_THAT(get_load_error(copy.path()),
               AllOf(HasSubstr(copy.path().string()), HasSubstr("4 differences"), HasSubstr("missing: lm_head.weight"),
                     HasSubstr("missing: model.text_model.norm.weight"),
                     HasSubstr("unexpected: model.text_model.layers.7.mlp.up_proj.weight"),
                     HasSubstr("model.vision_model.post_layernorm.bias has shape [31], the config asks for [32]")));
 }
 
-TEST(LoadWeights, CutsALongListShort) {
+TEST(LoadWeights, TruncatesLongLists) {
   const CheckpointCopy copy("mixed_batch");
   replace_weights(copy.path(), {{"strange", at::ones({1})}});
-  EXPECT_THAT(loading_error(copy.path()), AllOf(HasSubstr("59 differences"), HasSubstr("the files have strange"),
-                                                Not(HasSubstr("model.allow_missing"))));
+  EXPECT_THAT(get_load_error(copy.path()), AllOf(HasSubstr("59 differences"), HasSubstr("the files have strange"),
+                                                 Not(HasSubstr("model.allow_missing"))));
 }
 
-TEST(LoadWeights, TiedOutputProjectionMayBeThereOnceMore) {
+TEST(LoadWeights, TiedOutputProjectionMayBeStored) {
   const CheckpointCopy copy("mixed_batch");
-  auto weights = weights_of(copy.path());
+  auto weights = read_weights(copy.path());
   weights["lm_head.weight"] = weights.at("model.text_model.embed_tokens.weight").clone();
   replace_weights(copy.path(), weights);
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
@@ -78,51 +78,52 @@ TEST(LoadWeights, TiedOutputProjectionMayBeThereOnceMore) {
   EXPECT_TRUE(at::equal(model->output_weight(), weights.at("lm_head.weight")));
 }
 
-TEST(LoadWeights, ConvertsToTheModelsType) {
-  const parity::Case from("mixed_batch");
-  const auto half = from.load_model(at::kBFloat16);
-  const auto full = from.load_model();
-  for (size_t i = 0; i < full->parameters().all().size(); ++i) {
-    const auto& parameter = full->parameters().all()[i];
-    EXPECT_TRUE(at::equal(half->parameters().all()[i].tensor, parameter.tensor.to(at::kBFloat16))) << parameter.name;
+TEST(LoadWeights, ConvertsToDtypeOfModel) {
+  const parity::Case origin("mixed_batch");
+  const auto bf16_model = origin.load_model(at::kBFloat16);
+  const auto fp32_model = origin.load_model();
+  for (size_t i = 0; i < fp32_model->parameters().all().size(); ++i) {
+    const auto& parameter = fp32_model->parameters().all()[i];
+    EXPECT_TRUE(at::equal(bf16_model->parameters().all()[i].tensor, parameter.tensor.to(at::kBFloat16)))
+        << parameter.name;
   }
 }
 
-TEST(BuildModel, NamesTheKnownFamiliesForAnUnknownOne) {
+TEST(BuildModel, UnknownFamilyIsRefusedWithTheKnownOnes) {
   const CheckpointCopy copy("text_only");
   copy.edit("config.json", [](auto& config) { config["model_type"] = "idefix"; });
-  EXPECT_THAT(message_of([&] { build_model(copy.path(), at::kCPU, at::kFloat); }),
+  EXPECT_THAT(get_error_message([&] { build_model(copy.path(), at::kCPU, at::kFloat); }),
               AllOf(HasSubstr((copy.path() / "config.json").string()), HasSubstr("idefix"), HasSubstr("idefics3"),
                     HasSubstr("smolvlm")));
 }
 
-TEST(LoadWeights, RefusesWhatBitsandbytesQuantised) {
+TEST(LoadWeights, RefusesBitsandbytesWeights) {
   const CheckpointCopy copy("text_only");
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   io::NamedTensors tensors;
   const io::SafetensorsFile file(copy.path() / "model.safetensors");
   for (const auto& name : file.names()) tensors.emplace_back(name, file.tensor(name).clone());
-  const std::string state = tensors.back().first + ".quant_state.bitsandbytes__nf4";
-  tensors.emplace_back(state, at::zeros({4}, at::kByte));
+  const std::string quant_state = tensors.back().first + ".quant_state.bitsandbytes__nf4";
+  tensors.emplace_back(quant_state, at::zeros({4}, at::kByte));
   io::write_safetensors(copy.path() / "model.safetensors", tensors);
-  EXPECT_THAT(message_of([&] { load_weights(*model, copy.path()); }),
-              AllOf(HasSubstr(copy.path().string()), HasSubstr(state), HasSubstr("model.quantization=nf4")));
+  EXPECT_THAT(get_error_message([&] { load_weights(*model, copy.path()); }),
+              AllOf(HasSubstr(copy.path().string()), HasSubstr(quant_state), HasSubstr("model.quantization=nf4")));
 }
 
-TEST(LoadWeights, RefusesWhatHoldsNoFractions) {
+TEST(LoadWeights, RefusesIntegerWeights) {
   const CheckpointCopy copy("full_heads_untied_tiles");
   const std::string projection = "model.text_model.layers.0.self_attn.q_proj.weight";
-  const auto whole = weights_of(copy.path());
+  const auto original = read_weights(copy.path());
   for (const auto& [dtype, name] :
        {std::pair{at::kInt, "I32"}, {at::kLong, "I64"}, {at::kByte, "U8"}, {at::kChar, "I8"}, {at::kBool, "BOOL"}}) {
-    auto weights = whole;
+    auto weights = original;
     weights.at(projection) = weights.at(projection).to(dtype);
     replace_weights(copy.path(), weights);
-    EXPECT_THAT(loading_error(copy.path()),
+    EXPECT_THAT(get_load_error(copy.path()),
                 HasSubstr(fmt::format("{} has dtype {}, which holds no weights", projection, name)));
   }
   for (const auto dtype : {at::kHalf, at::kBFloat16, at::kDouble}) {
-    auto weights = whole;
+    auto weights = original;
     weights.at(projection) = weights.at(projection).to(dtype);
     replace_weights(copy.path(), weights);
     const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
@@ -130,7 +131,7 @@ TEST(LoadWeights, RefusesWhatHoldsNoFractions) {
   }
 }
 
-TEST(SaveCheckpoint, RefusesQuantisedWeights) {
+TEST(SaveCheckpoint, RefusesQuantizedWeights) {
   const CheckpointCopy copy("text_only");
   const auto model =
       build_model(copy.path(), at::kCPU, at::kFloat, nn::LoraSettings{.rank = 2}, nn::Quantization::kInt8);
@@ -148,18 +149,18 @@ TEST(SaveCheckpoint, RefusesQuantisedWeights) {
 
 struct ConfigMistake {
   const char* name;
-  void (*make)(nlohmann::json& config);
-  std::vector<std::string> said;
+  void (*edit)(nlohmann::json& config);
+  std::vector<std::string> expected_messages;
 };
 
 class BuildModelRefuses : public testing::TestWithParam<ConfigMistake> {};
 
-TEST_P(BuildModelRefuses, AMistakeInTheConfig) {
+TEST_P(BuildModelRefuses, InvalidConfig) {
   const CheckpointCopy copy("full_heads_untied_tiles");
-  copy.edit("config.json", GetParam().make);
-  const auto message = message_of([&] { build_model(copy.path(), at::kCPU, at::kFloat); });
+  copy.edit("config.json", GetParam().edit);
+  const auto message = get_error_message([&] { build_model(copy.path(), at::kCPU, at::kFloat); });
   EXPECT_THAT(message, HasSubstr("config.json"));
-  for (const auto& words : GetParam().said) EXPECT_THAT(message, HasSubstr(words));
+  for (const auto& expected : GetParam().expected_messages) EXPECT_THAT(message, HasSubstr(expected));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -191,20 +192,20 @@ INSTANTIATE_TEST_SUITE_P(
             "PatchLargerThanTile", [](auto& c) { c["vision_config"]["patch_size"] = 64; }, {"patch_size 64"}}),
     [](const auto& instance) { return instance.param.name; });
 
-TEST(BuildModel, DropsThePixelsBeyondTheLastWholePatch) {
+TEST(BuildModel, DropsPixelsOfPartialPatches) {
   // As a convolution without padding does. SmolVLM-Instruct is such a model: tiles of 384, patches of 14.
   const CheckpointCopy copy("full_heads_untied_tiles");
   copy.edit("config.json", [](auto& config) { config["vision_config"]["image_size"] = 37; });
-  const auto wide = build_model(copy.path(), at::kCPU, at::kFloat);
-  load_weights(*wide, copy.path());
+  const auto wide_model = build_model(copy.path(), at::kCPU, at::kFloat);
+  load_weights(*wide_model, copy.path());
   const auto tiles = copy.origin().samples().at(0).pixel_values.narrow(0, 0, 2);
-  const auto larger = at::ones({2, 3, 37, 37}, at::kByte);
-  larger.narrow(2, 0, 32).narrow(3, 0, 32).copy_(tiles);
-  EXPECT_TRUE(at::equal(wide->all_image_features({larger, {}}).features,
-                        copy.origin().load_model()->all_image_features({tiles, {}}).features));
+  const auto padded_tiles = at::ones({2, 3, 37, 37}, at::kByte);
+  padded_tiles.narrow(2, 0, 32).narrow(3, 0, 32).copy_(tiles);
+  EXPECT_TRUE(at::equal(wide_model->get_all_image_features({padded_tiles, {}}).features,
+                        copy.origin().load_model()->get_all_image_features({tiles, {}}).features));
 }
 
-TEST(SaveCheckpoint, WritesTheTypeIntoTheConfig) {
+TEST(SaveCheckpoint, WritesDtypeIntoConfig) {
   const CheckpointCopy copy("grouped_tied_one_image");
   const auto model = copy.origin().load_model(at::kBFloat16);
   const parity::TemporaryFolder out;
@@ -214,7 +215,7 @@ TEST(SaveCheckpoint, WritesTheTypeIntoTheConfig) {
   EXPECT_EQ(io::CheckpointTensors(out.path()).info("model.text_model.norm.weight").dtype, at::kBFloat16);
 }
 
-TEST(SaveCheckpoint, RefusesAFolderThatHoldsAModel) {
+TEST(SaveCheckpoint, RefusesFolderWithModel) {
   const CheckpointCopy copy("text_only");
   const auto model = copy.origin().load_model();
   const parity::TemporaryFolder out;
@@ -222,7 +223,7 @@ TEST(SaveCheckpoint, RefusesAFolderThatHoldsAModel) {
   EXPECT_ANY_THROW(save_checkpoint(*model, copy.path(), out.path(), 1'000'000));
 }
 
-TEST(InitializeWeights, ByKindOfTensor) {
+TEST(InitializeWeights, DependsOnKindOfTensor) {
   const CheckpointCopy copy("mixed_batch");
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   initialize_weights(*model, 3);
@@ -234,84 +235,85 @@ TEST(InitializeWeights, ByKindOfTensor) {
       EXPECT_TRUE(weight.eq(name.ends_with("bias") ? 0.0 : 1.0).all().item<bool>()) << name;
       continue;
     }
-    double deviation = 1.0 / std::sqrt(static_cast<double>(weight.numel() / weight.size(0)));
-    if (name.find("position_embedding") != std::string::npos) deviation = 0.5;
-    for (const char* end : {"out_proj.weight", "fc2.weight", "o_proj.weight", "down_proj.weight"}) {
-      if (name.ends_with(end)) deviation /= std::sqrt(2 * layers);
+    double expected_std = 1.0 / std::sqrt(static_cast<double>(weight.numel() / weight.size(0)));
+    if (name.find("position_embedding") != std::string::npos) expected_std = 0.5;
+    for (const char* suffix : {"out_proj.weight", "fc2.weight", "o_proj.weight", "down_proj.weight"}) {
+      if (name.ends_with(suffix)) expected_std /= std::sqrt(2 * layers);
     }
-    EXPECT_NEAR(weight.std().item<double>() / deviation, 1.0, 0.15) << name;
-    EXPECT_NEAR(weight.mean().item<double>() / deviation, 0.0, 0.15) << name;
+    EXPECT_NEAR(weight.std().item<double>() / expected_std, 1.0, 0.15) << name;
+    EXPECT_NEAR(weight.mean().item<double>() / expected_std, 0.0, 0.15) << name;
   }
 }
 
-TEST(InitializeWeights, ValuesBelongToSeedAndNameNotToTheOrder) {
+TEST(InitializeWeights, DependsOnSeedAndNameOnly) {
   const CheckpointCopy copy("mixed_batch");
-  const auto draw = [&](uint64_t seed) {
+  const auto initialize = [&](uint64_t seed) {
     auto model = build_model(copy.path(), at::kCPU, at::kFloat);
     initialize_weights(*model, seed);
     std::map<std::string, at::Tensor> weights;
     for (const auto& parameter : model->parameters().all()) weights[parameter.name] = parameter.tensor.detach();
     return weights;
   };
-  const auto first = draw(1);
-  const auto again = draw(1);
-  const auto other = draw(2);
+  const auto first = initialize(1);
+  const auto repeated = initialize(1);
+  const auto other_seed = initialize(2);
   copy.edit("config.json", [](auto& config) {
     config["vision_config"]["intermediate_size"] = 40;  // takes other numbers of values in between
   });
-  const auto narrower = draw(1);
+  const auto narrower_model = initialize(1);
   for (const auto& [name, weight] : first) {
-    EXPECT_TRUE(at::equal(again.at(name), weight)) << name;
-    EXPECT_EQ(at::equal(other.at(name), weight), weight.dim() < 2) << name;
+    EXPECT_TRUE(at::equal(repeated.at(name), weight)) << name;
+    EXPECT_EQ(at::equal(other_seed.at(name), weight), weight.dim() < 2) << name;
   }
-  for (const auto& [name, weight] : narrower) {
+  for (const auto& [name, weight] : narrower_model) {
     if (weight.sizes() != first.at(name).sizes()) continue;
     EXPECT_TRUE(at::equal(first.at(name), weight)) << name;
   }
 }
 
-TEST(LoadWeights, DrawsWhatMayBeMissing) {
+TEST(LoadWeights, InitializesMissingWeights) {
   const CheckpointCopy copy("mixed_batch");
-  auto weights = weights_of(copy.path());
-  const std::string lost = "model.connector.modality_projection.proj.weight";
-  weights.erase(lost);
+  auto weights = read_weights(copy.path());
+  const std::string missing_name = "model.connector.modality_projection.proj.weight";
+  weights.erase(missing_name);
   replace_weights(copy.path(), weights);
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
-  const auto loaded = load_weights(*model, copy.path(), {.allow_missing = {"connector"}, .seed = 3});
-  ASSERT_EQ(loaded.drawn.size(), 1);
-  EXPECT_EQ(loaded.drawn.front().name, lost);
-  EXPECT_GT(loaded.drawn.front().tensor.std().item<double>(), 0);
-  const auto again = build_model(copy.path(), at::kCPU, at::kFloat);
-  load_weights(*again, copy.path(), {.allow_missing = {"connector"}, .seed = 3});
-  EXPECT_TRUE(at::equal(weights_of_model(*again).at(lost), weights_of_model(*model).at(lost)));
-  EXPECT_THAT(message_of([&] { load_weights(*again, copy.path(), {.allow_missing = {"lm_head"}}); }),
-              HasSubstr("missing: " + lost));
+  const auto result = load_weights(*model, copy.path(), {.allow_missing = {"connector"}, .seed = 3});
+  ASSERT_EQ(result.initialized.size(), 1);
+  EXPECT_EQ(result.initialized.front().name, missing_name);
+  EXPECT_GT(result.initialized.front().tensor.std().item<double>(), 0);
+  const auto second_model = build_model(copy.path(), at::kCPU, at::kFloat);
+  load_weights(*second_model, copy.path(), {.allow_missing = {"connector"}, .seed = 3});
+  EXPECT_TRUE(at::equal(collect_weights(*second_model).at(missing_name), collect_weights(*model).at(missing_name)));
+  EXPECT_THAT(get_error_message([&] { load_weights(*second_model, copy.path(), {.allow_missing = {"lm_head"}}); }),
+              HasSubstr("missing: " + missing_name));
 }
 
-TEST(LoadWeights, LeavesOutWhatMayBeUnexpected) {
+TEST(LoadWeights, SkipsUnexpectedWeights) {
   const CheckpointCopy copy("mixed_batch");
-  auto weights = weights_of(copy.path());
+  auto weights = read_weights(copy.path());
   weights["model.other_tower.proj.weight"] = at::ones({3});
   replace_weights(copy.path(), weights);
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
-  const auto loaded = load_weights(*model, copy.path(), {.allow_unexpected = {"other_tower"}});
-  EXPECT_THAT(loaded.left_out, testing::ElementsAre("model.other_tower.proj.weight"));
-  EXPECT_TRUE(loaded.drawn.empty());
+  const auto result = load_weights(*model, copy.path(), {.allow_unexpected = {"other_tower"}});
+  EXPECT_THAT(result.skipped, testing::ElementsAre("model.other_tower.proj.weight"));
+  EXPECT_TRUE(result.initialized.empty());
 }
 
-TEST(LoadWeights, AddsRowsOfTheirMean) {
+TEST(LoadWeights, AddsMeanRows) {
   const CheckpointCopy copy("full_heads_untied_tiles");
-  const auto before = weights_of(copy.path());
+  const auto stored_weights = read_weights(copy.path());
   const std::string table = "model.text_model.embed_tokens.weight";
-  const int64_t rows = before.at(table).size(0);
+  const int64_t rows = stored_weights.at(table).size(0);
   copy.edit("config.json", [&](auto& config) { config["text_config"]["vocab_size"] = rows + 5; });
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
-  EXPECT_THAT(message_of([&] { load_weights(*model, copy.path()); }), HasSubstr("has shape"));
-  const auto loaded = load_weights(*model, copy.path(), {.resize_embeddings = true});
-  EXPECT_EQ(loaded.resized.size(), 2);
-  const auto after = weights_of_model(*model).at(table);
-  EXPECT_TRUE(at::equal(after.narrow(0, 0, rows), before.at(table)));
-  for (int64_t row = rows; row < rows + 5; ++row) EXPECT_TRUE(at::allclose(after[row], before.at(table).mean(0)));
+  EXPECT_THAT(get_error_message([&] { load_weights(*model, copy.path()); }), HasSubstr("has shape"));
+  const auto result = load_weights(*model, copy.path(), {.resize_embeddings = true});
+  EXPECT_EQ(result.resized.size(), 2);
+  const auto new_table = collect_weights(*model).at(table);
+  EXPECT_TRUE(at::equal(new_table.narrow(0, 0, rows), stored_weights.at(table)));
+  for (int64_t row = rows; row < rows + 5; ++row)
+    EXPECT_TRUE(at::allclose(new_table[row], stored_weights.at(table).mean(0)));
 }
 
 }  // namespace

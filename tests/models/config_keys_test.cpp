@@ -12,31 +12,31 @@
 namespace vlmtrain::models {
 namespace {
 
-using io::message_of;
+using io::get_error_message;
 using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST(ConfigKeys, OrdinaryCheckpointsHaveNoneThatIsNotRead) {
-  int64_t configs = 0;
+TEST(ConfigKeys, SupportedCheckpointsHaveNoUnreadKeys) {
+  int64_t num_configs = 0;
   for (const auto& entry :
        std::filesystem::directory_iterator(parity::Case("text_only").checkpoint().parent_path().parent_path())) {
     const auto folder = entry.path() / "checkpoint";
     if (!std::filesystem::exists(folder / "config.json")) continue;
-    EXPECT_THAT(checkpoint_remarks(folder), IsEmpty()) << folder;
-    ++configs;
+    EXPECT_THAT(list_checkpoint_remarks(folder), IsEmpty()) << folder;
+    ++num_configs;
   }
-  EXPECT_GT(configs, 20);
-  for (const auto& preset : preset_names()) {
+  EXPECT_GT(num_configs, 20);
+  for (const auto& preset : list_presets()) {
     const parity::TemporaryFolder folder;
     write_preset_config(preset, folder.path());
-    EXPECT_THAT(checkpoint_remarks(folder.path()), IsEmpty()) << preset;
+    EXPECT_THAT(list_checkpoint_remarks(folder.path()), IsEmpty()) << preset;
   }
 }
 
-TEST(ConfigKeys, OthersAreListedWithTheirSection) {
+TEST(ConfigKeys, UnreadKeysAreListedWithTheirSection) {
   const json config{
       {"model_type", "qwen3_vl"},
       {"num_nextn_predict_layers", 1},
@@ -44,13 +44,13 @@ TEST(ConfigKeys, OthersAreListedWithTheirSection) {
       {"nothing", nullptr},
       {"text_config", {{"model_type", "qwen3_vl_text"}, {"expert_bias", 2}, {"rope_scaling", {{"dim", 3}}}}},
       {"vision_config", {{"depth", 2}, {"register_tokens", 4}}}};
-  EXPECT_THAT(unread_config_keys(config, "x/config.json"),
+  EXPECT_THAT(list_unread_config_keys(config, "x/config.json"),
               ElementsAre(AllOf(HasSubstr("x/config.json: 4 keys are not read: num_nextn_predict_layers, "),
                                 HasSubstr("text_config.expert_bias"), HasSubstr("text_config.rope_scaling.dim"),
                                 HasSubstr("vision_config.register_tokens"))));
 }
 
-TEST(ConfigKeys, ThoseThatChangeTheModelAreRefused) {
+TEST(ConfigKeys, UnsupportedKeysAreRefused) {
   const std::vector<std::pair<const char*, json>> keys{{"logit_scale", 0.0625},
                                                        {"final_logit_softcapping", 30.0},
                                                        {"residual_multiplier", 2},
@@ -62,7 +62,7 @@ TEST(ConfigKeys, ThoseThatChangeTheModelAreRefused) {
     for (const auto& [key, value] : keys) {
       const CheckpointCopy copy(name);
       copy.edit("config.json", [&](json& config) { config["text_config"][key] = value; });
-      EXPECT_THAT(message_of([&] { build_model(copy.path(), at::kMeta, at::kFloat); }),
+      EXPECT_THAT(get_error_message([&] { build_model(copy.path(), at::kMeta, at::kFloat); }),
                   AllOf(HasSubstr("config.json (text_config): "), HasSubstr(key), HasSubstr("not supported")))
           << name;
     }
@@ -75,14 +75,15 @@ TEST(ConfigKeys, ThoseThatChangeTheModelAreRefused) {
   EXPECT_NO_THROW(build_model(copy.path(), at::kMeta, at::kFloat));
 }
 
-TEST(ConfigKeys, LayersWithAWindowAreRefusedInEveryFamily) {
+TEST(ConfigKeys, SlidingWindowLayersAreRefused) {
   for (const char* name : {"qwen2_vl_images", "qwen3_vl_mixed", "llava_siglip_qwen2", "internvl3_tiles"}) {
     const CheckpointCopy copy(name);
     copy.edit("config.json", [](json& config) {
       json& text = config.contains("text_config") ? config["text_config"] : config;
       text["layer_types"] = {"full_attention", "sliding_attention"};
     });
-    EXPECT_THAT(message_of([&] { build_model(copy.path(), at::kMeta, at::kFloat); }), HasSubstr("layer_types")) << name;
+    EXPECT_THAT(get_error_message([&] { build_model(copy.path(), at::kMeta, at::kFloat); }), HasSubstr("layer_types"))
+        << name;
   }
 }
 

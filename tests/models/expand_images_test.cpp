@@ -8,44 +8,44 @@ namespace vlmtrain::models {
 namespace {
 
 /// What the spans of `chat` cover.
-std::vector<std::string> answers_of(const text::RenderedChat& chat) {
+std::vector<std::string> get_answers(const text::RenderedChat& chat) {
   std::vector<std::string> answers;
   for (const auto& span : chat.answers) answers.push_back(chat.text.substr(span.begin, span.end - span.begin));
   return answers;
 }
 
 /// With an image at each "<i>".
-text::RenderedChat chat_of(const std::string& text, const std::vector<std::string>& answers) {
+text::RenderedChat make_chat(const std::string& text, const std::vector<std::string>& answers) {
   text::RenderedChat chat{.text = text};
   for (const auto& answer : answers) chat.answers.push_back({text.find(answer), text.find(answer) + answer.size()});
-  for (size_t at = text.find("<i>"); at != std::string::npos; at = text.find("<i>", at + 1)) {
-    chat.media.push_back({{at, at + 3}});
+  for (size_t position = text.find("<i>"); position != std::string::npos; position = text.find("<i>", position + 1)) {
+    chat.media.push_back({{position, position + 3}});
   }
   return chat;
 }
 
-TEST(ExpandImages, PutsEachExpansionInItsPlaceAndMovesTheAnswers) {
-  const auto chat = chat_of("Q:<i>one <i>A: first. Q:<i>A: second.", {" first.", " second."});
+TEST(ExpandImages, ReplacesMarksAndMovesAnswers) {
+  const auto chat = make_chat("Q:<i>one <i>A: first. Q:<i>A: second.", {" first.", " second."});
   const std::vector<std::string> expansions{"[11111111]", "", "[3]"};
   const auto expanded = expand_images(chat, expansions);
   EXPECT_EQ(expanded.text, "Q:[11111111]one A: first. Q:[3]A: second.");
-  EXPECT_EQ(answers_of(expanded), (std::vector<std::string>{" first.", " second."}));
+  EXPECT_EQ(get_answers(expanded), (std::vector<std::string>{" first.", " second."}));
 }
 
-TEST(ExpandImages, AnImageInsideAnAnswerWidensIt) {
+TEST(ExpandImages, ImageInsideAnAnswerExtendsIt) {
   const auto expanded =
-      expand_images(chat_of("Q: draw A: here: <i>!", {" here: <i>!"}), std::vector<std::string>{"[pixels]"});
-  EXPECT_EQ(answers_of(expanded), (std::vector<std::string>{" here: [pixels]!"}));
+      expand_images(make_chat("Q: draw A: here: <i>!", {" here: <i>!"}), std::vector<std::string>{"[pixels]"});
+  EXPECT_EQ(get_answers(expanded), (std::vector<std::string>{" here: [pixels]!"}));
 }
 
-TEST(ExpandImages, APlaceWithoutAnExpansionStaysAsItIs) {
-  const auto expanded = expand_images(chat_of("<i>a<i>A: b", {" b"}), std::vector<std::string>{"<i><i>"});
+TEST(ExpandImages, MarkWithoutExpansionIsUnchanged) {
+  const auto expanded = expand_images(make_chat("<i>a<i>A: b", {" b"}), std::vector<std::string>{"<i><i>"});
   EXPECT_EQ(expanded.text, "<i><i>a<i>A: b");
-  EXPECT_EQ(answers_of(expanded), (std::vector<std::string>{" b"}));
+  EXPECT_EQ(get_answers(expanded), (std::vector<std::string>{" b"}));
 }
 
-TEST(ExpandImages, MoreImagesThanPlacesIsABug) {
-  EXPECT_THROW(expand_images(chat_of("<i>", {}), std::vector<std::string>{"x", "y"}), InternalError);
+TEST(ExpandImages, MoreImagesThanMarksIsABug) {
+  EXPECT_THROW(expand_images(make_chat("<i>", {}), std::vector<std::string>{"x", "y"}), InternalError);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ using testing::ThrowsMessage;
 
 const std::filesystem::path kData = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/idefics3_images";
 
-ImageProcessorSettings settings(const json& changes = json::object()) {
+ImageProcessorSettings read_settings(const json& changes = json::object()) {
   json config{{"image_processor_type", "Idefics3ImageProcessor"},
               {"size", {{"longest_edge", 128}}},
               {"max_image_size", {{"longest_edge", 32}}}};
@@ -25,8 +25,8 @@ ImageProcessorSettings settings(const json& changes = json::object()) {
 }
 
 TEST(Idefics3ImageProcessor, IsBitEqualToTransformers) {
-  const json reference = file_json(kData / "cases.json");
-  const std::vector<std::byte> floats = file_bytes(kData / "pixels.bin");
+  const json reference = read_test_json(kData / "cases.json");
+  const std::vector<std::byte> expected_bytes = read_test_bytes(kData / "pixels.bin");
   ASSERT_GT(reference.at("cases").size(), 50U);
   for (const auto& entry : reference.at("cases")) {
     SCOPED_TRACE(entry.dump());
@@ -34,21 +34,21 @@ TEST(Idefics3ImageProcessor, IsBitEqualToTransformers) {
         PreprocessorConfig(reference.at("configs").at(entry.at("config").get<std::string>()), "config")));
     const auto path = kData / entry.at("picture").get<std::string>();
     const TileGrid grid{entry.at("rows"), entry.at("columns")};
-    EXPECT_EQ(processor.grid_for(image::read_image_size(path)), grid);
-    const TiledImage tiled = processor.process(image::decode_image(path));
-    EXPECT_EQ(tiled.grid, grid);
-    EXPECT_EQ(tiled.tiles.size(0), entry.at("tiles"));
+    EXPECT_EQ(processor.compute_grid(image::read_image_size(path)), grid);
+    const TiledImage result = processor.process(image::decode_image(path));
+    EXPECT_EQ(result.grid, grid);
+    EXPECT_EQ(result.tiles.size(0), entry.at("tiles"));
     EXPECT_EQ(grid.tiles(), entry.at("tiles"));
-    const at::Tensor pixels = processor.normalize(tiled.tiles);
+    const at::Tensor pixels = processor.normalize(result.tiles);
     if (entry.contains("offset")) {
-      const std::byte* expected = floats.data() + entry.at("offset").get<size_t>();
-      EXPECT_EQ(first_difference(tensor_bytes(pixels), expected, pixels.nbytes()), -1);
+      const std::byte* expected = expected_bytes.data() + entry.at("offset").get<size_t>();
+      EXPECT_EQ(find_first_difference(to_bytes(pixels), expected, pixels.nbytes()), -1);
     }
-    EXPECT_EQ(crc32_of(pixels), entry.at("crc32"));
+    EXPECT_EQ(compute_crc32(pixels), entry.at("crc32"));
   }
 }
 
-TEST(Idefics3ImageProcessor, LeftOutSettingsAreTransformersDefaults) {
+TEST(Idefics3ImageProcessor, MissingSettingsHaveTransformersDefaults) {
   const ImageProcessorSettings defaults = read_image_processor_settings(
       PreprocessorConfig({{"image_processor_type", "SmolVLMImageProcessorFast"}}, "config"));
   EXPECT_TRUE(defaults.do_image_splitting);
@@ -59,55 +59,55 @@ TEST(Idefics3ImageProcessor, LeftOutSettingsAreTransformersDefaults) {
   EXPECT_EQ(defaults.normalization.rescale_factor, 1.0 / 255.0);
 }
 
-TEST(Idefics3ImageProcessor, NamesTheSettingThatIsNotSupported) {
-  const auto refuses = [](const json& changes, const std::string& key) {
-    EXPECT_THAT([&] { settings(changes); },
+TEST(Idefics3ImageProcessor, UnsupportedSettingIsRefused) {
+  const auto expect_refused = [](const json& changes, const std::string& key) {
+    EXPECT_THAT([&] { read_settings(changes); },
                 ThrowsMessage<UserError>(AllOf(HasSubstr("preprocessor_config.json"), HasSubstr(key))));
   };
-  refuses({{"image_processor_type", "CLIPImageProcessor"}}, "CLIPImageProcessor");
-  refuses({{"resample", 0}}, "resample");
-  refuses({{"size", {{"height", 3}, {"width", 3}}}}, "size");
-  refuses({{"size", {{"longest_edge", 0}}}}, "size");
-  refuses({{"max_image_size", 364}}, "max_image_size");
-  refuses({{"do_resize", false}}, "do_resize");
-  refuses({{"do_normalize", false}}, "do_normalize");
-  refuses({{"do_center_crop", true}}, "do_center_crop");
-  refuses({{"image_mean", {0.5, 0.5}}}, "image_mean");
-  refuses({{"image_mean", {0.5, 0.5, 0.5, 0.5}}}, "image_mean");
-  refuses({{"image_mean", {0.5, 0.5, 1e300}}}, "image_mean");
-  refuses({{"image_std", {0.5, 0.5, 0.0}}}, "image_std");
-  refuses({{"image_std", {0.5, 0.5, -0.5}}}, "image_std");
-  refuses({{"rescale_factor", 0}}, "rescale_factor");
+  expect_refused({{"image_processor_type", "CLIPImageProcessor"}}, "CLIPImageProcessor");
+  expect_refused({{"resample", 0}}, "resample");
+  expect_refused({{"size", {{"height", 3}, {"width", 3}}}}, "size");
+  expect_refused({{"size", {{"longest_edge", 0}}}}, "size");
+  expect_refused({{"max_image_size", 364}}, "max_image_size");
+  expect_refused({{"do_resize", false}}, "do_resize");
+  expect_refused({{"do_normalize", false}}, "do_normalize");
+  expect_refused({{"do_center_crop", true}}, "do_center_crop");
+  expect_refused({{"image_mean", {0.5, 0.5}}}, "image_mean");
+  expect_refused({{"image_mean", {0.5, 0.5, 0.5, 0.5}}}, "image_mean");
+  expect_refused({{"image_mean", {0.5, 0.5, 1e300}}}, "image_mean");
+  expect_refused({{"image_std", {0.5, 0.5, 0.0}}}, "image_std");
+  expect_refused({{"image_std", {0.5, 0.5, -0.5}}}, "image_std");
+  expect_refused({{"rescale_factor", 0}}, "rescale_factor");
   EXPECT_NO_THROW(
-      settings({{"do_center_crop", false}, {"processor_class", "Idefics3Processor"}, {"crop_size", nullptr}}));
+      read_settings({{"do_center_crop", false}, {"processor_class", "Idefics3Processor"}, {"crop_size", nullptr}}));
 }
 
-TEST(Idefics3ImageProcessor, PixelLimitShrinksAndNeverCuts) {
-  const ImageSize photo{480, 640};
-  EXPECT_EQ(ImageProcessor(settings()).grid_for(photo), (TileGrid{3, 4}));
-  EXPECT_EQ(ImageProcessor(settings(), 12 * 32 * 32).grid_for(photo), (TileGrid{3, 4}));
-  EXPECT_EQ(ImageProcessor(settings(), 12 * 32 * 32 - 1).grid_for(photo), (TileGrid{3, 3}));
-  EXPECT_EQ(ImageProcessor(settings(), 4 * 32 * 32).grid_for(photo), (TileGrid{2, 2}));
-  EXPECT_EQ(ImageProcessor(settings(), 32 * 32).grid_for(photo), (TileGrid{}));
-  EXPECT_THAT([] { ImageProcessor(settings(), 32 * 32 - 1); },
+TEST(Idefics3ImageProcessor, PixelLimitShrinksImages) {
+  const ImageSize photo_size{480, 640};
+  EXPECT_EQ(ImageProcessor(read_settings()).compute_grid(photo_size), (TileGrid{3, 4}));
+  EXPECT_EQ(ImageProcessor(read_settings(), 12 * 32 * 32).compute_grid(photo_size), (TileGrid{3, 4}));
+  EXPECT_EQ(ImageProcessor(read_settings(), 12 * 32 * 32 - 1).compute_grid(photo_size), (TileGrid{3, 3}));
+  EXPECT_EQ(ImageProcessor(read_settings(), 4 * 32 * 32).compute_grid(photo_size), (TileGrid{2, 2}));
+  EXPECT_EQ(ImageProcessor(read_settings(), 32 * 32).compute_grid(photo_size), (TileGrid{}));
+  EXPECT_THAT([] { ImageProcessor(read_settings(), 32 * 32 - 1); },
               ThrowsMessage<UserError>(HasSubstr("data.image_max_pixels")));
 
-  const at::Tensor picture = image::decode_image(kData / "large.jpg");
-  const TiledImage limited = ImageProcessor(settings(), 4 * 32 * 32).process(picture);
-  const TiledImage smaller = ImageProcessor(settings({{"size", {{"longest_edge", 64}}}})).process(picture);
-  EXPECT_EQ(limited.grid, smaller.grid);
-  EXPECT_EQ(tensor_bytes(limited.tiles), tensor_bytes(smaller.tiles));
+  const at::Tensor image = image::decode_image(kData / "large.jpg");
+  const TiledImage limited = ImageProcessor(read_settings(), 4 * 32 * 32).process(image);
+  const TiledImage smaller_edge = ImageProcessor(read_settings({{"size", {{"longest_edge", 64}}}})).process(image);
+  EXPECT_EQ(limited.grid, smaller_edge.grid);
+  EXPECT_EQ(to_bytes(limited.tiles), to_bytes(smaller_edge.tiles));
 }
 
-TEST(Idefics3ImageProcessor, GridFromTheHeaderIsTheGridOfThePixels) {
-  for (int64_t edge : {96, 128, 150}) {
+TEST(Idefics3ImageProcessor, GridOfHeaderIsGridOfPixels) {
+  for (int64_t longest_edge : {96, 128, 150}) {
     for (const ImageSize size : {ImageSize{1, 1}, {1, 300}, {300, 1}, {31, 97}, {128, 128}, {129, 127}, {640, 481}}) {
-      const ImageProcessor processor(settings({{"size", {{"longest_edge", edge}}}}));
-      const at::Tensor picture = at::Tensor(image::decode_image(kData / "tiny.png"));
-      const at::Tensor sized = image::resize(picture, size.height, size.width, image::Filter::kBilinear);
-      const TiledImage tiled = processor.process(sized);
-      EXPECT_EQ(tiled.grid, processor.grid_for(size));
-      EXPECT_EQ(tiled.tiles.size(0), tiled.grid.tiles());
+      const ImageProcessor processor(read_settings({{"size", {{"longest_edge", longest_edge}}}}));
+      const at::Tensor image = at::Tensor(image::decode_image(kData / "tiny.png"));
+      const at::Tensor resized_image = image::resize(image, size.height, size.width, image::Filter::kBilinear);
+      const TiledImage result = processor.process(resized_image);
+      EXPECT_EQ(result.grid, processor.compute_grid(size));
+      EXPECT_EQ(result.tiles.size(0), result.grid.tiles());
     }
   }
 }

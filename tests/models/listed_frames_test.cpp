@@ -16,7 +16,7 @@
 namespace vlmtrain::models {
 namespace {
 
-using io::message_of;
+using io::get_error_message;
 using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
@@ -24,86 +24,90 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-image::VideoInfo list_of(int64_t frames, double fps = 0) {
-  return {.frames = frames, .fps = fps, .size = {10, 10}, .is_list = true};
+image::VideoInfo make_frame_list(int64_t frames, double fps = 0) {
+  return {.frames = frames, .fps = fps, .size = {10, 10}, .is_frame_list = true};
 }
 
-image::VideoInfo file_of(int64_t frames, double fps) {
+image::VideoInfo make_file_info(int64_t frames, double fps) {
   return {.frames = frames, .fps = fps, .size = {10, 10}};
 }
 
 /// As transformers with do_sample_frames=False.
-TEST(ListedFrames, AreAllTakenByEachFamily) {
+TEST(ListedFrames, AreAllUsedByEachFamily) {
   const qwen2_vl::VisionConfig vision;
   for (const int64_t count : {1, 2, 3, 5, 10, 64}) {
     for (const double fps : {0.0, 1.0, 30.0}) {
-      const auto list = list_of(count, fps);
-      EXPECT_THAT(qwen2_vl::VideoSettings{}.frames_of(list, 2, vision), SizeIs(count)) << count;
-      EXPECT_THAT(qwen3_vl::VideoSettings{}.frames_of(list, 2), SizeIs(count)) << count;
-      EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .fps = 1, .most_frames = 8}.sample(list)), SizeIs(count));
-      EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 4}.sample(list)), SizeIs(count)) << count;
+      const auto frame_list = make_frame_list(count, fps);
+      EXPECT_THAT(qwen2_vl::VideoSettings{}.select_frames(frame_list, 2, vision), SizeIs(count)) << count;
+      EXPECT_THAT(qwen3_vl::VideoSettings{}.select_frames(frame_list, 2), SizeIs(count)) << count;
+      EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .fps = 1, .max_frames = 8}.sample(frame_list)), SizeIs(count));
+      EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 4}.sample(frame_list)), SizeIs(count)) << count;
     }
   }
 }
 
-TEST(ListedFrames, AreSpreadWhereTheyAreTooMany) {
-  qwen2_vl::VideoSettings qwen2;
-  qwen2.limits.most_listed = 4;
-  EXPECT_THAT(qwen2.frames_of(list_of(16), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 4, 8, 12));
-  EXPECT_THAT(qwen2.frames_of(list_of(16, 30), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 4, 8, 12))
+TEST(ListedFrames, AreSampledEvenlyIfTooMany) {
+  qwen2_vl::VideoSettings qwen2_settings;
+  qwen2_settings.limits.max_listed_frames = 4;
+  EXPECT_THAT(qwen2_settings.select_frames(make_frame_list(16), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 4, 8, 12));
+  EXPECT_THAT(qwen2_settings.select_frames(make_frame_list(16, 30), 2, qwen2_vl::VisionConfig{}),
+              ElementsAre(0, 4, 8, 12))
       << "however fast they are shown";
-  qwen3_vl::VideoSettings qwen3;
-  qwen3.limits.most_listed = 4;
-  EXPECT_THAT(qwen3.frames_of(list_of(16, 30), 2), ElementsAre(0, 5, 10, 15));
-  EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .most_listed = 3}.sample(list_of(9))), ElementsAre(0, 4, 8));
-  EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 8, .most_frames = 2}.sample(list_of(8))),
+  qwen3_vl::VideoSettings qwen3_settings;
+  qwen3_settings.limits.max_listed_frames = 4;
+  EXPECT_THAT(qwen3_settings.select_frames(make_frame_list(16, 30), 2), ElementsAre(0, 5, 10, 15));
+  EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .max_listed_frames = 3}.sample(make_frame_list(9))),
+              ElementsAre(0, 4, 8));
+  EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 8, .max_frames = 2}.sample(make_frame_list(8))),
               ElementsAre(2, 6));
 }
 
-TEST(ListedFrames, OfAFileAreSampledAsBefore) {
-  EXPECT_THAT(qwen2_vl::VideoSettings{}.frames_of(file_of(10, 5), 2, qwen2_vl::VisionConfig{}), SizeIs(4));
-  EXPECT_THAT(qwen3_vl::VideoSettings{}.frames_of(file_of(10, 5), 1), ElementsAre(0, 3, 6, 9));
+TEST(ListedFrames, FramesOfAFileAreSampled) {
+  EXPECT_THAT(qwen2_vl::VideoSettings{}.select_frames(make_file_info(10, 5), 2, qwen2_vl::VisionConfig{}), SizeIs(4));
+  EXPECT_THAT(qwen3_vl::VideoSettings{}.select_frames(make_file_info(10, 5), 1), ElementsAre(0, 3, 6, 9));
 }
 
 /// num_frames of a processor file, as transformers 5.24 gives them (tests/models/data has the rest).
-TEST(NumFrames, AreThoseOfTransformers) {
-  qwen2_vl::VideoSettings qwen2;
-  qwen2.limits.num_frames = 3;
-  EXPECT_THAT(qwen2.frames_of(file_of(10, 5), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 2, 5, 7)) << "whole patches";
-  qwen2.limits.num_frames = 20;
-  EXPECT_THAT(qwen2.frames_of(file_of(10, 5), 2, qwen2_vl::VisionConfig{}), SizeIs(10)) << "all, where that stops";
-  qwen3_vl::VideoSettings qwen3;
-  qwen3.limits.num_frames = 3;
-  EXPECT_THAT(qwen3.frames_of(file_of(10, 5), 2), ElementsAre(0, 4, 9));
-  qwen3.limits.num_frames = 4;
-  EXPECT_THAT(qwen3.frames_of(file_of(2, 5), 2), ElementsAre(0, 0, 1, 1));
+TEST(NumFrames, MatchTransformers) {
+  qwen2_vl::VideoSettings qwen2_settings;
+  qwen2_settings.limits.num_frames = 3;
+  EXPECT_THAT(qwen2_settings.select_frames(make_file_info(10, 5), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 2, 5, 7))
+      << "whole patches";
+  qwen2_settings.limits.num_frames = 20;
+  EXPECT_THAT(qwen2_settings.select_frames(make_file_info(10, 5), 2, qwen2_vl::VisionConfig{}), SizeIs(10))
+      << "all, where that stops";
+  qwen3_vl::VideoSettings qwen3_settings;
+  qwen3_settings.limits.num_frames = 3;
+  EXPECT_THAT(qwen3_settings.select_frames(make_file_info(10, 5), 2), ElementsAre(0, 4, 9));
+  qwen3_settings.limits.num_frames = 4;
+  EXPECT_THAT(qwen3_settings.select_frames(make_file_info(2, 5), 2), ElementsAre(0, 0, 1, 1));
 }
 
-TEST(NumFrames, BesideFramesASecondRefuseVideosAlone) {
-  const auto limits = [](const json& file, bool has_fps) {
+TEST(NumFrames, WithFpsRefuseVideosOnly) {
+  const auto read_limits = [](const json& file, bool has_fps) {
     return qwen2_vl::read_frame_limits(PreprocessorConfig(file, "video_preprocessor_config.json"),
                                        {.max_video_tokens = 9}, qwen2_vl::VisionConfig{}, has_fps);
   };
-  EXPECT_FALSE(limits({{"num_frames", 3}}, /*has_fps=*/false).excludes_fps);
-  EXPECT_FALSE(limits({{"num_frames", 3}, {"fps", nullptr}}, /*has_fps=*/true).excludes_fps);
-  EXPECT_TRUE(limits({{"num_frames", 3}}, /*has_fps=*/true).excludes_fps) << "the class has an fps of its own";
-  EXPECT_TRUE(limits({{"num_frames", 3}, {"fps", 1}}, /*has_fps=*/false).excludes_fps);
-  EXPECT_FALSE(limits({{"fps", 1}}, /*has_fps=*/true).excludes_fps);
+  EXPECT_FALSE(read_limits({{"num_frames", 3}}, /*has_fps=*/false).has_fps_conflict);
+  EXPECT_FALSE(read_limits({{"num_frames", 3}, {"fps", nullptr}}, /*has_fps=*/true).has_fps_conflict);
+  EXPECT_TRUE(read_limits({{"num_frames", 3}}, /*has_fps=*/true).has_fps_conflict) << "the class has an fps of its own";
+  EXPECT_TRUE(read_limits({{"num_frames", 3}, {"fps", 1}}, /*has_fps=*/false).has_fps_conflict);
+  EXPECT_FALSE(read_limits({{"fps", 1}}, /*has_fps=*/true).has_fps_conflict);
   qwen3_vl::VideoSettings videos;
-  videos.limits = limits({{"num_frames", 3}}, /*has_fps=*/true);
-  EXPECT_THAT(message_of([&] { videos.frames_of(file_of(10, 5), 2); }),
+  videos.limits = read_limits({{"num_frames", 3}}, /*has_fps=*/true);
+  EXPECT_THAT(get_error_message([&] { videos.select_frames(make_file_info(10, 5), 2); }),
               AllOf(HasSubstr("num_frames (3)"), HasSubstr("null")));
-  EXPECT_THAT(videos.frames_of(list_of(10), 2), SizeIs(10)) << "which are not sampled";
+  EXPECT_THAT(videos.select_frames(make_frame_list(10), 2), SizeIs(10)) << "which are not sampled";
 }
 
 /// Records of families that take videos, with frames that were given one by one.
-class ListedFramesOfFamily : public testing::TestWithParam<const char*> {};
+class FamilyListedFrames : public testing::TestWithParam<const char*> {};
 
-TEST_P(ListedFramesOfFamily, AreTakenAndWhatIsLeftOutIsNoticed) {
+TEST_P(FamilyListedFrames, AreUsedAndSkippedFramesAreNoticed) {
   const parity::TinyPreset preset(GetParam());
   const auto records = preset.records();
   auto record = *std::ranges::find(records, "video", &io::Record::id);
-  io::Medium& video = record.videos.front();
+  io::MediaRef& video = record.videos.front();
   for (int i = 0; i < 6; ++i) video.frames.emplace_back(std::filesystem::path(video.path) / fmt::format("{}.png", i));
   const auto sample = load_processor(preset.checkpoint(), {})->process(record, 0);
   EXPECT_EQ(sample.video_frames, 6);
@@ -111,15 +115,16 @@ TEST_P(ListedFramesOfFamily, AreTakenAndWhatIsLeftOutIsNoticed) {
   ProcessorSettings settings;
   settings.video_max_frames = 4;
   const auto processor = load_processor(preset.checkpoint(), settings);
-  for (const auto& fewer : {processor->process(record, 0), processor->outline(record, 0)}) {
-    EXPECT_EQ(fewer.video_frames, 4);
-    EXPECT_THAT(fewer.notices, ElementsAre(testing::Field(&io::Notice::example,
-                                                          AllOf(HasSubstr("4 of 6 frames"), HasSubstr("ball")))));
+  for (const auto& limited_sample : {processor->process(record, 0), processor->process_headers(record, 0)}) {
+    EXPECT_EQ(limited_sample.video_frames, 4);
+    EXPECT_THAT(
+        limited_sample.notices,
+        ElementsAre(testing::Field(&io::Notice::example, AllOf(HasSubstr("4 of 6 frames"), HasSubstr("ball")))));
   }
 }
 
 /// The model normalizes images and frames alike: only a video is refused where the files do not.
-TEST_P(ListedFramesOfFamily, OfAnotherNormalizationAreRefusedAndImagesAreNot) {
+TEST_P(FamilyListedFrames, WithOtherNormalizationAreRefused) {
   const parity::TinyPreset preset(GetParam());
   const auto file = preset.checkpoint() / "video_preprocessor_config.json";
   auto settings =
@@ -130,18 +135,18 @@ TEST_P(ListedFramesOfFamily, OfAnotherNormalizationAreRefusedAndImagesAreNot) {
   const auto records = preset.records();
   const auto processor = load_processor(preset.checkpoint(), {});
   for (const auto& record : records) {
-    const auto make = [&] { data::make_sample(*processor, record, 0); };
+    const auto make_sample = [&] { data::make_sample(*processor, record, 0); };
     if (record.videos.empty()) {
-      EXPECT_NO_THROW(make()) << record.id;
+      EXPECT_NO_THROW(make_sample()) << record.id;
     } else {
-      EXPECT_THAT(message_of(make), AllOf(HasSubstr("image_std"), HasSubstr("ball")));
+      EXPECT_THAT(get_error_message(make_sample), AllOf(HasSubstr("image_std"), HasSubstr("ball")));
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Presets, ListedFramesOfFamily,
+INSTANTIATE_TEST_SUITE_P(Presets, FamilyListedFrames,
                          testing::Values("qwen2.5-vl-tiny", "qwen3-vl-tiny", "smolvlm2-tiny", "internvl3-tiny"),
-                         [](const auto& instance) { return parity::TinyPreset::test_name(instance.param); });
+                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param); });
 
 }  // namespace
 }  // namespace vlmtrain::models

@@ -10,18 +10,18 @@
 namespace vlmtrain::models::llava {
 namespace {
 
-using io::message_of;
+using io::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 
 /// The pictures of tests/parity/reference/make_llava_images.py.
-at::Tensor picture(int64_t height, int64_t width) {
+at::Tensor make_image(int64_t height, int64_t width) {
   at::Tensor image = at::empty({3, height, width}, at::kByte);
   auto values = image.accessor<uint8_t, 3>();
-  for (int64_t c = 0; c < 3; ++c) {
+  for (int64_t channel = 0; channel < 3; ++channel) {
     for (int64_t y = 0; y < height; ++y) {
       for (int64_t x = 0; x < width; ++x) {
-        values[c][y][x] = static_cast<uint8_t>((7 * x + 13 * y + 29 * c + x * y % 31) % 256);
+        values[channel][y][x] = static_cast<uint8_t>((7 * x + 13 * y + 29 * channel + x * y % 31) % 256);
       }
     }
   }
@@ -32,33 +32,33 @@ TEST(LlavaImageProcessor, IsBitEqualToTransformers) {
   const auto file = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/llava_images.json";
   const auto reference = io::read_json(file);
   EXPECT_EQ(reference.at("cases").size(), 66U);
-  for (const auto& one : reference.at("cases")) {
-    SCOPED_TRACE(one.dump());
-    const auto& config = reference.at("configs").at(one.at("config").get<std::string>());
+  for (const auto& entry : reference.at("cases")) {
+    SCOPED_TRACE(entry.dump());
+    const auto& config = reference.at("configs").at(entry.at("config").get<std::string>());
     const auto settings = read_image_processor_settings(PreprocessorConfig(config, "preprocessor_config.json"));
-    const auto prepared = prepare_image(picture(one.at("height"), one.at("width")), settings);
+    const auto image = prepare_image(make_image(entry.at("height"), entry.at("width")), settings);
     const auto size = settings.fixed_size();
     ASSERT_TRUE(size);
-    EXPECT_EQ((image::ImageSize{prepared.size(1), prepared.size(2)}), *size);
-    const auto pixels = image::normalize_pixels(prepared.unsqueeze(0), settings.normalization);
-    EXPECT_EQ(pixels.sizes(), at::IntArrayRef(one.at("shape").get<std::vector<int64_t>>()));
-    EXPECT_EQ(crc32_of(pixels), one.at("crc"));
+    EXPECT_EQ((image::ImageSize{image.size(1), image.size(2)}), *size);
+    const auto pixels = image::normalize_pixels(image.unsqueeze(0), settings.normalization);
+    EXPECT_EQ(pixels.sizes(), at::IntArrayRef(entry.at("shape").get<std::vector<int64_t>>()));
+    EXPECT_EQ(compute_crc32(pixels), entry.at("crc"));
   }
 }
 
 struct ImageProcessorMistake {
   const char* name;
   nlohmann::json config;
-  std::vector<std::string> said;
+  std::vector<std::string> expected_messages;
 };
 
 class LlavaImageProcessorRefuses : public testing::TestWithParam<ImageProcessorMistake> {};
 
-TEST_P(LlavaImageProcessorRefuses, WhatItDoesNotFollow) {
-  const auto message = message_of(
+TEST_P(LlavaImageProcessorRefuses, UnsupportedSettings) {
+  const auto message = get_error_message(
       [] { read_image_processor_settings(PreprocessorConfig(GetParam().config, "preprocessor_config.json")); });
   EXPECT_THAT(message, HasSubstr("preprocessor_config.json"));
-  for (const auto& words : GetParam().said) EXPECT_THAT(message, HasSubstr(words));
+  for (const auto& expected : GetParam().expected_messages) EXPECT_THAT(message, HasSubstr(expected));
 }
 
 INSTANTIATE_TEST_SUITE_P(

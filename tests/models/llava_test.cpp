@@ -15,7 +15,7 @@
 namespace vlmtrain::models {
 namespace {
 
-using io::message_of;
+using io::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -23,12 +23,12 @@ struct LlavaMistake {
   const char* name;
   const char* parity_case;
   const char* file;
-  void (*make)(nlohmann::json& config);
-  std::vector<std::string> said;
+  void (*edit)(nlohmann::json& config);
+  std::vector<std::string> expected_messages;
 };
 
 /// The original layout's case has its tower beside the checkpoint, and a copy has not.
-void point_at_tower(const CheckpointCopy& copy) {
+void set_tower_path(const CheckpointCopy& copy) {
   copy.edit("config.json", [&](auto& config) {
     if (!config.contains("mm_vision_tower")) return;
     config["mm_vision_tower"] = (copy.origin().checkpoint() / "../tower").string();
@@ -37,15 +37,15 @@ void point_at_tower(const CheckpointCopy& copy) {
 
 class LlavaRefuses : public testing::TestWithParam<LlavaMistake> {};
 
-TEST_P(LlavaRefuses, AMistakeInTheFiles) {
+TEST_P(LlavaRefuses, InvalidFiles) {
   const CheckpointCopy copy(GetParam().parity_case);
-  point_at_tower(copy);
-  copy.edit(GetParam().file, GetParam().make);
-  const auto message = message_of([&] {
+  set_tower_path(copy);
+  copy.edit(GetParam().file, GetParam().edit);
+  const auto message = get_error_message([&] {
     build_model(copy.path(), at::kMeta, at::kFloat);
     load_processor(copy.path(), {});
   });
-  for (const auto& words : GetParam().said) EXPECT_THAT(message, HasSubstr(words));
+  for (const auto& expected : GetParam().expected_messages) EXPECT_THAT(message, HasSubstr(expected));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
                                  {"mm_hidden_size is 32", "1024"}}),
     [](const auto& instance) { return instance.param.name; });
 
-TEST(LlavaOriginal, TowerThatIsNowhereIsNamed) {
+TEST(LlavaOriginal, MissingTowerIsNamed) {
   const CheckpointCopy copy("llava_original");
   const auto tower = io::read_json(copy.origin().checkpoint() / "../tower/config.json").at("vision_config");
   copy.edit("config.json", [&](auto& c) {
@@ -146,29 +146,29 @@ TEST(LlavaOriginal, TowerThatIsNowhereIsNamed) {
   });
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   EXPECT_THAT(
-      message_of([&] { load_weights(*model, copy.path()); }),
+      get_error_message([&] { load_weights(*model, copy.path()); }),
       AllOf(HasSubstr("openai/clip-vit-large-patch14-336"), HasSubstr("mm_vision_tower"), HasSubstr("config.json")));
 }
 
-TEST(LlavaOriginal, SavedCheckpointHasItsTowerAndNeedsNoFolder) {
+TEST(LlavaOriginal, SavedCheckpointContainsTower) {
   const parity::Case reference("llava_original");
   const auto model = reference.load_model();
-  const parity::TemporaryFolder saved;
-  save_checkpoint(*model, reference.checkpoint(), saved.path(), io::kDefaultShardBytes);
-  const auto names = io::checkpoint_tensor_names(saved.path());
-  EXPECT_TRUE(std::ranges::any_of(names, [](const std::string& name) {
+  const parity::TemporaryFolder saved_folder;
+  save_checkpoint(*model, reference.checkpoint(), saved_folder.path(), io::kDefaultShardBytes);
+  const auto key_map = io::read_checkpoint_tensor_names(saved_folder.path());
+  EXPECT_TRUE(std::ranges::any_of(key_map, [](const std::string& name) {
     return name == "model.vision_tower.vision_tower.vision_model.pre_layrnorm.weight";
   }));
-  const auto loaded = build_model(saved.path(), at::kCPU, at::kFloat);
-  load_weights(*loaded, saved.path());
+  const auto loaded = build_model(saved_folder.path(), at::kCPU, at::kFloat);
+  load_weights(*loaded, saved_folder.path());
   for (size_t i = 0; i < model->parameters().all().size(); ++i) {
     EXPECT_TRUE(at::equal(model->parameters().all()[i].tensor, loaded->parameters().all()[i].tensor));
   }
 }
 
-TEST(LlavaOriginal, AnOlderModelTypeIsToldByItsKeys) {
+TEST(LlavaOriginal, LegacyModelTypeIsDetectedByItsKeys) {
   const CheckpointCopy copy("llava_original");
-  point_at_tower(copy);
+  set_tower_path(copy);
   copy.edit("config.json", [](auto& c) { c["model_type"] = "llava"; });
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   load_weights(*model, copy.path());
@@ -176,44 +176,46 @@ TEST(LlavaOriginal, AnOlderModelTypeIsToldByItsKeys) {
             parity::Case("llava_original").load_model()->parameters().total_elements());
 }
 
-TEST(Llava, WeightsThatDoNotRunAreNeverTrained) {
+TEST(Llava, UnusedWeightsAreNeverTrained) {
   const auto model = build_model(parity::Case("llava_siglip_qwen2").checkpoint(), at::kMeta, at::kFloat);
   EXPECT_TRUE(freeze(*model, {}));
-  int64_t kept = 0;
+  int64_t num_unused = 0;
   for (const auto& parameter : model->parameters().all()) {
     const bool is_unused = parameter.component == nn::Component::kUnused;
     EXPECT_EQ(parameter.tensor.requires_grad(), !is_unused) << parameter.name;
-    kept += is_unused;
+    num_unused += is_unused;
   }
-  EXPECT_EQ(kept, 13);  // the last norm and the pooling head
+  EXPECT_EQ(num_unused, 13);  // the last norm and the pooling head
   EXPECT_EQ(model->vision_blocks(), 2);
 }
 
-TEST(Llava, CopiesOfTiedOutputsAndComputedTablesAreLeftAside) {
+TEST(Llava, TiedOutputsAndComputedTablesAreSkipped) {
   const CheckpointCopy copy("llava_siglip_qwen2");
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   const auto file = copy.path() / "model.safetensors";
-  io::NamedTensors tensors;
+  io::NamedTensors tensors_and_names;
   {
-    const io::SafetensorsFile old(file);
-    for (const auto& name : old.names()) tensors.emplace_back(name, old.tensor(name).clone());
+    const io::SafetensorsFile file_tensors(file);
+    for (const auto& name : file_tensors.key_map())
+      tensors_and_names.emplace_back(name, file_tensors.tensor(name).clone());
   }
-  const auto embedding =
-      std::ranges::find_if(tensors, [](const auto& tensor) { return tensor.first.ends_with("embed_tokens.weight"); });
-  tensors.emplace_back("language_model.lm_head.weight", embedding->second.clone());
-  tensors.emplace_back("language_model.model.layers.0.self_attn.rotary_emb.inv_freq", tensors.front().second);
-  io::write_safetensors(file, tensors);
+  const auto embedding = std::ranges::find_if(
+      tensors_and_names, [](const auto& tensor) { return tensor.first.ends_with("embed_tokens.weight"); });
+  tensors_and_names.emplace_back("language_model.lm_head.weight", embedding->second.clone());
+  tensors_and_names.emplace_back("language_model.model.layers.0.self_attn.rotary_emb.inv_freq",
+                                 tensors_and_names.front().second);
+  io::write_safetensors(file, tensors_and_names);
   load_weights(*model, copy.path());
-  tensors.emplace_back("language_model.model.extra.weight", tensors.front().second);
-  io::write_safetensors(file, tensors);
-  EXPECT_THAT(message_of([&] { load_weights(*model, copy.path()); }),
+  tensors_and_names.emplace_back("language_model.model.extra.weight", tensors_and_names.front().second);
+  io::write_safetensors(file, tensors_and_names);
+  EXPECT_THAT(get_error_message([&] { load_weights(*model, copy.path()); }),
               HasSubstr("unexpected: language_model.model.extra.weight"));
 }
 
-TEST(Llava, OnlyATokenizerModelSaysHowToConvertIt) {
+TEST(Llava, TokenizerModelAloneIsRefusedWithAHint) {
   const CheckpointCopy copy("llava_clip_llama");
   std::filesystem::rename(copy.path() / "tokenizer.json", copy.path() / "tokenizer.model");
-  EXPECT_THAT(message_of([&] { load_processor(copy.path(), {}); }),
+  EXPECT_THAT(get_error_message([&] { load_processor(copy.path(), {}); }),
               AllOf(HasSubstr("tokenizer.model"), HasSubstr("save_pretrained")));
 }
 
@@ -222,36 +224,39 @@ class LlavaCase : public testing::TestWithParam<const char*> {
   const parity::Case case_{GetParam()};
 };
 
-TEST_P(LlavaCase, HypotheticalSampleHasTheShapeOfARealOne) {
+TEST_P(LlavaCase, SyntheticSampleHasShapeOfActualSample) {
   const auto processor = case_.load_processor();
   io::Record record = case_.records().at(0);
   record.images.assign(2, record.images.at(0));
-  const std::string words = "How many?";
-  record.turns.at(0).text = words;
-  const auto real = [&](size_t images) {
-    io::Record with_images = record;
-    with_images.images.resize(images);
-    for (size_t i = 0; i < images; ++i) with_images.turns[0].text = std::string(io::kImageMark) + "\n" + words;
-    if (images == 2) with_images.turns[0].text = std::string(io::kImageMark) + "\n" + with_images.turns[0].text;
-    return data::shape_of(processor->outline(with_images, 0));
+  const std::string question = "How many?";
+  record.turns.at(0).text = question;
+  const auto compute_actual_shape = [&](size_t images) {
+    io::Record image_record = record;
+    image_record.images.resize(images);
+    for (size_t i = 0; i < images; ++i)
+      image_record.turns[0].text = std::string(io::kImagePlaceholder) + "\n" + question;
+    if (images == 2)
+      image_record.turns[0].text = std::string(io::kImagePlaceholder) + "\n" + image_record.turns[0].text;
+    return data::get_shape(processor->process_headers(image_record, 0));
   };
-  const auto one = real(1), two = real(2);
-  const auto hypothetical = shape_of(case_.checkpoint(), {.images = 1});
-  EXPECT_EQ(hypothetical.image_tokens, one.image_tokens);
-  EXPECT_EQ(hypothetical.tokens, 256 + one.image_tokens);
-  EXPECT_EQ(hypothetical.pixel_rows, 1);
-  EXPECT_EQ(hypothetical.row.height, one.row.height);
-  EXPECT_EQ(hypothetical.row.width, one.row.width);
-  EXPECT_EQ(two.image_tokens, 2 * one.image_tokens);
+  const auto one_image = compute_actual_shape(1), two_images = compute_actual_shape(2);
+  const auto synthetic = compute_sample_shape(case_.checkpoint(), {.images = 1});
+  EXPECT_EQ(synthetic.image_tokens, one_image.image_tokens);
+  EXPECT_EQ(synthetic.tokens, 256 + one_image.image_tokens);
+  EXPECT_EQ(synthetic.pixel_rows, 1);
+  EXPECT_EQ(synthetic.row.height, one_image.row.height);
+  EXPECT_EQ(synthetic.row.width, one_image.row.width);
+  EXPECT_EQ(two_images.image_tokens, 2 * one_image.image_tokens);
 }
 
-TEST_P(LlavaCase, LimitOfPixelsBelowThePictureIsRefused) {
+TEST_P(LlavaCase, MaxPixelsBelowImageSizeIsRefused) {
   auto settings = case_.processor_settings();
   settings.image_max_pixels = 30 * 30;
-  EXPECT_THAT(message_of([&] { load_processor(case_.checkpoint(), settings); }, ExitCode::kUsage),
+  EXPECT_THAT(get_error_message([&] { load_processor(case_.checkpoint(), settings); }, ExitCode::kUsage),
               HasSubstr("data.image_max_pixels is 900"));
-  EXPECT_THAT(message_of([&] { shape_of(case_.checkpoint(), {.image_max_pixels = 900}); }, ExitCode::kUsage),
-              HasSubstr("data.image_max_pixels is 900"));
+  EXPECT_THAT(
+      get_error_message([&] { compute_sample_shape(case_.checkpoint(), {.image_max_pixels = 900}); }, ExitCode::kUsage),
+      HasSubstr("data.image_max_pixels is 900"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, LlavaCase,
@@ -259,7 +264,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, LlavaCase,
                                          "llava_original"),
                          [](const auto& instance) { return instance.param; });
 
-TEST(LlavaWeightNames, AreSpelledAsTheCheckpointDoes) {
+TEST(LlavaWeightNames, FollowTheCheckpoint) {
   const std::string parameters[] = {"model.vision_tower.pre_layrnorm.weight",
                                     "model.multi_modal_projector.linear_1.bias", "model.language_model.norm.weight",
                                     "lm_head.weight"};
@@ -272,14 +277,14 @@ TEST(LlavaWeightNames, AreSpelledAsTheCheckpointDoes) {
        "language_model.lm_head.weight"},
       {"model.vision_tower.pre_layrnorm.weight", "model.multi_modal_projector.linear_1.bias",
        "model.language_model.norm.weight", "lm_head.weight"}};
-  const auto spelled = [&](const std::vector<std::string>& tensors) {
-    const auto names = llava::weight_names(llava::Layout::kHuggingFace, tensors);
-    std::vector<std::string> all;
-    for (const auto& parameter : parameters) all.push_back(names.spelled(parameter));
-    return all;
+  const auto map_names = [&](const std::vector<std::string>& tensor_names) {
+    const auto key_map = llava::make_key_map(llava::Layout::kHuggingFace, tensor_names);
+    std::vector<std::string> mapped_names;
+    for (const auto& parameter : parameters) mapped_names.push_back(key_map.to_checkpoint_key(parameter));
+    return mapped_names;
   };
-  for (const auto& checkpoint : checkpoints) EXPECT_EQ(spelled(checkpoint), checkpoint);
-  EXPECT_EQ(spelled({}), checkpoints.front());
+  for (const auto& checkpoint : checkpoints) EXPECT_EQ(map_names(checkpoint), checkpoint);
+  EXPECT_EQ(map_names({}), checkpoints.front());
 }
 
 }  // namespace

@@ -10,13 +10,13 @@
 namespace vlmtrain::models::brain_llava {
 namespace {
 
-TEST(VolumePooling, IsPyTorchsAdaptiveMean) {
+TEST(VolumePooling, MatchesAdaptiveAveragePooling) {
   for (const VolumeAxes& patches : {VolumeAxes{4, 4, 4}, VolumeAxes{6, 6, 6}, VolumeAxes{7, 5, 8}}) {
     const at::Tensor features = at::randn({2 * patches[0] * patches[1] * patches[2], 3});
     const at::Tensor volumes =
         features.view({2, patches[0], patches[1], patches[2], 3}).permute({0, 4, 1, 2, 3}).contiguous();
-    const at::Tensor wanted = at::adaptive_avg_pool3d(volumes, {4, 3, 2}).permute({0, 2, 3, 4, 1}).reshape({-1, 3});
-    EXPECT_LT(parity::relative_difference(pool(features, {4, 3, 2}, patches), wanted), 1e-6);
+    const at::Tensor expected = at::adaptive_avg_pool3d(volumes, {4, 3, 2}).permute({0, 2, 3, 4, 1}).reshape({-1, 3});
+    EXPECT_LT(parity::relative_difference(pool(features, {4, 3, 2}, patches), expected), 1e-6);
   }
 }
 

@@ -10,13 +10,13 @@
 namespace vlmtrain::models {
 namespace {
 
-using io::message_of;
+using io::get_error_message;
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
 /// By processor_config.json transformers writes as many tokens as it says; the model has others.
-TEST(ProcessorConfig, OfOtherTokensThanTheModelsIsRefused) {
+TEST(ProcessorConfig, OtherTokenCountsAreRefused) {
   const std::pair<const char*, const char*> keys[]{{"smolvlm-tiny", "image_seq_len"},
                                                    {"smolvlm2-tiny", "image_seq_len"},
                                                    {"gemma-3-tiny", "image_seq_length"},
@@ -27,26 +27,26 @@ TEST(ProcessorConfig, OfOtherTokensThanTheModelsIsRefused) {
     json config = std::filesystem::exists(file) ? io::read_json(file) : json::object();
     config[key] = 7;
     io::write_file(file, config.dump());
-    EXPECT_THAT(message_of([&] { load_processor(model.checkpoint(), {}); }),
+    EXPECT_THAT(get_error_message([&] { load_processor(model.checkpoint(), {}); }),
                 AllOf(HasSubstr("processor_config.json"), HasSubstr(key), HasSubstr("7")))
         << preset;
   }
 }
 
 /// A number under `size`, as older files have it, with what transformers 5.24 makes of it.
-TEST(ProcessorConfig, SaysWhatANumberUnderSizeMeans) {
-  const auto read = [](const char* type, const json& more) {
+TEST(ProcessorConfig, SizeMayBeANumber) {
+  const auto read_settings = [](const char* type, const json& changes) {
     json config{{"image_processor_type", type}, {"size", 336}};
-    config.update(more);
+    config.update(changes);
     return llava::read_image_processor_settings(PreprocessorConfig(config, "preprocessor_config.json"));
   };
-  EXPECT_EQ(read("CLIPImageProcessor", json::object()).shortest_edge, 336);
-  EXPECT_EQ(read("CLIPImageProcessor", {{"default_to_square", false}}).shortest_edge, 336);
-  const auto square = read("CLIPImageProcessor", {{"default_to_square", true}});
-  EXPECT_FALSE(square.shortest_edge);
-  EXPECT_EQ(square.resized, (image::ImageSize{336, 336}));
-  EXPECT_EQ(read("SiglipImageProcessor", json::object()).shortest_edge, 336);
-  EXPECT_EQ(read("SiglipImageProcessor", {{"default_to_square", true}}).resized, (image::ImageSize{336, 336}));
+  EXPECT_EQ(read_settings("CLIPImageProcessor", json::object()).shortest_edge, 336);
+  EXPECT_EQ(read_settings("CLIPImageProcessor", {{"default_to_square", false}}).shortest_edge, 336);
+  const auto square_settings = read_settings("CLIPImageProcessor", {{"default_to_square", true}});
+  EXPECT_FALSE(square_settings.shortest_edge);
+  EXPECT_EQ(square_settings.resized, (image::ImageSize{336, 336}));
+  EXPECT_EQ(read_settings("SiglipImageProcessor", json::object()).shortest_edge, 336);
+  EXPECT_EQ(read_settings("SiglipImageProcessor", {{"default_to_square", true}}).resized, (image::ImageSize{336, 336}));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace vlmtrain::models {
 namespace {
 
-using io::message_of;
+using io::get_error_message;
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -24,19 +24,19 @@ using testing::Not;
 /// Adds a tensor to the checkpoint in the folder.
 void add_tensor(const std::filesystem::path& folder, const std::string& name, const at::Tensor& tensor) {
   io::NamedTensors tensors;
-  const io::CheckpointTensors before(folder);
-  for (const auto& each : before.names()) {
-    if (each != name) tensors.emplace_back(each, before.tensor(each).clone());
+  const io::CheckpointTensors stored_tensors(folder);
+  for (const auto& other_name : stored_tensors.names()) {
+    if (other_name != name) tensors.emplace_back(other_name, stored_tensors.tensor(other_name).clone());
   }
   tensors.emplace_back(name, tensor);
   io::write_safetensors(folder / "model.safetensors", tensors);
 }
 
-std::string refusal(const std::filesystem::path& folder) {
-  return message_of([&] { build_model(folder, at::kMeta, at::kFloat); });
+std::string get_error(const std::filesystem::path& folder) {
+  return get_error_message([&] { build_model(folder, at::kMeta, at::kFloat); });
 }
 
-TEST(QuantizedWeights, AreRecognizedByTheNamesOfTheirTensors) {
+TEST(QuantizedWeights, AreDetectedByTensorNames) {
   const std::vector<std::pair<const char*, const char*>> methods{{"mlp.up_proj.weight_scale_inv", "FP8"},
                                                                  {"mlp.up_proj.qweight", "GPTQ or AWQ"},
                                                                  {"mlp.up_proj.weight_packed", "compressed-tensors"},
@@ -47,50 +47,50 @@ TEST(QuantizedWeights, AreRecognizedByTheNamesOfTheirTensors) {
     for (const auto& [tensor, method] : methods) {
       const CheckpointCopy copy(name);
       add_tensor(copy.path(), std::string("model.layers.0.") + tensor, at::ones({1}));
-      EXPECT_THAT(refusal(copy.path()),
+      EXPECT_THAT(get_error(copy.path()),
                   AllOf(HasSubstr(copy.path().string()), HasSubstr(std::string("quantized by ") + method),
                         HasSubstr(tensor), HasSubstr("model.quantization=nf4"), Not(HasSubstr("model.allow"))));
     }
   }
 }
 
-TEST(QuantizedWeights, AreNamedByTheirConfig) {
+TEST(QuantizedWeights, AreDetectedByConfig) {
   const CheckpointCopy copy("qwen3_vl_mixed");
   const std::string weight = "model.language_model.layers.0.mlp.up_proj.weight";
   const auto shape = io::CheckpointTensors(copy.path()).info(weight).shape;
   add_tensor(copy.path(), weight, at::ones(shape).to(at::kFloat8_e4m3fn));
-  EXPECT_THAT(refusal(copy.path()), AllOf(HasSubstr("F8_E4M3"), HasSubstr(weight)));
+  EXPECT_THAT(get_error(copy.path()), AllOf(HasSubstr("F8_E4M3"), HasSubstr(weight)));
   copy.edit("config.json", [](json& config) {
     config["text_config"]["quantization_config"] = {{"quant_method", "fp8"}};
   });
-  EXPECT_THAT(refusal(copy.path()),
+  EXPECT_THAT(get_error(copy.path()),
               AllOf(HasSubstr("quantized by fp8 (text_config.quantization_config in config.json"), HasSubstr(weight)));
   copy.edit("config.json", [](json& config) {
     config["text_config"].erase("quantization_config");
     config["quantization_config"] = {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}};
   });
-  EXPECT_THAT(refusal(copy.path()), HasSubstr("compressed-tensors (pack-quantized)"));
+  EXPECT_THAT(get_error(copy.path()), HasSubstr("compressed-tensors (pack-quantized)"));
   copy.edit("config.json", [](json& config) { config.erase("quantization_config"); });
   io::write_file(copy.path() / "quantize_config.json", "{\"bits\": 4}");
-  EXPECT_THAT(refusal(copy.path()), HasSubstr("quantized by GPTQ (quantize_config.json"));
+  EXPECT_THAT(get_error(copy.path()), HasSubstr("quantized by GPTQ (quantize_config.json"));
 }
 
-TEST(QuantizedWeights, WithTypesThatCannotBeReadAreNamedByTheirConfig) {
+TEST(QuantizedWeights, UnreadableTypesAreNamedByConfig) {
   const CheckpointCopy copy("text_only");
   auto content = io::read_file(copy.path() / "model.safetensors");
   content.replace(content.find("\"F32\""), 5, "\"F4\" ");
   io::write_file(copy.path() / "model.safetensors", content);
   copy.edit("config.json", [](json& config) { config["quantization_config"] = {{"quant_method", "fp_quant"}}; });
-  EXPECT_THAT(refusal(copy.path()), HasSubstr("quantized by fp_quant (quantization_config in config.json)"));
+  EXPECT_THAT(get_error(copy.path()), HasSubstr("quantized by fp_quant (quantization_config in config.json)"));
 }
 
-TEST(QuantizedWeights, ALeftOverConfigIsNamedAndNotSaved) {
+TEST(QuantizedWeights, UnusedConfigIsNamedAndNotSaved) {
   for (const char* name : {"mixed_batch", "qwen2_vl_images", "llava_clip_llama"}) {
     const CheckpointCopy copy(name);
     copy.edit("config.json", [](json& config) {
-      const json leftover{{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
-      config["quantization_config"] = leftover;
-      if (config.contains("text_config")) config["text_config"]["quantization_config"] = leftover;
+      const json quantization_config{{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+      config["quantization_config"] = quantization_config;
+      if (config.contains("text_config")) config["text_config"]["quantization_config"] = quantization_config;
     });
     const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
     const CapturedLog log;

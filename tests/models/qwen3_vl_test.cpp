@@ -21,53 +21,54 @@
 namespace vlmtrain::models::qwen3_vl {
 namespace {
 
-using io::message_of;
+using io::get_error_message;
 using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 /// What transformers computes (tests/parity/reference/make_qwen3_layouts.py).
-json of_transformers(const char* part) {
-  return io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/qwen3_vl.json").at(part);
+json read_reference(const char* section) {
+  return io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/qwen3_vl.json").at(section);
 }
 
-TEST(PositionTaps, AreThoseOfTransformers) {
-  for (const json& entry : of_transformers("taps")) {
+TEST(PositionInterpolation, MatchesTransformers) {
+  for (const json& entry : read_reference("taps")) {
     std::vector<data::PatchGrid> grids;
     for (const json& grid : entry.at("grids")) grids.push_back({grid.at(0), grid.at(1), grid.at(2)});
-    const auto taps = PositionTaps::of(grids, entry.at("side"), entry.at("merge"));
-    const json& entries = entry.at("entries");
-    ASSERT_EQ(taps.entries.size(), kTaps * entries.size());
-    for (size_t patch = 0; patch < entries.size(); ++patch) {
-      for (size_t tap = 0; tap < kTaps; ++tap) {
-        const size_t place = tap * entries.size() + patch;
-        EXPECT_EQ(taps.entries[place], entries[patch][tap]) << entry.at("grids") << ", patch " << patch;
-        EXPECT_EQ(taps.weights[place], entry["weights"][patch][tap].get<float>()) << patch;
+    const auto interpolation = PositionInterpolation::make(grids, entry.at("side"), entry.at("merge"));
+    const json& expected_indices = entry.at("entries");
+    ASSERT_EQ(interpolation.indices.size(), kInterpolationPoints * expected_indices.size());
+    for (size_t patch = 0; patch < expected_indices.size(); ++patch) {
+      for (size_t point = 0; point < kInterpolationPoints; ++point) {
+        const size_t slot = point * expected_indices.size() + patch;
+        EXPECT_EQ(interpolation.indices[slot], expected_indices[patch][point])
+            << entry.at("grids") << ", patch " << patch;
+        EXPECT_EQ(interpolation.weights[slot], entry["weights"][patch][point].get<float>()) << patch;
       }
     }
   }
 }
 
-TEST(Qwen3VideoSettings, ResizeFramesAsTransformers) {
+TEST(Qwen3VideoSettings, ResizeFramesLikeTransformers) {
   const VisionConfig vision = [] {
     VisionConfig config;
     config.patch_size = 16;
     return config;
   }();
-  for (const json& entry : of_transformers("sizes")) {
+  for (const json& entry : read_reference("sizes")) {
     VideoSettings settings;
     settings.pixels.budget = {entry.at(3), entry.at(4)};
     settings.limits.cap_pixels_per_frame = !entry.at(5).is_null();
     if (settings.limits.cap_pixels_per_frame) settings.limits.max_video_tokens = entry.at(5);
-    const image::ImageSize given{entry.at(1), entry.at(2)};
+    const image::ImageSize frame_size{entry.at(1), entry.at(2)};
     if (entry.at(6).is_null()) {
-      EXPECT_THROW(settings.frame_size(entry.at(0), given, std::nullopt, vision), UserError) << entry;
+      EXPECT_THROW(settings.frame_size(entry.at(0), frame_size, std::nullopt, vision), UserError) << entry;
       continue;
     }
-    const auto found = settings.frame_size(entry.at(0), given, std::nullopt, vision);
-    EXPECT_EQ(found.height, entry.at(6)) << entry;
-    EXPECT_EQ(found.width, entry.at(7)) << entry;
+    const auto actual_size = settings.frame_size(entry.at(0), frame_size, std::nullopt, vision);
+    EXPECT_EQ(actual_size.height, entry.at(6)) << entry;
+    EXPECT_EQ(actual_size.width, entry.at(7)) << entry;
   }
 }
 
@@ -77,27 +78,27 @@ TEST(Qwen3VideoSettings, LimitEachFrame) {
   VideoSettings settings;
   settings.pixels.budget = {4096, 25165824};
   const image::ImageSize frame{480, 640};
-  const auto limited = settings.frame_size(8, frame, 64 * 1024, vision);
-  EXPECT_LE(limited.height * limited.width, 64 * 1024);
-  settings.most_of_a_frame = 64 * 1024;
-  const auto by_settings = settings.frame_size(8, frame, std::nullopt, vision);
-  EXPECT_EQ(by_settings.height, limited.height);
-  EXPECT_EQ(by_settings.width, limited.width);
+  const auto limited_size = settings.frame_size(8, frame, 64 * 1024, vision);
+  EXPECT_LE(limited_size.height * limited_size.width, 64 * 1024);
+  settings.max_frame_pixels = 64 * 1024;
+  const auto capped_size = settings.frame_size(8, frame, std::nullopt, vision);
+  EXPECT_EQ(capped_size.height, limited_size.height);
+  EXPECT_EQ(capped_size.width, limited_size.width);
 }
 
-TEST(Qwen3VideoSettings, TakeTheFramesAndWriteTheTimesOfTransformers) {
-  for (const json& entry : of_transformers("frames")) {
+TEST(Qwen3VideoSettings, MatchFramesAndTimestampsOfTransformers) {
+  for (const json& entry : read_reference("frames")) {
     const json& video = entry.at("video");
     VideoSettings settings;
     settings.limits.min_frames = video.at(3);
     settings.limits.max_frames = video.at(4);
-    const auto taken = settings.sample(video.at(0), video.at(1), video.at(2));
-    EXPECT_EQ(taken, entry.at("indices")) << video;
-    EXPECT_EQ(time_stamps(taken, video.at(1), 2), entry.at("stamps")) << video;
+    const auto frame_indices = settings.sample(video.at(0), video.at(1), video.at(2));
+    EXPECT_EQ(frame_indices, entry.at("indices")) << video;
+    EXPECT_EQ(make_timestamps(frame_indices, video.at(1), 2), entry.at("stamps")) << video;
   }
 }
 
-TEST(Qwen3VlConfig, NamesWhatIsNotFollowed) {
+TEST(Qwen3VlConfig, UnsupportedKeysAreRefused) {
   const std::vector<std::pair<json, std::string>> changes{
       {{{"text_config", {{"rope_scaling", {{"mrope_section", {5, 4, 4}}}}}}}, "mrope_section [5, 4, 4]"},
       {{{"text_config", {{"rope_scaling", {{"mrope_section", {2, 5, 5}}}}}}}, "every third of 12 pairs"},
@@ -115,77 +116,79 @@ TEST(Qwen3VlConfig, NamesWhatIsNotFollowed) {
       {{{"image_token_id", 100'000}}, "image_token_id 100000"},
       {{{"model_type", "qwen3_vl_moe"}}, "mixture of experts"},
   };
-  for (const auto& [change, complaint] : changes) {
+  for (const auto& [change, expected_message] : changes) {
     const CheckpointCopy copy("qwen3_vl_images");
     copy.edit("config.json", [&](auto& config) { config.merge_patch(change); });
-    EXPECT_THAT(message_of([&] { build_model(copy.path(), at::kMeta, at::kFloat); }, ExitCode::kBadData),
-                AllOf(HasSubstr("config.json"), HasSubstr(complaint)));
+    EXPECT_THAT(get_error_message([&] { build_model(copy.path(), at::kMeta, at::kFloat); }, ExitCode::kBadData),
+                AllOf(HasSubstr("config.json"), HasSubstr(expected_message)));
   }
 }
 
-TEST(Qwen3VlProcessor, NamesFilesOfAnotherFamily) {
+TEST(Qwen3VlProcessor, FilesOfAnotherFamilyAreRefused) {
   const CheckpointCopy copy("qwen3_vl_mixed");
-  const auto complaint = [&] { return message_of([&] { load_processor(copy.path(), {}); }, ExitCode::kBadData); };
+  const auto get_error = [&] {
+    return get_error_message([&] { load_processor(copy.path(), {}); }, ExitCode::kBadData);
+  };
   copy.edit("video_preprocessor_config.json",
             [](auto& settings) { settings["video_processor_type"] = "Qwen2VLVideoProcessor"; });
-  EXPECT_THAT(complaint(), AllOf(HasSubstr("video_preprocessor_config.json"), HasSubstr("Qwen2VLVideoProcessor"),
+  EXPECT_THAT(get_error(), AllOf(HasSubstr("video_preprocessor_config.json"), HasSubstr("Qwen2VLVideoProcessor"),
                                  HasSubstr("Qwen3VLVideoProcessor")));
   copy.edit("preprocessor_config.json",
             [](auto& settings) { settings["image_processor_type"] = "CLIPImageProcessor"; });
-  EXPECT_THAT(complaint(), AllOf(HasSubstr("preprocessor_config.json"), HasSubstr("CLIPImageProcessor")));
+  EXPECT_THAT(get_error(), AllOf(HasSubstr("preprocessor_config.json"), HasSubstr("CLIPImageProcessor")));
 }
 
-TEST(Qwen3VlProcessor, VideosAreNotThoseOfQwen2) {
+TEST(Qwen3VlProcessor, VideoSettingsDifferFromQwen2) {
   const CheckpointCopy copy("qwen2_5_vl_video");
   std::filesystem::remove(copy.path() / "processor_config.json");
   for (const char* name : {"preprocessor_config.json", "video_preprocessor_config.json"}) {
     std::filesystem::copy_file(parity::Case("qwen3_vl_mixed").checkpoint() / name, copy.path() / name,
                                std::filesystem::copy_options::overwrite_existing);
   }
-  EXPECT_THAT(message_of([&] { load_processor(copy.path(), {}); }, ExitCode::kBadData),
+  EXPECT_THAT(get_error_message([&] { load_processor(copy.path(), {}); }, ExitCode::kBadData),
               AllOf(HasSubstr("video_preprocessor_config.json"), HasSubstr("Qwen3VLVideoProcessor")));
 }
 
 /// Text around the frames is counted as the sample has it, in both layouts.
-TEST(Qwen3VlShape, IsThatOfTheSample) {
+TEST(Qwen3VlShape, MatchesSample) {
   for (const auto layout : {data::VideoLayout::kReleased, data::VideoLayout::kTransformers5}) {
     const parity::Case origin("qwen3_vl_video");
     auto settings = origin.processor_settings();
     settings.video_layout = layout;
     const auto processor = load_processor(origin.checkpoint(), settings);
     const auto record = origin.records().front();
-    const auto outline = processor->outline(record, 0);
+    const auto outline = processor->process_headers(record, 0);
     const auto sample = processor->process(record, 0);
-    EXPECT_EQ(data::shape_of(outline), data::shape_of(sample));
+    EXPECT_EQ(data::get_shape(outline), data::get_shape(sample));
     EXPECT_EQ(outline.position_ids, sample.position_ids);
 
-    io::Record without = record;
-    without.videos.clear();
-    without.turns.front().text = without.turns.front().text.substr(std::string("<video>\n").size());
-    const int64_t text = processor->outline(without, 0).tokens();
-    const auto shape = shape_of(origin.checkpoint(), {.images = 0,
-                                                      .video_frames = 10,
-                                                      .video_width = 40,
-                                                      .video_height = 27,
-                                                      .text_tokens = text,
-                                                      .label_tokens = 1,
-                                                      .video_layout = layout});
+    io::Record text_only = record;
+    text_only.videos.clear();
+    text_only.turns.front().text = text_only.turns.front().text.substr(std::string("<video>\n").size());
+    const int64_t text = processor->process_headers(text_only, 0).tokens();
+    const auto shape = compute_sample_shape(origin.checkpoint(), {.images = 0,
+                                                                  .video_frames = 10,
+                                                                  .video_width = 40,
+                                                                  .video_height = 27,
+                                                                  .text_tokens = text,
+                                                                  .label_tokens = 1,
+                                                                  .video_layout = layout});
     EXPECT_EQ(shape.tokens, sample.tokens());
     EXPECT_EQ(shape.grids, sample.grids);
   }
 }
 
-TEST(Qwen3VlShape, CountsTimeStampsWithoutATokenizer) {
+TEST(Qwen3VlShape, CountsTimestampsWithoutATokenizer) {
   const parity::TemporaryFolder folder;
   write_preset_config("qwen3-vl-4b", folder.path());
   // 4 of 16 frames at 4 a second, 640 x 480: <0.6 seconds> … of 6 tokens, and the marks.
-  const auto shape = shape_of(folder.path(), {.images = 0,
-                                              .video_frames = 16,
-                                              .video_fps = 4,
-                                              .video_width = 640,
-                                              .video_height = 480,
-                                              .text_tokens = 256,
-                                              .wanted_fps = 1});
+  const auto shape = compute_sample_shape(folder.path(), {.images = 0,
+                                                          .video_frames = 16,
+                                                          .video_fps = 4,
+                                                          .video_width = 640,
+                                                          .video_height = 480,
+                                                          .text_tokens = 256,
+                                                          .sampling_fps = 1});
   EXPECT_EQ(shape.video_frames, 4);
   EXPECT_EQ(shape.image_tokens, 2 * 15 * 20);
   EXPECT_EQ(shape.tokens, 256 + shape.image_tokens + 2 * (6 + 2));

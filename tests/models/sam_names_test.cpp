@@ -13,16 +13,16 @@
 namespace vlmtrain::models {
 namespace {
 
-using Names = std::set<std::string>;
+using NameSet = std::set<std::string>;
 
-void add_weight_and_bias(Names& names, const std::string& module) {
+void add_weight_and_bias(NameSet& names, const std::string& module) {
   names.insert(module + ".weight");
   names.insert(module + ".bias");
 }
 
 /// ImageEncoderViT's, of sam_vit_b_01ec64.pth.
-Names vit_encoder_names() {
-  Names names{"image_encoder.pos_embed", "image_encoder.neck.0.weight", "image_encoder.neck.2.weight"};
+NameSet list_vit_encoder_names() {
+  NameSet names{"image_encoder.pos_embed", "image_encoder.neck.0.weight", "image_encoder.neck.2.weight"};
   add_weight_and_bias(names, "image_encoder.patch_embed.proj");
   for (const int norm : {1, 3}) add_weight_and_bias(names, fmt::format("image_encoder.neck.{}", norm));
   for (int i = 0; i < 12; ++i) {
@@ -36,9 +36,9 @@ Names vit_encoder_names() {
 }
 
 /// PromptEncoder's and MaskDecoder's, of either checkpoint; of those that run here, or of the rest.
-Names decoder_names(bool that_run) {
-  Names names;
-  if (!that_run) {
+NameSet list_decoder_names(bool are_used) {
+  NameSet names;
+  if (!are_used) {
     for (int i = 0; i < 4; ++i) names.insert(fmt::format("prompt_encoder.point_embeddings.{}.weight", i));
     names.insert("prompt_encoder.not_a_point_embed.weight");
     for (const int i : {0, 1, 3, 4, 6})
@@ -78,8 +78,8 @@ Names decoder_names(bool that_run) {
 }
 
 /// TinyViT's, of mobile_sam.pt, below the encoder.
-Names tiny_vit_names() {
-  Names names{"neck.0.weight", "neck.2.weight"};
+NameSet list_tiny_vit_names() {
+  NameSet names{"neck.0.weight", "neck.2.weight"};
   const auto add_convolution = [&names](const std::string& module) {
     names.insert(module + ".c.weight");
     add_weight_and_bias(names, module + ".bn");
@@ -113,34 +113,36 @@ Names tiny_vit_names() {
 }
 
 template <class Module, class Config>
-Names original_names(const std::string& below, const Config& config) {
+NameSet list_original_names(const std::string& module_path, const Config& config) {
   nn::ParameterStore store{at::TensorOptions(at::kMeta)};
   const nn::ParameterScope scope(store, nn::Component::kMaskEncoder, "mask");
-  const Module module(below.empty() ? scope : scope / below, config);
-  Names names;
+  const Module module(module_path.empty() ? scope : scope / module_path, config);
+  NameSet names;
   for (const auto& parameter : store.all()) {
-    EXPECT_TRUE(names.insert(original_sam_name(parameter.name.substr(5))).second) << parameter.name;
+    EXPECT_TRUE(names.insert(to_original_sam_name(parameter.name.substr(5))).second) << parameter.name;
   }
   return names;
 }
 
-TEST(SamNamesTest, EncoderHasAllOfSams) {
-  EXPECT_THAT(original_names<SamVit>("vision_encoder", SamVitConfig()), testing::ContainerEq(vit_encoder_names()));
+TEST(SamNamesTest, EncoderHasAllTensorsOfSam) {
+  EXPECT_THAT(list_original_names<SamVit>("vision_encoder", SamVitConfig()),
+              testing::ContainerEq(list_vit_encoder_names()));
 }
 
-TEST(SamNamesTest, DecoderHasAllThatRuns) {
-  EXPECT_THAT(original_names<MaskDecoder>("", MaskDecoderConfig()), testing::ContainerEq(decoder_names(true)));
+TEST(SamNamesTest, DecoderHasAllUsedTensors) {
+  EXPECT_THAT(list_original_names<MaskDecoder>("", MaskDecoderConfig()),
+              testing::ContainerEq(list_decoder_names(true)));
 }
 
 /// So many are in the files: 177 of the encoder, and 137 beside it.
 TEST(SamNamesTest, ListsAreComplete) {
-  EXPECT_EQ(vit_encoder_names().size(), 177);
-  EXPECT_EQ(decoder_names(true).size() + decoder_names(false).size(), 137);
+  EXPECT_EQ(list_vit_encoder_names().size(), 177);
+  EXPECT_EQ(list_decoder_names(true).size() + list_decoder_names(false).size(), 137);
 }
 
 TEST(SamNamesTest, TinyVitKeepsItsNames) {
-  for (const auto& name : tiny_vit_names()) {
-    EXPECT_EQ(original_sam_name("vision_encoder." + name), "image_encoder." + name);
+  for (const auto& name : list_tiny_vit_names()) {
+    EXPECT_EQ(to_original_sam_name("vision_encoder." + name), "image_encoder." + name);
   }
 }
 

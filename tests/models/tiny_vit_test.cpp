@@ -16,7 +16,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::string refusal(const nlohmann::json& settings) {
+std::string get_error(const nlohmann::json& settings) {
   try {
     TinyVitConfig::from_json(settings, "masks.json");
   } catch (const UserError& error) {
@@ -28,51 +28,51 @@ std::string refusal(const nlohmann::json& settings) {
   return {};
 }
 
-TEST(TinyVitConfig, DefaultsAreMobileSams) {
+TEST(TinyVitConfig, DefaultsMatchMobileSam) {
   const auto config = TinyVitConfig::from_json(nlohmann::json::object(), "masks.json");
   EXPECT_EQ(config.blocks(), 12);
   EXPECT_EQ(config.stride(), 16);
 
   nn::ParameterStore store(at::TensorOptions(at::kFloat).device(at::kMeta));
-  std::map<std::string, std::vector<int64_t>> sizes;
-  int64_t elements = 0;
+  std::map<std::string, std::vector<int64_t>> shapes;
+  int64_t num_elements = 0;
   const TinyVit encoder({store, nn::Component::kMaskEncoder, "image_encoder"}, config);
   for (const nn::Parameter& parameter : store.all()) {
-    sizes[parameter.name] = parameter.sizes().vec();
-    elements += parameter.elements();
+    shapes[parameter.name] = parameter.sizes().vec();
+    num_elements += parameter.elements();
   }
   EXPECT_EQ(encoder.blocks(), 15);
-  using Sizes = std::vector<int64_t>;
-  EXPECT_EQ(sizes.at("image_encoder.patch_embed.seq.0.c.weight"), (Sizes{32, 3, 3, 3}));
-  EXPECT_EQ(sizes.at("image_encoder.patch_embed.seq.2.bn.running_var"), (Sizes{64}));
-  EXPECT_EQ(sizes.at("image_encoder.layers.0.blocks.1.conv2.c.weight"), (Sizes{256, 1, 3, 3}));
-  EXPECT_EQ(sizes.at("image_encoder.layers.2.downsample.conv1.c.weight"), (Sizes{320, 160, 1, 1}));
-  EXPECT_EQ(sizes.at("image_encoder.layers.2.blocks.5.attn.attention_biases"), (Sizes{5, 196}));
-  EXPECT_EQ(sizes.at("image_encoder.layers.3.blocks.1.mlp.fc1.weight"), (Sizes{1280, 320}));
-  EXPECT_EQ(sizes.at("image_encoder.neck.0.weight"), (Sizes{256, 320, 1, 1}));
-  EXPECT_EQ(sizes.at("image_encoder.neck.2.weight"), (Sizes{256, 256, 3, 3}));
-  EXPECT_NEAR(config.elements() / static_cast<double>(elements), 1, 0.02);
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(shapes.at("image_encoder.patch_embed.seq.0.c.weight"), (Shape{32, 3, 3, 3}));
+  EXPECT_EQ(shapes.at("image_encoder.patch_embed.seq.2.bn.running_var"), (Shape{64}));
+  EXPECT_EQ(shapes.at("image_encoder.layers.0.blocks.1.conv2.c.weight"), (Shape{256, 1, 3, 3}));
+  EXPECT_EQ(shapes.at("image_encoder.layers.2.downsample.conv1.c.weight"), (Shape{320, 160, 1, 1}));
+  EXPECT_EQ(shapes.at("image_encoder.layers.2.blocks.5.attn.attention_biases"), (Shape{5, 196}));
+  EXPECT_EQ(shapes.at("image_encoder.layers.3.blocks.1.mlp.fc1.weight"), (Shape{1280, 320}));
+  EXPECT_EQ(shapes.at("image_encoder.neck.0.weight"), (Shape{256, 320, 1, 1}));
+  EXPECT_EQ(shapes.at("image_encoder.neck.2.weight"), (Shape{256, 256, 3, 3}));
+  EXPECT_NEAR(config.num_parameters() / static_cast<double>(num_elements), 1, 0.02);
 }
 
-TEST(TinyVitConfig, SaysWhatIsWrong) {
-  EXPECT_THAT(refusal({{"image_size", 1000}}), HasSubstr("image_size 1000 is not a multiple of 16"));
-  EXPECT_THAT(refusal({{"depths", {2, 2, 2}}}), HasSubstr("depths has 3 entries, but embed_dims has 4"));
-  EXPECT_THAT(refusal({{"embed_dims", nlohmann::json::array()}}), HasSubstr("the length of embed_dims is 0"));
-  EXPECT_THAT(refusal({{"embed_dims", {63, 128, 160, 320}}}), HasSubstr("begins with 63; it must be even"));
-  EXPECT_THAT(refusal({{"embed_dims", {64, 128, 162, 320}}}),
+TEST(TinyVitConfig, InvalidSettingsAreRefused) {
+  EXPECT_THAT(get_error({{"image_size", 1000}}), HasSubstr("image_size 1000 is not a multiple of 16"));
+  EXPECT_THAT(get_error({{"depths", {2, 2, 2}}}), HasSubstr("depths has 3 entries, but embed_dims has 4"));
+  EXPECT_THAT(get_error({{"embed_dims", nlohmann::json::array()}}), HasSubstr("the length of embed_dims is 0"));
+  EXPECT_THAT(get_error({{"embed_dims", {63, 128, 160, 320}}}), HasSubstr("begins with 63; it must be even"));
+  EXPECT_THAT(get_error({{"embed_dims", {64, 128, 162, 320}}}),
               AllOf(HasSubstr("stage 2"), HasSubstr("162"), HasSubstr("not a multiple of 5 in num_heads")));
-  EXPECT_THAT(refusal({{"num_heads", {2, 4, 0, 10}}}), HasSubstr("num_heads is 0"));
-  EXPECT_THAT(refusal({{"window_sizes", {7, 7, 100, 7}}}), HasSubstr("window_sizes is 100"));
-  EXPECT_THAT(refusal({{"local_conv_size", 4}}), HasSubstr("local_conv_size is 4; it must be odd"));
-  EXPECT_THAT(refusal({{"mlp_ratio", 0}}), HasSubstr("mlp_ratio is 0"));
-  EXPECT_THAT(refusal({{"mlp_ratio", 0.001}}), HasSubstr("embed_dims times mlp_ratio is 0"));
-  EXPECT_THAT(refusal({{"last_merging_keeps_size", false}}),
+  EXPECT_THAT(get_error({{"num_heads", {2, 4, 0, 10}}}), HasSubstr("num_heads is 0"));
+  EXPECT_THAT(get_error({{"window_sizes", {7, 7, 100, 7}}}), HasSubstr("window_sizes is 100"));
+  EXPECT_THAT(get_error({{"local_conv_size", 4}}), HasSubstr("local_conv_size is 4; it must be odd"));
+  EXPECT_THAT(get_error({{"mlp_ratio", 0}}), HasSubstr("mlp_ratio is 0"));
+  EXPECT_THAT(get_error({{"mlp_ratio", 0.001}}), HasSubstr("embed_dims times mlp_ratio is 0"));
+  EXPECT_THAT(get_error({{"last_merging_keeps_size", false}}),
               AllOf(HasSubstr("a feature of 32 pixels"), HasSubstr("give 4 stages")));
 }
 
-class TinyVitTypes : public testing::TestWithParam<at::ScalarType> {};
+class TinyVitDtypes : public testing::TestWithParam<at::ScalarType> {};
 
-TEST_P(TinyVitTypes, FeaturesAndGradientsHaveTheModelsType) {
+TEST_P(TinyVitDtypes, FeaturesAndGradientsHaveDtypeOfModel) {
   const auto config = TinyVitConfig::from_json({{"image_size", 48},
                                                 {"embed_dims", {8, 16, 24, 32}},
                                                 {"depths", {1, 1, 1, 1}},
@@ -97,7 +97,7 @@ TEST_P(TinyVitTypes, FeaturesAndGradientsHaveTheModelsType) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, TinyVitTypes, testing::Values(at::kFloat, at::kBFloat16, at::kHalf, at::kDouble),
+INSTANTIATE_TEST_SUITE_P(Types, TinyVitDtypes, testing::Values(at::kFloat, at::kBFloat16, at::kHalf, at::kDouble),
                          [](const auto& instance) { return c10::toString(instance.param); });
 
 }  // namespace

@@ -11,81 +11,81 @@ namespace {
 using data::PatchGrid;
 
 /// Tiles of one pixel a channel, so many.
-VisionInput input(int64_t tiles, std::vector<PatchGrid> grids = {}) {
+VisionInput make_input(int64_t tiles, std::vector<PatchGrid> grids = {}) {
   return {at::arange(tiles, at::kByte).view({-1, 1, 1, 1}).expand({-1, 3, 1, 1}), std::move(grids)};
 }
 
-void expect_all_tiles(const VisionInput& whole, const std::vector<VisionInput>& passes) {
+void expect_all_tiles(const VisionInput& input, const std::vector<VisionInput>& passes) {
   std::vector<at::Tensor> tiles;
   for (const auto& pass : passes) tiles.push_back(pass.pixel_values);
-  EXPECT_TRUE(at::equal(at::cat(tiles), whole.pixel_values));
+  EXPECT_TRUE(at::equal(at::cat(tiles), input.pixel_values));
 }
 
-TEST(VisionPasses, OneWhereAllFits) {
-  EXPECT_EQ(vision_passes(input(7), 0).size(), 1);
-  EXPECT_EQ(vision_passes(input(7), 7).size(), 1);
+TEST(VisionPasses, SinglePassIfAllFits) {
+  EXPECT_EQ(split_vision_passes(make_input(7), 0).size(), 1);
+  EXPECT_EQ(split_vision_passes(make_input(7), 7).size(), 1);
 }
 
-TEST(VisionPasses, CutsBetweenTiles) {
-  const auto passes = vision_passes(input(7), 3);
+TEST(VisionPasses, SplitsBetweenTiles) {
+  const auto passes = split_vision_passes(make_input(7), 3);
   ASSERT_EQ(passes.size(), 3);
   EXPECT_EQ(passes[2].pixel_values.size(0), 1);
-  expect_all_tiles(input(7), passes);
+  expect_all_tiles(make_input(7), passes);
 }
 
-TEST(VisionPasses, CutsGridsBetweenFramesOnly) {
-  const auto whole = input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
-  const auto passes = vision_passes(whole, 9);
+TEST(VisionPasses, SplitsGridsBetweenFrames) {
+  const auto input = make_input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
+  const auto passes = split_vision_passes(input, 9);
   ASSERT_EQ(passes.size(), 4);
   EXPECT_EQ(passes[0].grids, (std::vector<PatchGrid>{{1, 2, 4}}));
   EXPECT_EQ(passes[1].grids, (std::vector<PatchGrid>{{2, 2, 2}}));
   EXPECT_EQ(passes[2].grids, (std::vector<PatchGrid>{{2, 2, 2}}));
   EXPECT_EQ(passes[3].grids, (std::vector<PatchGrid>{{1, 1, 2}}));
-  expect_all_tiles(whole, passes);
+  expect_all_tiles(input, passes);
 }
 
-TEST(VisionPasses, FillsAPassWithFramesOfSeveralGrids) {
-  const auto whole = input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
-  const auto passes = vision_passes(whole, 12);
+TEST(VisionPasses, FillsPassesAcrossGrids) {
+  const auto input = make_input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
+  const auto passes = split_vision_passes(input, 12);
   ASSERT_EQ(passes.size(), 3);
   EXPECT_EQ(passes[0].grids, (std::vector<PatchGrid>{{1, 2, 4}, {1, 2, 2}}));
   EXPECT_EQ(passes[1].grids, (std::vector<PatchGrid>{{3, 2, 2}}));
   EXPECT_EQ(passes[2].grids, (std::vector<PatchGrid>{{1, 1, 2}}));
-  expect_all_tiles(whole, passes);
+  expect_all_tiles(input, passes);
 }
 
-TEST(VisionPasses, EachHasTheUnitsOfItsTiles) {
-  auto tiles = input(4);
+TEST(VisionPasses, PassesHaveDropoutUnitsOfTheirTiles) {
+  auto tiles = make_input(4);
   for (uint64_t seed = 0; seed < 4; ++seed) tiles.units.push_back({.seed = seed});
-  const auto of_tiles = vision_passes(tiles, 3);
-  EXPECT_EQ(of_tiles[0].units, std::vector(tiles.units.begin(), tiles.units.begin() + 3));
-  EXPECT_EQ(of_tiles[1].units, std::vector(tiles.units.begin() + 3, tiles.units.end()));
+  const auto tile_passes = split_vision_passes(tiles, 3);
+  EXPECT_EQ(tile_passes[0].units, std::vector(tiles.units.begin(), tiles.units.begin() + 3));
+  EXPECT_EQ(tile_passes[1].units, std::vector(tiles.units.begin() + 3, tiles.units.end()));
 
-  auto frames = input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
+  auto frames = make_input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
   frames.units = {{1, 8}, {2, 4}, {3, 4}, {4, 4}, {5, 4}, {6, 2}};
-  const auto of_frames = vision_passes(frames, 12);
-  EXPECT_EQ(of_frames[0].units, (std::vector<nn::DropoutUnit>{{1, 8}, {2, 4}}));
-  EXPECT_EQ(of_frames[1].units, (std::vector<nn::DropoutUnit>{{3, 4}, {4, 4}, {5, 4}}));
-  EXPECT_EQ(of_frames[2].units, (std::vector<nn::DropoutUnit>{{6, 2}}));
+  const auto frame_passes = split_vision_passes(frames, 12);
+  EXPECT_EQ(frame_passes[0].units, (std::vector<nn::DropoutSegment>{{1, 8}, {2, 4}}));
+  EXPECT_EQ(frame_passes[1].units, (std::vector<nn::DropoutSegment>{{3, 4}, {4, 4}, {5, 4}}));
+  EXPECT_EQ(frame_passes[2].units, (std::vector<nn::DropoutSegment>{{6, 2}}));
 }
 
-TEST(VisionPasses, TakesAFrameThatIsLargerThanAPass) {
-  const auto whole = input(24, {{3, 2, 4}});
-  const auto passes = vision_passes(whole, 3);
+TEST(VisionPasses, AllowsFramesLargerThanAPass) {
+  const auto input = make_input(24, {{3, 2, 4}});
+  const auto passes = split_vision_passes(input, 3);
   ASSERT_EQ(passes.size(), 3);
   EXPECT_EQ(passes[1].grids, (std::vector<PatchGrid>{{1, 2, 4}}));
-  expect_all_tiles(whole, passes);
+  expect_all_tiles(input, passes);
 }
 
-TEST(VisionPasses, HaveTheModalitiesOfTheirRows) {
-  VisionInput whole = input(7);
-  whole.modalities = at::arange(7, at::kLong);
-  const auto passes = vision_passes(whole, 3);
+TEST(VisionPasses, PassesHaveModalitiesOfTheirRows) {
+  VisionInput input = make_input(7);
+  input.modalities = at::arange(7, at::kLong);
+  const auto passes = split_vision_passes(input, 3);
   ASSERT_EQ(passes.size(), 3);
   EXPECT_TRUE(at::equal(passes[0].modalities, at::arange(0, 3, at::kLong)));
   EXPECT_TRUE(at::equal(passes[1].modalities, at::arange(3, 6, at::kLong)));
   EXPECT_TRUE(at::equal(passes[2].modalities, at::arange(6, 7, at::kLong)));
-  EXPECT_FALSE(vision_passes(input(7), 3)[1].modalities.defined());
+  EXPECT_FALSE(split_vision_passes(make_input(7), 3)[1].modalities.defined());
 }
 
 }  // namespace

@@ -34,19 +34,20 @@ class VolumeSamples {
   std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
 
   /// With a volume of side³ voxels for each of `modalities`, and random words.
-  static VolumeSample sample(const std::vector<int64_t>& modalities, int64_t words, int64_t labels, int64_t side = 48) {
+  static VolumeSample sample(const std::vector<int64_t>& modalities, int64_t text_tokens, int64_t num_labels,
+                             int64_t side = 48) {
     const auto volumes = static_cast<int64_t>(modalities.size());
-    data::Sample made;
-    made.images = made.volumes = volumes;
-    const at::Tensor ids = at::randint(3, 600, {words + volumes * kTokens}, at::kLong);
-    made.token_ids.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.numel());
-    made.is_label.assign(made.token_ids.size(), 0);
-    std::fill(made.is_label.end() - labels, made.is_label.end(), 1);
-    made.image_token_positions.resize(static_cast<size_t>(volumes * kTokens));
-    std::iota(made.image_token_positions.begin(), made.image_token_positions.end(), 1);
-    for (const int64_t place : made.image_token_positions) made.token_ids[static_cast<size_t>(place)] = 600;
-    if (volumes > 0) made.pixel_values = at::randn({volumes, 1, side, side, side});
-    return {std::move(made), modalities};
+    data::Sample result;
+    result.num_media = result.num_volumes = volumes;
+    const at::Tensor ids = at::randint(3, 600, {text_tokens + volumes * kTokens}, at::kLong);
+    result.token_ids.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.numel());
+    result.is_label.assign(result.token_ids.size(), 0);
+    std::fill(result.is_label.end() - num_labels, result.is_label.end(), 1);
+    result.image_token_positions.resize(static_cast<size_t>(volumes * kTokens));
+    std::iota(result.image_token_positions.begin(), result.image_token_positions.end(), 1);
+    for (const int64_t position : result.image_token_positions) result.token_ids[static_cast<size_t>(position)] = 600;
+    if (volumes > 0) result.pixel_values = at::randn({volumes, 1, side, side, side});
+    return {std::move(result), modalities};
   }
 
   /// Six, of no volume to three.
@@ -56,19 +57,20 @@ class VolumeSamples {
   }
 
   /// What the tower sees of them.
-  static VisionInput input_of(const data::MicroBatch& batch, std::span<const VolumeSample> samples) {
+  static VisionInput make_input(const data::MicroBatch& batch, std::span<const VolumeSample> samples) {
     std::vector<int64_t> modalities;
-    for (const auto& one : samples) modalities.insert(modalities.end(), one.modalities.begin(), one.modalities.end());
+    for (const auto& volume_sample : samples)
+      modalities.insert(modalities.end(), volume_sample.modalities.begin(), volume_sample.modalities.end());
     return {.pixel_values = batch.pixel_values,
             .grids = {},
             .modalities = modalities.empty() ? at::Tensor() : at::tensor(modalities, at::kLong)};
   }
 
-  static data::MicroBatch batch_of(std::span<const VolumeSample> samples) {
-    std::vector<data::Sample> plain;
-    plain.reserve(samples.size());
-    for (const auto& one : samples) plain.push_back(one.sample);
-    return data::collate(plain);
+  static data::MicroBatch make_batch(std::span<const VolumeSample> samples) {
+    std::vector<data::Sample> data_samples;
+    data_samples.reserve(samples.size());
+    for (const auto& volume_sample : samples) data_samples.push_back(volume_sample.sample);
+    return data::collate(data_samples);
   }
 
  private:

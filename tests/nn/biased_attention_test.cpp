@@ -18,11 +18,11 @@ namespace {
 using parity::relative_difference;
 
 /// [batch, rows, heads, head_dim]
-at::Tensor attention_leaf(int64_t rows) {
+at::Tensor make_leaf(int64_t rows) {
   return at::randn({3, rows, 2, 8}).set_requires_grad(true);
 }
 
-at::Tensor by_formula(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias) {
+at::Tensor compute_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias) {
   at::Tensor scores = at::matmul(q.transpose(1, 2), k.permute({0, 2, 3, 1})) / std::sqrt(8.0);
   if (bias.defined()) scores = scores + bias;
   return at::matmul(scores.softmax(-1), v.transpose(1, 2)).transpose(1, 2);
@@ -32,28 +32,29 @@ class BatchAttentionTest : public testing::TestWithParam<int64_t> {
  protected:
   BatchAttentionTest() { at::manual_seed(1); }
 
-  static void expect_equal(const at::Tensor& found, const at::Tensor& wanted, const std::vector<at::Tensor>& inputs) {
-    EXPECT_LT(relative_difference(found, wanted), 1e-6);
-    const auto direction = at::randn_like(found);
-    const auto found_gradients = torch::autograd::grad({found}, inputs, {direction});
-    const auto wanted_gradients = torch::autograd::grad({wanted}, inputs, {direction});
+  static void expect_equal(const at::Tensor& actual, const at::Tensor& expected,
+                           const std::vector<at::Tensor>& inputs) {
+    EXPECT_LT(relative_difference(actual, expected), 1e-6);
+    const auto direction = at::randn_like(actual);
+    const auto actual_gradients = torch::autograd::grad({actual}, inputs, {direction});
+    const auto expected_gradients = torch::autograd::grad({expected}, inputs, {direction});
     for (size_t i = 0; i < inputs.size(); ++i) {
-      EXPECT_LT(relative_difference(found_gradients[i], wanted_gradients[i]), 2e-6) << i;
+      EXPECT_LT(relative_difference(actual_gradients[i], expected_gradients[i]), 2e-6) << i;
     }
   }
 
   const int64_t keys_ = GetParam();
-  const at::Tensor q_ = attention_leaf(5), k_ = attention_leaf(keys_), v_ = attention_leaf(keys_);
+  const at::Tensor q_ = make_leaf(5), k_ = make_leaf(keys_), v_ = make_leaf(keys_);
 };
 
-TEST_P(BatchAttentionTest, WithoutABiasIsTheFormula) {
-  expect_equal(batched_attention(q_, k_, v_), by_formula(q_, k_, v_, {}), {q_, k_, v_});
+TEST_P(BatchAttentionTest, WithoutBiasMatchesTheFormula) {
+  expect_equal(batched_attention(q_, k_, v_), compute_reference(q_, k_, v_, {}), {q_, k_, v_});
 }
 
-TEST_P(BatchAttentionTest, WithABiasIsTheFormula) {
+TEST_P(BatchAttentionTest, WithBiasMatchesTheFormula) {
   for (const int64_t biases : {1, 3}) {
     const at::Tensor bias = at::randn({biases, 2, 5, keys_}).set_requires_grad(true);
-    expect_equal(biased_attention(q_, k_, v_, bias), by_formula(q_, k_, v_, bias), {q_, k_, v_, bias});
+    expect_equal(biased_attention(q_, k_, v_, bias), compute_reference(q_, k_, v_, bias), {q_, k_, v_, bias});
   }
 }
 

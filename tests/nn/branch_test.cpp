@@ -18,48 +18,49 @@ using parity::relative_difference;
 
 constexpr int64_t kStreamRows = 9, kStreamFeatures = 16;
 
-enum class NormKind : uint8_t { kLayer, kRms, kOnePlus };
+enum class NormType : uint8_t { kLayer, kRms, kOnePlus };
 
 /// Linears behind a norm of a stream, in fp32; the norm's weights are trained, or all but adapters is frozen.
-class BranchTest : public testing::TestWithParam<std::tuple<NormKind, bool>> {
+class BranchTest : public testing::TestWithParam<std::tuple<NormType, bool>> {
  protected:
   BranchTest() {
     at::manual_seed(1);
     for (const auto& parameter : store_.all()) parameter.tensor.detach().normal_();
     x_ = at::randn({kStreamRows, kStreamFeatures}).set_requires_grad(true);
-    of_value_ = at::randn({kStreamRows, 12});
-    of_stream_ = at::randn({kStreamRows, kStreamFeatures});
+    value_gradient_ = at::randn({kStreamRows, 12});
+    stream_gradient_ = at::randn({kStreamRows, kStreamFeatures});
   }
 
-  Operand normed(const at::Tensor& x) const {
-    return std::visit([&](const auto& norm) { return norm.before_linears(x); }, norm_);
+  LinearInput make_norm_input(const at::Tensor& x) const {
+    return std::visit([&](const auto& norm) { return norm.make_linear_input(x); }, norm_);
   }
 
   /// Of x and of what is trained, for a loss of these.
   std::vector<at::Tensor> gradients(const at::Tensor& loss) const {
-    std::vector<at::Tensor> of{x_};
+    std::vector<at::Tensor> inputs{x_};
     for (const auto& parameter : store_.all()) {
-      if (parameter.tensor.requires_grad()) of.push_back(parameter.tensor);
+      if (parameter.tensor.requires_grad()) inputs.push_back(parameter.tensor);
     }
-    return torch::autograd::grad({loss}, of, {}, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+    return torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/false, /*create_graph=*/false,
+                                 /*allow_unused=*/true);
   }
 
   /// Equal, or, where own kernels round once and ATen twice, as close as fp32 can tell.
-  static void expect_same(const at::Tensor& found, const at::Tensor& wanted) {
-    ASSERT_EQ(found.defined(), wanted.defined());
-    if (!found.defined()) return;
-    if (kernels::has(kernels::Kernel::kNorm, found)) {
-      EXPECT_LT(relative_difference(found, wanted), 1e-6);
+  static void expect_same(const at::Tensor& actual, const at::Tensor& expected) {
+    ASSERT_EQ(actual.defined(), expected.defined());
+    if (!actual.defined()) return;
+    if (kernels::has(kernels::Kernel::kNorm, actual)) {
+      EXPECT_LT(relative_difference(actual, expected), 1e-6);
     } else {
-      EXPECT_TRUE(at::equal(found, wanted));
+      EXPECT_TRUE(at::equal(actual, expected));
     }
   }
 
-  void expect_same_gradients(const at::Tensor& loss, const at::Tensor& wanted_loss) const {
-    const auto found = gradients(loss), wanted = gradients(wanted_loss);
-    for (size_t i = 0; i < found.size(); ++i) {
+  void expect_same_gradients(const at::Tensor& loss, const at::Tensor& expected_loss) const {
+    const auto actual = gradients(loss), expected = gradients(expected_loss);
+    for (size_t i = 0; i < actual.size(); ++i) {
       SCOPED_TRACE(i);
-      expect_same(found[i], wanted[i]);
+      expect_same(actual[i], expected[i]);
     }
   }
 
@@ -70,57 +71,60 @@ class BranchTest : public testing::TestWithParam<std::tuple<NormKind, bool>> {
                             : std::nullopt}};
   std::variant<LayerNorm, RmsNorm> norm_ = [&]() -> std::variant<LayerNorm, RmsNorm> {
     const ParameterScope scope(store_, Component::kLanguageModel, "norm");
-    const NormKind kind = std::get<0>(GetParam());
-    if (kind == NormKind::kLayer) return LayerNorm(scope, kStreamFeatures, 1e-5);
-    return RmsNorm(scope, kStreamFeatures, 1e-5, kind == NormKind::kRms ? NormGain::kWeight : NormGain::kOnePlusWeight);
+    const NormType type = std::get<0>(GetParam());
+    if (type == NormType::kLayer) return LayerNorm(scope, kStreamFeatures, 1e-5);
+    return RmsNorm(scope, kStreamFeatures, 1e-5, type == NormType::kRms ? NormGain::kWeight : NormGain::kOnePlusWeight);
   }();
   Linears linears_{
       ParameterScope(store_, Component::kLanguageModel, "at"), {"q_proj", "v_proj"}, kStreamFeatures, {8, 4}, true};
-  at::Tensor x_, of_value_, of_stream_;
+  at::Tensor x_, value_gradient_, stream_gradient_;
 };
 
-TEST_P(BranchTest, HasTheGradientsOfBothWaysOn) {
-  const auto [value, stream] = linears_.branch(normed(x_));
-  expect_same(value, linears_(normed(x_)));
+TEST_P(BranchTest, HasTheGradientsOfBothOutputs) {
+  const auto [value, stream] = linears_.branch(make_norm_input(x_));
+  expect_same(value, linears_(make_norm_input(x_)));
   EXPECT_TRUE(at::equal(stream, x_));
   EXPECT_EQ(stream.data_ptr(), x_.data_ptr());  // nothing is copied
-  expect_same_gradients((value * of_value_).sum() + (stream * of_stream_).sum(),
-                        (linears_(normed(x_)) * of_value_).sum() + (x_ * of_stream_).sum());
+  expect_same_gradients((value * value_gradient_).sum() + (stream * stream_gradient_).sum(),
+                        (linears_(make_norm_input(x_)) * value_gradient_).sum() + (x_ * stream_gradient_).sum());
 }
 
-TEST_P(BranchTest, EitherWayMayEnd) {
-  expect_same_gradients((linears_.branch(normed(x_)).value * of_value_).sum(),
-                        (linears_(normed(x_)) * of_value_).sum());
-  expect_same_gradients((linears_.branch(normed(x_)).stream * of_stream_).sum(), (x_ * of_stream_).sum());
+TEST_P(BranchTest, EitherOutputMayBeUnused) {
+  expect_same_gradients((linears_.branch(make_norm_input(x_)).value * value_gradient_).sum(),
+                        (linears_(make_norm_input(x_)) * value_gradient_).sum());
+  expect_same_gradients((linears_.branch(make_norm_input(x_)).stream * stream_gradient_).sum(),
+                        (x_ * stream_gradient_).sum());
 }
 
-TEST_P(BranchTest, GradientsOfTheLinearsAloneNeedNoneOfTheStream) {
-  std::vector<at::Tensor> of;
+TEST_P(BranchTest, LinearGradientsNeedNoStreamGradient) {
+  std::vector<at::Tensor> inputs;
   for (const auto& parameter : store_.all()) {
-    if (parameter.name.starts_with("at.") && parameter.tensor.requires_grad()) of.push_back(parameter.tensor);
+    if (parameter.name.starts_with("at.") && parameter.tensor.requires_grad()) inputs.push_back(parameter.tensor);
   }
-  const auto [value, stream] = linears_.branch(normed(x_));
-  const auto found = torch::autograd::grad({(value * of_value_).sum() + (stream * of_stream_).sum()}, of);
-  const auto wanted = torch::autograd::grad({(linears_(normed(x_)) * of_value_).sum()}, of);
-  for (size_t i = 0; i < found.size(); ++i) expect_same(found[i], wanted[i]);
+  const auto [value, stream] = linears_.branch(make_norm_input(x_));
+  const auto actual =
+      torch::autograd::grad({(value * value_gradient_).sum() + (stream * stream_gradient_).sum()}, inputs);
+  const auto expected = torch::autograd::grad({(linears_(make_norm_input(x_)) * value_gradient_).sum()}, inputs);
+  for (size_t i = 0; i < actual.size(); ++i) expect_same(actual[i], expected[i]);
 }
 
-TEST_P(BranchTest, WhatNeedsNoGradientGoesOnAsItIs) {
+TEST_P(BranchTest, StreamWithoutGradientIsUnchanged) {
   const at::Tensor x = x_.detach();
-  EXPECT_TRUE(linears_.branch(normed(x)).stream.is_same(x));
+  EXPECT_TRUE(linears_.branch(make_norm_input(x)).stream.is_same(x));
 }
 
-TEST_P(BranchTest, ANormIsAddedToAResidual) {
+TEST_P(BranchTest, NormIsAddedToAResidual) {
   const at::Tensor residual = at::randn_like(x_).set_requires_grad(true);
-  const at::Tensor sum = normed(x_).added_to(residual), wanted = residual + normed(x_).value();
-  expect_same(sum, wanted);
-  expect_same_gradients((sum * of_stream_).sum(), (wanted * of_stream_).sum());
-  EXPECT_TRUE(at::equal(torch::autograd::grad({(normed(x_).added_to(residual) * of_stream_).sum()}, {residual})[0],
-                        of_stream_));
+  const at::Tensor sum = make_norm_input(x_).add_residual(residual), expected = residual + make_norm_input(x_).value();
+  expect_same(sum, expected);
+  expect_same_gradients((sum * stream_gradient_).sum(), (expected * stream_gradient_).sum());
+  EXPECT_TRUE(at::equal(
+      torch::autograd::grad({(make_norm_input(x_).add_residual(residual) * stream_gradient_).sum()}, {residual})[0],
+      stream_gradient_));
 }
 
 INSTANTIATE_TEST_SUITE_P(Norms, BranchTest,
-                         testing::Combine(testing::Values(NormKind::kLayer, NormKind::kRms, NormKind::kOnePlus),
+                         testing::Combine(testing::Values(NormType::kLayer, NormType::kRms, NormType::kOnePlus),
                                           testing::Bool()));
 
 }  // namespace

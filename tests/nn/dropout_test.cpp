@@ -14,176 +14,177 @@ namespace {
 
 constexpr int64_t kColumns = 24;
 
-struct Rows {
+struct SegmentRows {
   uint64_t seed;
   int64_t count;
 };
 
 /// What is left of ones, in rows of these units.
-at::Tensor drop(const std::vector<Rows>& units, uint64_t layer = 1, double probability = 0.3) {
-  std::vector<DropoutUnit> shares;
+at::Tensor apply_dropout(const std::vector<SegmentRows>& segments, uint64_t layer = 1, double probability = 0.3) {
+  std::vector<DropoutSegment> dropout_segments;
   int64_t rows = 0;
-  for (const Rows& unit : units) {
-    shares.push_back({.seed = unit.seed, .share = unit.count});
-    rows += unit.count;
+  for (const SegmentRows& segment : segments) {
+    dropout_segments.push_back({.seed = segment.seed, .row_share = segment.count});
+    rows += segment.count;
   }
-  const DropoutScope scope(shares);
-  return unit_dropout(at::ones({rows, kColumns}), probability, layer);
+  const DropoutScope scope(dropout_segments);
+  return segment_dropout(at::ones({rows, kColumns}), probability, layer);
 }
 
-TEST(Dropout, OfAUnitDoesNotDependOnTheOthers) {
-  const at::Tensor together = drop({{11, 5}, {12, 8}, {13, 3}});
-  EXPECT_TRUE(at::equal(together.narrow(0, 0, 5), drop({{11, 5}})));
-  EXPECT_TRUE(at::equal(together.narrow(0, 5, 8), drop({{12, 8}})));
-  EXPECT_TRUE(at::equal(together.narrow(0, 5, 11), drop({{12, 8}, {13, 3}})));
+TEST(Dropout, OfASegmentDoesNotDependOnTheOthers) {
+  const at::Tensor together = apply_dropout({{11, 5}, {12, 8}, {13, 3}});
+  EXPECT_TRUE(at::equal(together.narrow(0, 0, 5), apply_dropout({{11, 5}})));
+  EXPECT_TRUE(at::equal(together.narrow(0, 5, 8), apply_dropout({{12, 8}})));
+  EXPECT_TRUE(at::equal(together.narrow(0, 5, 11), apply_dropout({{12, 8}, {13, 3}})));
 }
 
-TEST(Dropout, DoesNotDependOnWhatElseIsDrawn) {
-  const at::Tensor first = drop({{11, 5}});
+TEST(Dropout, DoesNotDependOnOtherRandomNumbers) {
+  const at::Tensor first = apply_dropout({{11, 5}});
   at::rand({3});
-  EXPECT_TRUE(at::equal(drop({{11, 5}}), first));
+  EXPECT_TRUE(at::equal(apply_dropout({{11, 5}}), first));
 }
 
 TEST(Dropout, LeavesTheDefaultGeneratorAlone) {
   at::manual_seed(3);
-  const at::Tensor wanted = at::rand({3});
+  const at::Tensor expected = at::rand({3});
   at::manual_seed(3);
-  drop({{11, 5}});
-  EXPECT_TRUE(at::equal(at::rand({3}), wanted));
+  apply_dropout({{11, 5}});
+  EXPECT_TRUE(at::equal(at::rand({3}), expected));
 }
 
 TEST(Dropout, DiffersWithSeedAndLayer) {
-  const at::Tensor one = drop({{11, 5}});
-  EXPECT_FALSE(at::equal(drop({{12, 5}}), one));
-  EXPECT_FALSE(at::equal(drop({{11, 5}}, /*layer=*/2), one));
+  const at::Tensor first = apply_dropout({{11, 5}});
+  EXPECT_FALSE(at::equal(apply_dropout({{12, 5}}), first));
+  EXPECT_FALSE(at::equal(apply_dropout({{11, 5}}, /*layer=*/2), first));
 }
 
-TEST(Dropout, DropsTheAskedShareAndScalesTheRest) {
+TEST(Dropout, DropsTheGivenShareAndScalesTheRest) {
   constexpr double kShare = 0.1;
-  const at::Tensor left = drop({{1, 1000}, {2, 500}, {3, 1500}}, 1, kShare);
-  EXPECT_EQ(left.ne(0).mul(1 / (1 - kShare)).sub(left).abs().max().item<float>(), 0);
+  const at::Tensor outputs = apply_dropout({{1, 1000}, {2, 500}, {3, 1500}}, 1, kShare);
+  EXPECT_EQ(outputs.ne(0).mul(1 / (1 - kShare)).sub(outputs).abs().max().item<float>(), 0);
   // Five standard deviations of the mean of that many draws.
-  const double tolerance = 5 * std::sqrt(kShare * (1 - kShare) / static_cast<double>(left.numel()));
-  EXPECT_NEAR(left.eq(0).to(at::kDouble).mean().item<double>(), kShare, tolerance);
+  const double tolerance = 5 * std::sqrt(kShare * (1 - kShare) / static_cast<double>(outputs.numel()));
+  EXPECT_NEAR(outputs.eq(0).to(at::kDouble).mean().item<double>(), kShare, tolerance);
 }
 
 TEST(Dropout, GradientIsDroppedInTheSamePlaces) {
-  const DropoutScope scope(std::vector<DropoutUnit>{{.seed = 4}});
+  const DropoutScope scope(std::vector<DropoutSegment>{{.seed = 4}});
   const at::Tensor x = at::ones({6, kColumns}).set_requires_grad(true);
-  const at::Tensor y = unit_dropout(x, 0.3, 1);
+  const at::Tensor y = segment_dropout(x, 0.3, 1);
   EXPECT_TRUE(at::equal(torch::autograd::grad({y.sum()}, {x})[0], y));
 }
 
-TEST(Dropout, SharesAreInProportion) {
-  const DropoutScope scope(std::vector<DropoutUnit>{{.seed = 1, .share = 4}, {.seed = 2, .share = 8}});
-  const at::Tensor y = unit_dropout(at::ones({3, kColumns}), 0.3, 1);
-  EXPECT_TRUE(at::equal(y.narrow(0, 0, 1), drop({{1, 1}})));
-  EXPECT_TRUE(at::equal(y.narrow(0, 1, 2), drop({{2, 2}})));
-  EXPECT_THROW(unit_dropout(at::ones({4, kColumns}), 0.3, 1), InternalError);
+TEST(Dropout, RowSharesAreProportional) {
+  const DropoutScope scope(std::vector<DropoutSegment>{{.seed = 1, .row_share = 4}, {.seed = 2, .row_share = 8}});
+  const at::Tensor y = segment_dropout(at::ones({3, kColumns}), 0.3, 1);
+  EXPECT_TRUE(at::equal(y.narrow(0, 0, 1), apply_dropout({{1, 1}})));
+  EXPECT_TRUE(at::equal(y.narrow(0, 1, 2), apply_dropout({{2, 2}})));
+  EXPECT_THROW(segment_dropout(at::ones({4, kColumns}), 0.3, 1), InternalError);
 }
 
-class OfReaders : public testing::Test {
+class IndependentDropoutsTest : public testing::Test {
  protected:
-  static constexpr int64_t kReaders = 3;
+  static constexpr int64_t kConsumers = 3;
   static constexpr double kProbability = 0.3;
 
-  static ReadersDropout draw(const at::Tensor& x, int64_t readers = kReaders) {
-    return {x, readers, kProbability, /*layer=*/1};
+  static IndependentDropouts make_dropouts(const at::Tensor& x, int64_t consumers = kConsumers) {
+    return {x, consumers, kProbability, /*layer=*/1};
   }
 
   /// What is left of ones, [readers, rows, columns].
-  static at::Tensor left_of_ones(const std::vector<DropoutUnit>& units, int64_t readers = kReaders) {
+  static at::Tensor drop_ones(const std::vector<DropoutSegment>& segments, int64_t consumers = kConsumers) {
     int64_t rows = 0;
-    for (const DropoutUnit& unit : units) rows += unit.share;
-    const DropoutScope scope(units);
+    for (const DropoutSegment& segment : segments) rows += segment.row_share;
+    const DropoutScope scope(segments);
     const at::Tensor ones = at::ones({rows, kColumns});
-    return at::stack(dropped(draw(ones, readers), ones));
+    return at::stack(apply_all(make_dropouts(ones, consumers), ones));
   }
 
-  static std::vector<at::Tensor> dropped(const ReadersDropout& dropout, const at::Tensor& x) {
+  static std::vector<at::Tensor> apply_all(const IndependentDropouts& dropout, const at::Tensor& x) {
     std::vector<at::Tensor> all;
-    dropout.drop(x, [&](int64_t reader, const at::Tensor& of_reader) {
-      EXPECT_EQ(reader, std::ssize(all));
-      all.push_back(of_reader);
+    dropout.apply(x, [&](int64_t consumer, const at::Tensor& output) {
+      EXPECT_EQ(consumer, std::ssize(all));
+      all.push_back(output);
     });
     return all;
   }
 };
 
-TEST_F(OfReaders, DiffersFromReaderToReader) {
-  const at::Tensor left = left_of_ones({{.seed = 11, .share = 5}, {.seed = 12, .share = 8}});
-  ASSERT_EQ(left.sizes(), at::IntArrayRef({kReaders, 13, kColumns}));
-  for (int64_t i = 0; i < kReaders; ++i) {
-    for (int64_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(left[i], left[j])) << i << ", " << j;
+TEST_F(IndependentDropoutsTest, DiffersBetweenConsumers) {
+  const at::Tensor outputs = drop_ones({{.seed = 11, .row_share = 5}, {.seed = 12, .row_share = 8}});
+  ASSERT_EQ(outputs.sizes(), at::IntArrayRef({kConsumers, 13, kColumns}));
+  for (int64_t i = 0; i < kConsumers; ++i) {
+    for (int64_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(outputs[i], outputs[j])) << i << ", " << j;
   }
 }
 
 /// Two independent ones agree in a share of 0.7² + 0.3² of the elements.
-TEST_F(OfReaders, AgreesAsOftenAsIndependentOnesDo) {
-  const at::Tensor left = left_of_ones({{.seed = 11, .share = 700}, {.seed = 12, .share = 900}});
-  for (int64_t i = 0; i < kReaders; ++i) {
-    const at::Tensor agree = left[i].eq(left[(i + 1) % kReaders]).to(at::kDouble);
+TEST_F(IndependentDropoutsTest, IsIndependentBetweenConsumers) {
+  const at::Tensor outputs = drop_ones({{.seed = 11, .row_share = 700}, {.seed = 12, .row_share = 900}});
+  for (int64_t i = 0; i < kConsumers; ++i) {
+    const at::Tensor agree = outputs[i].eq(outputs[(i + 1) % kConsumers]).to(at::kDouble);
     const double tolerance = 5 * std::sqrt(0.58 * 0.42 / static_cast<double>(agree.numel()));
     EXPECT_NEAR(agree.mean().item<double>(), 0.58, tolerance) << i;
   }
 }
 
-TEST_F(OfReaders, OfAUnitDoesNotDependOnTheOthers) {
-  const DropoutUnit a{.seed = 11, .share = 5}, b{.seed = 12, .share = 8}, c{.seed = 13, .share = 3};
-  const at::Tensor together = left_of_ones({a, b, c});
-  EXPECT_TRUE(at::equal(together.narrow(1, 0, 5), left_of_ones({a})));
-  EXPECT_TRUE(at::equal(together.narrow(1, 5, 8), left_of_ones({b})));
-  EXPECT_TRUE(at::equal(together.narrow(1, 5, 11), left_of_ones({b, c})));
+TEST_F(IndependentDropoutsTest, OfASegmentDoesNotDependOnTheOthers) {
+  const DropoutSegment a{.seed = 11, .row_share = 5}, b{.seed = 12, .row_share = 8}, c{.seed = 13, .row_share = 3};
+  const at::Tensor together = drop_ones({a, b, c});
+  EXPECT_TRUE(at::equal(together.narrow(1, 0, 5), drop_ones({a})));
+  EXPECT_TRUE(at::equal(together.narrow(1, 5, 8), drop_ones({b})));
+  EXPECT_TRUE(at::equal(together.narrow(1, 5, 11), drop_ones({b, c})));
 }
 
-TEST_F(OfReaders, OfOneReaderIsUnitDropout) {
-  EXPECT_TRUE(at::equal(left_of_ones({{.seed = 11, .share = 5}}, 1)[0], drop({{11, 5}})));
+TEST_F(IndependentDropoutsTest, OfOneConsumerIsSegmentDropout) {
+  EXPECT_TRUE(at::equal(drop_ones({{.seed = 11, .row_share = 5}}, 1)[0], apply_dropout({{11, 5}})));
 }
 
 /// What is kept is drawn again where kernels can, and else is memory that may be taken away meanwhile.
-TEST_F(OfReaders, GivesTheSameAgainWithTheMasksThatItGave) {
-  const DropoutScope scope(std::vector<DropoutUnit>{{.seed = 4}});
+TEST_F(IndependentDropoutsTest, RepeatsWithTheSameMasks) {
+  const DropoutScope scope(std::vector<DropoutSegment>{{.seed = 4}});
   const at::Tensor x = at::randn({6, kColumns});
-  ReadersDropout dropout = draw(x);
-  const auto wanted = dropped(dropout, x);
-  const bool again = dropout.draws_again();
-  EXPECT_EQ(again, kernels::has(kernels::Kernel::kDropout, x));
-  const at::Tensor masks = dropout.take_masks();
-  EXPECT_EQ(masks.defined(), !again);
-  ReadersDropout other = dropout;
-  other.give_masks(masks);
-  const auto found = dropped(other, x);
-  ASSERT_EQ(found.size(), size_t{kReaders});
-  for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], wanted[i])) << i;
+  IndependentDropouts dropout = make_dropouts(x);
+  const auto expected = apply_all(dropout, x);
+  const bool regenerates = dropout.regenerates_masks();
+  EXPECT_EQ(regenerates, kernels::has(kernels::Kernel::kDropout, x));
+  const at::Tensor masks = dropout.release_masks();
+  EXPECT_EQ(masks.defined(), !regenerates);
+  IndependentDropouts restored = dropout;
+  restored.set_masks(masks);
+  const auto actual = apply_all(restored, x);
+  ASSERT_EQ(actual.size(), size_t{kConsumers});
+  for (size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(at::equal(actual[i], expected[i])) << i;
 }
 
-TEST_F(OfReaders, GradientsAreDroppedInTheSamePlacesAndAdded) {
-  const DropoutScope scope(std::vector<DropoutUnit>{{.seed = 4}});
+TEST_F(IndependentDropoutsTest, GradientsAreDroppedInTheSamePlacesAndAdded) {
+  const DropoutScope scope(std::vector<DropoutSegment>{{.seed = 4}});
   for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     const double tolerance = dtype == at::kDouble ? 1e-14 : dtype == at::kFloat ? 1e-6 : 2e-2;
-    const at::Tensor x = at::randn({6, kColumns}).to(dtype), of_readers = at::randn({kReaders, 6, kColumns}).to(dtype);
-    const ReadersDropout dropout = draw(x);
-    at::Tensor wanted = x.clone().to(at::kDouble);
-    dropout.drop(at::ones_like(x), [&](int64_t reader, const at::Tensor& left) {
-      wanted += of_readers[reader].to(at::kDouble) * left.ne(0) / (1 - kProbability);
+    const at::Tensor x = at::randn({6, kColumns}).to(dtype),
+                     consumer_gradients = at::randn({kConsumers, 6, kColumns}).to(dtype);
+    const IndependentDropouts dropout = make_dropouts(x);
+    at::Tensor expected = x.clone().to(at::kDouble);
+    dropout.apply(at::ones_like(x), [&](int64_t consumer, const at::Tensor& outputs) {
+      expected += consumer_gradients[consumer].to(at::kDouble) * outputs.ne(0) / (1 - kProbability);
     });
     const at::Tensor sum = x.clone();
-    dropout.add_gradients(sum, [&](int64_t reader, const at::Tensor& place) {
-      return place.defined() ? at::Tensor(place).copy_(of_readers[reader]) : of_readers[reader];
+    dropout.add_gradients(sum, [&](int64_t consumer, const at::Tensor& out) {
+      return out.defined() ? at::Tensor(out).copy_(consumer_gradients[consumer]) : consumer_gradients[consumer];
     });
     EXPECT_EQ(sum.scalar_type(), dtype);
-    EXPECT_TRUE(at::allclose(sum.to(at::kDouble), wanted, tolerance, tolerance)) << dtype;
+    EXPECT_TRUE(at::allclose(sum.to(at::kDouble), expected, tolerance, tolerance)) << dtype;
   }
 }
 
-TEST(DropoutScope, InnerOneEndsWhereItBegan) {
-  const DropoutScope outer(std::vector<DropoutUnit>{{.seed = 1}});
-  const auto units = DropoutScope::current();
+TEST(DropoutScope, InnerScopeRestoresTheOuterOne) {
+  const DropoutScope outer(std::vector<DropoutSegment>{{.seed = 1}});
+  const auto segments = DropoutScope::current();
   {
-    const DropoutScope inner(std::vector<DropoutUnit>{{.seed = 2}});
+    const DropoutScope inner(std::vector<DropoutSegment>{{.seed = 2}});
     EXPECT_EQ(DropoutScope::current()->front().seed, 2U);
   }
-  EXPECT_EQ(DropoutScope::current(), units);
+  EXPECT_EQ(DropoutScope::current(), segments);
 }
 
 }  // namespace

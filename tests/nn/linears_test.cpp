@@ -28,8 +28,8 @@ const std::vector<int64_t> kGroupOut{8, 4, 6};
 constexpr double kGroupEps = 1e-3;
 
 /// What Linears read of x, and the same by ATen's own operations.
-struct Prologues {
-  explicit Prologues(ParameterStore& store)
+struct Norms {
+  explicit Norms(ParameterStore& store)
       : layer_norm(ParameterScope(store, Component::kLanguageModel, "layer_norm"), kGroupIn, kGroupEps),
         rms_norm(ParameterScope(store, Component::kLanguageModel, "rms_norm"), kGroupIn, kGroupEps) {}
 
@@ -37,66 +37,70 @@ struct Prologues {
   RmsNorm rms_norm;
 };
 
-struct Case {
+struct InputCase {
   std::string name;
   int64_t input_features;
-  std::function<Operand(const Prologues&, const at::Tensor&)> operand;
-  std::function<at::Tensor(const std::vector<at::Tensor>&, const at::Tensor&)> reference;  // of the norms' tensors
+  std::function<LinearInput(const Norms&, const at::Tensor&)> make_input;
+  std::function<at::Tensor(const std::vector<at::Tensor>&, const at::Tensor&)>
+      compute_reference;  // of the norms' tensors
 };
 
-std::vector<Case> cases() {
+std::vector<InputCase> make_input_cases() {
   const auto activation = [](Activation function) {
-    return [function](const Prologues&, const at::Tensor& x) { return activated(function, x); };
+    return [function](const Norms&, const at::Tensor& x) { return apply_activation(function, x); };
   };
-  const auto plain = [](at::Tensor (*function)(const at::Tensor&)) {
+  const auto make_reference = [](at::Tensor (*function)(const at::Tensor&)) {
     return [function](const std::vector<at::Tensor>&, const at::Tensor& x) { return function(x); };
   };
   return {
-      {"tensor", kGroupIn, [](const Prologues&, const at::Tensor& x) { return Operand(x); },
-       plain([](const at::Tensor& x) { return x; })},
-      {"layer_norm", kGroupIn, [](const Prologues& p, const at::Tensor& x) { return p.layer_norm.before_linears(x); },
+      {"tensor", kGroupIn, [](const Norms&, const at::Tensor& x) { return LinearInput(x); },
+       make_reference([](const at::Tensor& x) { return x; })},
+      {"layer_norm", kGroupIn, [](const Norms& p, const at::Tensor& x) { return p.layer_norm.make_linear_input(x); },
        [](const std::vector<at::Tensor>& norms, const at::Tensor& x) {
          return at::layer_norm(x, {kGroupIn}, norms[0], norms[1], kGroupEps);
        }},
-      {"rms_norm", kGroupIn, [](const Prologues& p, const at::Tensor& x) { return p.rms_norm.before_linears(x); },
+      {"rms_norm", kGroupIn, [](const Norms& p, const at::Tensor& x) { return p.rms_norm.make_linear_input(x); },
        [](const std::vector<at::Tensor>& norms, const at::Tensor& x) {
          return at::rms_norm(x, {kGroupIn}, norms[2], kGroupEps);
        }},
-      {"gelu", kGroupIn, activation(Activation::kGelu), plain([](const at::Tensor& x) { return at::gelu(x); })},
+      {"gelu", kGroupIn, activation(Activation::kGelu),
+       make_reference([](const at::Tensor& x) { return at::gelu(x); })},
       {"gelu_tanh", kGroupIn, activation(Activation::kGeluTanh),
-       plain([](const at::Tensor& x) { return at::gelu(x, "tanh"); })},
+       make_reference([](const at::Tensor& x) { return at::gelu(x, "tanh"); })},
       {"quick_gelu", kGroupIn, activation(Activation::kQuickGelu),
-       plain([](const at::Tensor& x) { return x * at::sigmoid(1.702 * x); })},
-      {"relu", kGroupIn, activation(Activation::kRelu), plain([](const at::Tensor& x) { return at::relu(x); })},
-      {"gated", 2 * kGroupIn, [](const Prologues&, const at::Tensor& x) { return gated(x); },
-       plain([](const at::Tensor& x) { return at::silu(x.narrow(1, 0, kGroupIn)) * x.narrow(1, kGroupIn, kGroupIn); })},
-      {"gelu_gated", 2 * kGroupIn, [](const Prologues&, const at::Tensor& x) { return gelu_gated(x); },
-       plain([](const at::Tensor& x) {
+       make_reference([](const at::Tensor& x) { return x * at::sigmoid(1.702 * x); })},
+      {"relu", kGroupIn, activation(Activation::kRelu),
+       make_reference([](const at::Tensor& x) { return at::relu(x); })},
+      {"gated", 2 * kGroupIn, [](const Norms&, const at::Tensor& x) { return swiglu(x); },
+       make_reference(
+           [](const at::Tensor& x) { return at::silu(x.narrow(1, 0, kGroupIn)) * x.narrow(1, kGroupIn, kGroupIn); })},
+      {"gelu_gated", 2 * kGroupIn, [](const Norms&, const at::Tensor& x) { return geglu(x); },
+       make_reference([](const at::Tensor& x) {
          return at::gelu(x.narrow(1, 0, kGroupIn), "tanh") * x.narrow(1, kGroupIn, kGroupIn);
        })},
   };
 }
 
-struct Adapters {
+struct AdapterCase {
   std::string name;
   std::optional<LoraSettings> lora;
 };
 
-std::vector<Adapters> adapters() {
+std::vector<AdapterCase> make_adapter_cases() {
   return {{"trained", std::nullopt},
           {"lora", LoraSettings{.rank = 2, .alpha = 3, .target_modules = {"q_proj", "k_proj", "v_proj"}}},
           {"lora_of_two", LoraSettings{.rank = 2, .alpha = 3, .target_modules = {"q_proj", "v_proj"}}},
           {"dora", LoraSettings{.rank = 2, .alpha = 3, .use_dora = true, .target_modules = {"q_proj", "v_proj"}}}};
 }
 
-class LinearsTest : public testing::TestWithParam<std::tuple<Case, Adapters, bool>> {
+class LinearsTest : public testing::TestWithParam<std::tuple<InputCase, AdapterCase, bool>> {
  protected:
   LinearsTest() {
     at::manual_seed(1);
     for (const auto& parameter : store_.all()) parameter.tensor.detach().normal_();
   }
 
-  at::Tensor tensor_of(const std::string& name) const {
+  at::Tensor find_tensor(const std::string& name) const {
     for (const auto& parameter : store_.all()) {
       if (parameter.name == name) return parameter.tensor;
     }
@@ -104,27 +108,30 @@ class LinearsTest : public testing::TestWithParam<std::tuple<Case, Adapters, boo
   }
 
   /// Of one Linear, by plain operations.
-  at::Tensor reference_of(const std::string& path, const at::Tensor& x) const {
-    const at::Tensor weight = tensor_of(path + ".weight"), bias = tensor_of(path + ".bias");
-    const at::Tensor a = tensor_of(path + ".lora_A.weight"), b = tensor_of(path + ".lora_B.weight");
+  at::Tensor compute_linear_reference(const std::string& path, const at::Tensor& x) const {
+    const at::Tensor weight = find_tensor(path + ".weight"), bias = find_tensor(path + ".bias");
+    const at::Tensor a = find_tensor(path + ".lora_A.weight"), b = find_tensor(path + ".lora_B.weight");
     if (!a.defined()) return at::linear(x, weight, bias);
     const at::Tensor sum = weight + store_.lora()->scale() * at::mm(b, a);
-    const at::Tensor magnitude = tensor_of(path + ".lora_magnitude_vector");
+    const at::Tensor magnitude = find_tensor(path + ".lora_magnitude_vector");
     if (!magnitude.defined()) return at::linear(x, sum, bias);
     return at::linear(x, (magnitude / sum.detach().norm(2, {1})).unsqueeze(1) * sum, bias);
   }
 
-  at::Tensor reference(const at::Tensor& x, const at::Tensor& residual) const {
+  at::Tensor compute_reference(const at::Tensor& x, const at::Tensor& residual) const {
     const at::Tensor value =
         std::get<0>(GetParam())
-            .reference({tensor_of("layer_norm.weight"), tensor_of("layer_norm.bias"), tensor_of("rms_norm.weight")}, x);
-    const at::Tensor y = at::cat(
-        {reference_of("at.q_proj", value), reference_of("at.k_proj", value), reference_of("at.v_proj", value)}, 1);
+            .compute_reference(
+                {find_tensor("layer_norm.weight"), find_tensor("layer_norm.bias"), find_tensor("rms_norm.weight")}, x);
+    const at::Tensor y =
+        at::cat({compute_linear_reference("at.q_proj", value), compute_linear_reference("at.k_proj", value),
+                 compute_linear_reference("at.v_proj", value)},
+                1);
     return residual.defined() ? y + residual : y;
   }
 
   ParameterStore store_{ParameterSettings{at::TensorOptions(at::kDouble), std::get<1>(GetParam()).lora}};
-  const Prologues prologues_{store_};
+  const Norms norms_{store_};
   const Linears linears_{ParameterScope(store_, Component::kLanguageModel, "at"),
                          {"q_proj", "k_proj", "v_proj"},
                          kGroupIn,
@@ -132,55 +139,56 @@ class LinearsTest : public testing::TestWithParam<std::tuple<Case, Adapters, boo
                          std::get<2>(GetParam())};
 };
 
-TEST_P(LinearsTest, AreEachTheirProductWithWhatIsReadAndKeepItsInputs) {
-  const auto& chosen = std::get<0>(GetParam());
-  const at::Tensor x = at::randn({kGroupRows, chosen.input_features}, at::kDouble).set_requires_grad(true);
+TEST_P(LinearsTest, MatchTheirReferenceAndGradients) {
+  const auto& input_case = std::get<0>(GetParam());
+  const at::Tensor x = at::randn({kGroupRows, input_case.input_features}, at::kDouble).set_requires_grad(true);
   for (const bool has_residual : {false, true}) {
     const at::Tensor residual =
         has_residual ? at::randn({kGroupRows, 18}, at::kDouble).set_requires_grad(true) : at::Tensor();
-    const at::Tensor y = linears_(chosen.operand(prologues_, x), residual);
-    const at::Tensor wanted = reference(x, residual);
-    EXPECT_LT(relative_difference(y, wanted), 1e-13);
+    const at::Tensor y = linears_(input_case.make_input(norms_, x), residual);
+    const at::Tensor expected = compute_reference(x, residual);
+    EXPECT_LT(relative_difference(y, expected), 1e-13);
 
-    std::vector<at::Tensor> of{x};
-    if (has_residual) of.push_back(residual);
+    std::vector<at::Tensor> inputs{x};
+    if (has_residual) inputs.push_back(residual);
     for (const auto& parameter : store_.all()) {
-      if (parameter.tensor.requires_grad()) of.push_back(parameter.tensor);
+      if (parameter.tensor.requires_grad()) inputs.push_back(parameter.tensor);
     }
     const at::Tensor direction = at::randn_like(y);
     const auto gradients = [&](const at::Tensor& result) {
-      return torch::autograd::grad({result}, of, {direction}, /*retain_graph=*/false, /*create_graph=*/false,
+      return torch::autograd::grad({result}, inputs, {direction}, /*retain_graph=*/false, /*create_graph=*/false,
                                    /*allow_unused=*/true);
     };
-    const auto found = gradients(y), expected = gradients(wanted);
-    for (size_t i = 0; i < of.size(); ++i) {
-      ASSERT_EQ(found[i].defined(), expected[i].defined()) << i;
-      if (found[i].defined()) {
-        EXPECT_LT(relative_difference(found[i], expected[i]), 1e-12) << i;
+    const auto actual_grads = gradients(y), expected_grads = gradients(expected);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      ASSERT_EQ(actual_grads[i].defined(), expected_grads[i].defined()) << i;
+      if (actual_grads[i].defined()) {
+        EXPECT_LT(relative_difference(actual_grads[i], expected_grads[i]), 1e-12) << i;
       }
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, LinearsTest,
-                         testing::Combine(testing::ValuesIn(cases()), testing::ValuesIn(adapters()), testing::Bool()),
-                         [](const auto& of) {
-                           return std::get<0>(of.param).name + "_" + std::get<1>(of.param).name +
-                                  (std::get<2>(of.param) ? "_bias" : "");
+                         testing::Combine(testing::ValuesIn(make_input_cases()),
+                                          testing::ValuesIn(make_adapter_cases()), testing::Bool()),
+                         [](const auto& instance) {
+                           return std::get<0>(instance.param).name + "_" + std::get<1>(instance.param).name +
+                                  (std::get<2>(instance.param) ? "_bias" : "");
                          });
 
-TEST(LinearsMemory, WeightsOfAGroupLieEndToEnd) {
+TEST(LinearsMemoryLayout, WeightsOfAGroupAreAdjacent) {
   ParameterStore store(ParameterSettings{at::TensorOptions(at::kFloat),
                                          LoraSettings{.rank = 2, .target_modules = {"q_proj", "k_proj", "v_proj"}}});
   const Linears linears(ParameterScope(store, Component::kLanguageModel, "at"), {"q_proj", "k_proj", "v_proj"},
                         kGroupIn, kGroupOut, /*bias=*/true);
-  const auto begin_of = [&](const std::string& name) {
-    const auto found = std::ranges::find(store.all(), "at." + name, &Parameter::name);
-    return found->tensor.data_ptr<float>();
+  const auto get_data = [&](const std::string& name) {
+    const auto parameter = std::ranges::find(store.all(), "at." + name, &Parameter::name);
+    return parameter->tensor.data_ptr<float>();
   };
   const auto follows = [&](const std::string& first, const std::string& second) {
-    const auto found = std::ranges::find(store.all(), "at." + first, &Parameter::name);
-    return begin_of(first) + found->tensor.numel() == begin_of(second);
+    const auto parameter = std::ranges::find(store.all(), "at." + first, &Parameter::name);
+    return get_data(first) + parameter->tensor.numel() == get_data(second);
   };
   for (const std::string tensor : {".weight", ".bias", ".lora_A.weight"}) {
     EXPECT_TRUE(follows("q_proj" + tensor, "k_proj" + tensor)) << tensor;
@@ -189,29 +197,30 @@ TEST(LinearsMemory, WeightsOfAGroupLieEndToEnd) {
 }
 
 /// Another place for one of the weights, as a shard of a block may have it.
-TEST(LinearsMemory, WeightsThatLieApartGiveTheSame) {
+TEST(LinearsMemoryLayout, SeparateWeightsGiveTheSameResult) {
   ParameterStore store{at::TensorOptions(at::kDouble)};
   const Linears linears(ParameterScope(store, Component::kLanguageModel, "at"), {"q_proj", "k_proj", "v_proj"},
                         kGroupIn, kGroupOut, /*bias=*/true);
   for (const auto& parameter : store.all()) parameter.tensor.detach().normal_();
   const at::Tensor x = at::randn({kGroupRows, kGroupIn}, at::kDouble).set_requires_grad(true);
-  std::vector<at::Tensor> of{x};
-  for (const auto& parameter : store.all()) of.push_back(parameter.tensor);
+  std::vector<at::Tensor> inputs{x};
+  for (const auto& parameter : store.all()) inputs.push_back(parameter.tensor);
   const auto run = [&] {
     const at::Tensor y = linears(x);
-    auto results = torch::autograd::grad({y}, of, {at::ones_like(y)});
+    auto results = torch::autograd::grad({y}, inputs, {at::ones_like(y)});
     results.push_back(y);
     return results;
   };
-  const auto together = run();
+  const auto adjacent_results = run();
   for (const auto& parameter : store.all()) {
     if (parameter.name.find("k_proj") != std::string::npos) {
       at::Tensor tensor = parameter.tensor;
       tensor.set_data(tensor.detach().clone());
     }
   }
-  const auto apart = run();
-  for (size_t i = 0; i < together.size(); ++i) EXPECT_LT(relative_difference(apart[i], together[i]), 1e-13) << i;
+  const auto separate_results = run();
+  for (size_t i = 0; i < adjacent_results.size(); ++i)
+    EXPECT_LT(relative_difference(separate_results[i], adjacent_results[i]), 1e-13) << i;
 }
 
 }  // namespace

@@ -25,9 +25,9 @@ constexpr double kNormalizer = 40.0;
 
 using parity::relative_difference;
 
-class LossByTaskTest : public testing::TestWithParam<int64_t> {
+class PerTaskLossTest : public testing::TestWithParam<int64_t> {
  protected:
-  LossByTaskTest() {
+  PerTaskLossTest() {
     at::manual_seed(1);
     hidden_ = at::randn({kLabels, 8}).set_requires_grad(true);
     weight_ = at::randn({31, 8}).set_requires_grad(true);
@@ -38,11 +38,11 @@ class LossByTaskTest : public testing::TestWithParam<int64_t> {
     row_weights_ = at::tensor({0.5, 2.0, 1.25}, at::kFloat).index_select(0, tasks_);
   }
 
-  LossByTask by_task(bool weighted, bool with_scale_gradients) const {
-    return {.members = tasks_.eq(at::tensor({0, 1, 2}, at::kLong).unsqueeze(1)).to(at::kFloat),
-            .weights = weighted ? row_weights_ : at::Tensor(),
+  PerTaskLoss make_per_task_loss(bool is_weighted, bool has_scale_gradients) const {
+    return {.task_one_hot = tasks_.eq(at::tensor({0, 1, 2}, at::kLong).unsqueeze(1)).to(at::kFloat),
+            .weights = is_weighted ? row_weights_ : at::Tensor(),
             .sums = at::zeros({kTasks, 2}),
-            .scale_gradients = with_scale_gradients ? at::zeros({kTasks, 8}) : at::Tensor()};
+            .scale_gradients = has_scale_gradients ? at::zeros({kTasks, 8}) : at::Tensor()};
   }
 
   /// By the plain formula, [rows].
@@ -54,65 +54,67 @@ class LossByTaskTest : public testing::TestWithParam<int64_t> {
   at::Tensor hidden_, weight_, labels_, tasks_, row_weights_;
 };
 
-TEST_P(LossByTaskTest, WeighsEachRow) {
-  const auto found = linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), by_task(true, true));
-  const auto wanted = (cross_entropy(hidden_) * row_weights_).sum() / kNormalizer;
-  EXPECT_NEAR(found.item<double>(), wanted.item<double>(), 1e-6);
-  const auto found_gradients = torch::autograd::grad({found * 3}, {hidden_, weight_});
-  const auto wanted_gradients = torch::autograd::grad({wanted * 3}, {hidden_, weight_});
-  EXPECT_LT(relative_difference(found_gradients[0], wanted_gradients[0]), 1e-6);
-  EXPECT_LT(relative_difference(found_gradients[1], wanted_gradients[1]), 1e-6);
+TEST_P(PerTaskLossTest, WeightsEachRow) {
+  const auto actual =
+      linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), make_per_task_loss(true, true));
+  const auto expected = (cross_entropy(hidden_) * row_weights_).sum() / kNormalizer;
+  EXPECT_NEAR(actual.item<double>(), expected.item<double>(), 1e-6);
+  const auto actual_gradients = torch::autograd::grad({actual * 3}, {hidden_, weight_});
+  const auto expected_gradients = torch::autograd::grad({expected * 3}, {hidden_, weight_});
+  EXPECT_LT(relative_difference(actual_gradients[0], expected_gradients[0]), 1e-6);
+  EXPECT_LT(relative_difference(actual_gradients[1], expected_gradients[1]), 1e-6);
 }
 
-TEST_P(LossByTaskTest, SumsUpWhatEachTaskHas) {
-  const auto tasks = by_task(true, false);
+TEST_P(PerTaskLossTest, SumsPerTask) {
+  const auto tasks = make_per_task_loss(true, false);
   linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), tasks);
   const auto entropies = cross_entropy(hidden_);
   const auto is_right = at::matmul(hidden_, weight_.t()).argmax(1).eq(labels_).to(at::kFloat);
   ASSERT_GE(is_right.sum().item<double>(), 5);
   for (int64_t task = 0; task < kTasks; ++task) {
-    const auto members = tasks.members.select(0, task);
+    const auto members = tasks.task_one_hot.select(0, task);
     EXPECT_NEAR(tasks.sums.select(0, task).select(0, 0).item<double>(), (entropies * members).sum().item<double>(),
                 1e-5);
     EXPECT_EQ(tasks.sums.select(0, task).select(0, 1).item<double>(), (is_right * members).sum().item<double>());
   }
-  const auto once = tasks.sums.clone();
+  const auto sums_after_first_call = tasks.sums.clone();
   linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), tasks);
-  EXPECT_LT(relative_difference(tasks.sums, once * 2), 1e-6) << "sums of a second call are added";
+  EXPECT_LT(relative_difference(tasks.sums, sums_after_first_call * 2), 1e-6) << "sums of a second call are added";
 }
 
 /// With frozen hidden states too, for that is what they are where only the vision tower is trained and a batch has no
 /// images.
-TEST_P(LossByTaskTest, GivesTheGradientOfAScaleByTask) {
-  for (const bool weighted : {false, true}) {
-    for (const bool trained : {false, true}) {
-      const auto tasks = by_task(weighted, true);
-      const auto loss = linear_cross_entropy(trained ? hidden_ : hidden_.detach(), weight_.detach(), labels_,
+TEST_P(PerTaskLossTest, GivesScaleGradientsPerTask) {
+  for (const bool is_weighted : {false, true}) {
+    for (const bool is_trained : {false, true}) {
+      const auto tasks = make_per_task_loss(is_weighted, true);
+      const auto loss = linear_cross_entropy(is_trained ? hidden_ : hidden_.detach(), weight_.detach(), labels_,
                                              kNormalizer, GetParam(), tasks);
-      EXPECT_EQ(loss.requires_grad(), trained);
+      EXPECT_EQ(loss.requires_grad(), is_trained);
       const auto scale = at::ones({8}).set_requires_grad(true);
-      auto shares = cross_entropy(hidden_.detach() * scale) / kNormalizer;
-      if (weighted) shares = shares * row_weights_;
+      auto losses = cross_entropy(hidden_.detach() * scale) / kNormalizer;
+      if (is_weighted) losses = losses * row_weights_;
       for (int64_t task = 0; task < kTasks; ++task) {
-        const auto wanted =
-            torch::autograd::grad({(shares * tasks.members.select(0, task)).sum()}, {scale}, {}, /*retain_graph=*/true);
-        EXPECT_LT(relative_difference(tasks.scale_gradients.select(0, task), wanted[0]), 2e-6);
+        const auto expected = torch::autograd::grad({(losses * tasks.task_one_hot.select(0, task)).sum()}, {scale}, {},
+                                                    /*retain_graph=*/true);
+        EXPECT_LT(relative_difference(tasks.scale_gradients.select(0, task), expected[0]), 2e-6);
       }
     }
   }
 }
 
-TEST_P(LossByTaskTest, LookingChangesNoBit) {
+TEST_P(PerTaskLossTest, PerTaskSumsDoNotChangeTheLoss) {
   const auto plain = linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam());
-  const auto looked = linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), by_task(false, false));
-  EXPECT_EQ(looked.item<double>(), plain.item<double>());
-  const auto wanted = torch::autograd::grad({plain}, {hidden_, weight_});
-  const auto found = torch::autograd::grad({looked}, {hidden_, weight_});
-  EXPECT_TRUE(at::equal(found[0], wanted[0]));
-  EXPECT_TRUE(at::equal(found[1], wanted[1]));
+  const auto with_sums =
+      linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), make_per_task_loss(false, false));
+  EXPECT_EQ(with_sums.item<double>(), plain.item<double>());
+  const auto expected = torch::autograd::grad({plain}, {hidden_, weight_});
+  const auto actual = torch::autograd::grad({with_sums}, {hidden_, weight_});
+  EXPECT_TRUE(at::equal(actual[0], expected[0]));
+  EXPECT_TRUE(at::equal(actual[1], expected[1]));
 }
 
-INSTANTIATE_TEST_SUITE_P(ChunkRows, LossByTaskTest, testing::Values(1, 4, 13, 100));
+INSTANTIATE_TEST_SUITE_P(ChunkRows, PerTaskLossTest, testing::Values(1, 4, 13, 100));
 
 }  // namespace
 }  // namespace vlmtrain::nn

@@ -37,8 +37,8 @@ class MaskLossTest : public testing::Test {
                      Sizes(sizes_.begin() + first, sizes_.begin() + first + count), 2.0, 0.5, kPixels, kMasks);
   }
 
-  static at::Tensor gradient(const at::Tensor& loss, const at::Tensor& of) {
-    return torch::autograd::grad({loss * 3}, {of})[0];
+  static at::Tensor gradient(const at::Tensor& loss, const at::Tensor& input) {
+    return torch::autograd::grad({loss * 3}, {input})[0];
   }
 
   static constexpr double kPixels = 4000, kMasks = 7;
@@ -46,7 +46,7 @@ class MaskLossTest : public testing::Test {
   const Sizes sizes_{{32, 24}, {20, 24}, {32, 5}, {31, 23}, {1, 1}};
 };
 
-TEST_F(MaskLossTest, IsThePlainFormula) {
+TEST_F(MaskLossTest, MatchesTheFormula) {
   const at::Tensor resized =
       at::upsample_bilinear2d(logits_.to(at::kDouble).unsqueeze(1), {32, 24}, /*align_corners=*/false).squeeze(1);
   at::Tensor entropy = at::zeros({}, at::kDouble), dice = at::zeros({}, at::kDouble);
@@ -58,40 +58,40 @@ TEST_F(MaskLossTest, IsThePlainFormula) {
     entropy = entropy - (p.log() * g + (1 - p).log() * (1 - g)).sum();
     dice = dice + 1 - ((p * g).sum() * 2 + 1e-5) / (p.sum() + g.sum() + 1e-5);
   }
-  const at::Tensor wanted = entropy * (2.0 / kPixels) + dice * (0.5 / kMasks);
-  const MaskLoss found = loss(logits_);
-  EXPECT_NEAR(found.loss.item<double>(), wanted.item<double>(), 1e-6);
-  EXPECT_NEAR(found.sums[0].item<double>(), entropy.item<double>() / kPixels, 1e-6);
-  EXPECT_NEAR(found.sums[1].item<double>(), dice.item<double>() / kMasks, 1e-6);
-  EXPECT_FALSE(found.sums.requires_grad());
-  EXPECT_LT(relative_difference(gradient(found.loss, logits_), gradient(wanted, logits_)), 1e-6);
+  const at::Tensor expected = entropy * (2.0 / kPixels) + dice * (0.5 / kMasks);
+  const MaskLoss actual = loss(logits_);
+  EXPECT_NEAR(actual.loss.item<double>(), expected.item<double>(), 1e-6);
+  EXPECT_NEAR(actual.sums[0].item<double>(), entropy.item<double>() / kPixels, 1e-6);
+  EXPECT_NEAR(actual.sums[1].item<double>(), dice.item<double>() / kMasks, 1e-6);
+  EXPECT_FALSE(actual.sums.requires_grad());
+  EXPECT_LT(relative_difference(gradient(actual.loss, logits_), gradient(expected, logits_)), 1e-6);
 }
 
-TEST_F(MaskLossTest, IsMonaisAndPyTorchs) {
+TEST_F(MaskLossTest, MatchesMonaiAndPyTorch) {
   const auto reference = io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/nn/data/mask_loss.json");
-  const auto numbers = [&](const char* name) {
+  const auto read_tensor = [&](const char* name) {
     return at::tensor(reference.at(name).get<std::vector<double>>(), at::kFloat);
   };
   const int64_t rows = reference.at("rows"), columns = reference.at("columns");
   const at::Tensor logits =
-      numbers("logits").view({3, reference.at("height"), reference.at("width")}).set_requires_grad(true);
-  const at::Tensor targets = numbers("targets").to(at::kByte).view({3, rows, columns});
+      read_tensor("logits").view({3, reference.at("height"), reference.at("width")}).set_requires_grad(true);
+  const at::Tensor targets = read_tensor("targets").to(at::kByte).view({3, rows, columns});
   const Sizes whole(3, {rows, columns});
   const MaskLoss bce = mask_loss(logits, targets, whole, 1.0, 0.0, 1.0, 1.0);
   const MaskLoss dice = mask_loss(logits, targets, whole, 0.0, 1.0, 1.0, 1.0);
   EXPECT_NEAR(bce.loss.item<double>() / reference.at("bce").get<double>(), 1.0, 1e-6);
   EXPECT_NEAR(dice.loss.item<double>() / reference.at("dice").get<double>(), 1.0, 1e-6);
-  const auto gradient_of = [&](const MaskLoss& loss) {
+  const auto compute_gradient = [&](const MaskLoss& loss) {
     return torch::autograd::grad({loss.loss}, {logits})[0].flatten();
   };
-  EXPECT_LT(relative_difference(gradient_of(bce), numbers("bce_gradient")), 1e-6);
-  EXPECT_LT(relative_difference(gradient_of(dice), numbers("dice_gradient")), 1e-6);
+  EXPECT_LT(relative_difference(compute_gradient(bce), read_tensor("bce_gradient")), 1e-6);
+  EXPECT_LT(relative_difference(compute_gradient(dice), read_tensor("dice_gradient")), 1e-6);
 }
 
-TEST_F(MaskLossTest, AddsUpHoweverTheMasksAreCut) {
+TEST_F(MaskLossTest, AddsUpForEverySplit) {
   const MaskLoss whole = loss(logits_);
-  for (int64_t cut = 0; cut <= 5; ++cut) {
-    const MaskLoss first = loss(logits_, 0, cut), second = loss(logits_, cut, 5 - cut);
+  for (int64_t split_index = 0; split_index <= 5; ++split_index) {
+    const MaskLoss first = loss(logits_, 0, split_index), second = loss(logits_, split_index, 5 - split_index);
     EXPECT_NEAR((first.loss + second.loss).item<double>(), whole.loss.item<double>(), 1e-6);
     EXPECT_LT(relative_difference(first.sums + second.sums, whole.sums), 1e-6);
     EXPECT_LT(relative_difference(gradient(first.loss + second.loss, logits_), gradient(loss(logits_).loss, logits_)),
@@ -109,19 +109,19 @@ TEST_F(MaskLossTest, PaddingCountsNothing) {
   EXPECT_TRUE(first.equal(gradient(after.loss, logits_)));
 }
 
-TEST_F(MaskLossTest, AnEmptyMaskHasAGradient) {
-  const at::Tensor of_empty = gradient(loss(logits_).loss, logits_)[3];
-  EXPECT_TRUE(of_empty.isfinite().all().item<bool>());
-  EXPECT_GT(of_empty.min().item<float>(), 0);
+TEST_F(MaskLossTest, EmptyMaskHasAGradient) {
+  const at::Tensor empty_mask_gradient = gradient(loss(logits_).loss, logits_)[3];
+  EXPECT_TRUE(empty_mask_gradient.isfinite().all().item<bool>());
+  EXPECT_GT(empty_mask_gradient.min().item<float>(), 0);
 }
 
-TEST_F(MaskLossTest, NothingIsKeptWithoutAGradient) {
-  const MaskLoss found = loss(logits_.detach());
-  EXPECT_FALSE(found.loss.requires_grad());
-  EXPECT_EQ(found.loss.item<float>(), loss(logits_).loss.item<float>());
+TEST_F(MaskLossTest, SavesNothingWithoutGradients) {
+  const MaskLoss actual = loss(logits_.detach());
+  EXPECT_FALSE(actual.loss.requires_grad());
+  EXPECT_EQ(actual.loss.item<float>(), loss(logits_).loss.item<float>());
 }
 
-TEST_F(MaskLossTest, SizesHaveToFit) {
+TEST_F(MaskLossTest, RejectsMismatchedSizes) {
   EXPECT_THROW(mask_loss(logits_, targets_, Sizes(4, {32, 24}), 1, 1, 1, 1), InternalError);
   EXPECT_THROW(mask_loss(logits_, targets_, Sizes(5, {33, 24}), 1, 1, 1, 1), InternalError);
 }

@@ -22,22 +22,22 @@ at::Tensor random_leaf(at::IntArrayRef sizes) {
   return at::randn(sizes).set_requires_grad(true);
 }
 
-at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
-                           std::optional<int64_t> window = std::nullopt) {
+at::Tensor compute_reference_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                                       std::optional<int64_t> window = std::nullopt) {
   const int64_t group = q.size(1) / k.size(1);
   const auto keys = k.repeat_interleave(group, 1).transpose(0, 1);
   const auto values = v.repeat_interleave(group, 1).transpose(0, 1);
   auto scores = at::matmul(q.transpose(0, 1), keys.transpose(1, 2)) / std::sqrt(static_cast<double>(q.size(-1)));
   if (causal) {
-    auto hidden = at::ones({q.size(0), q.size(0)}, at::kBool).triu(1);
-    if (window) hidden = hidden.logical_or(at::ones({q.size(0), q.size(0)}, at::kBool).tril(-*window));
-    scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+    auto masked = at::ones({q.size(0), q.size(0)}, at::kBool).triu(1);
+    if (window) masked = masked.logical_or(at::ones({q.size(0), q.size(0)}, at::kBool).tril(-*window));
+    scores = scores.masked_fill(masked, -std::numeric_limits<double>::infinity());
   }
   return at::matmul(scores.softmax(-1), values).transpose(0, 1);
 }
 
-void expect_plain_attention(const std::vector<int64_t>& lengths, int64_t key_value_heads, bool causal,
-                            std::optional<int64_t> window) {
+void expect_matches_reference(const std::vector<int64_t>& lengths, int64_t key_value_heads, bool causal,
+                              std::optional<int64_t> window) {
   at::manual_seed(0);
   const auto segments = Segments::from_lengths(lengths, at::kCPU);
   const auto q = random_leaf({segments.rows, 4, 16});
@@ -48,17 +48,18 @@ void expect_plain_attention(const std::vector<int64_t>& lengths, int64_t key_val
   std::vector<at::Tensor> expected;
   int64_t first = 0;
   for (const int64_t length : lengths) {
-    expected.push_back(plain_attention(q.narrow(0, first, length), k.narrow(0, first, length),
-                                       v.narrow(0, first, length), causal, window));
+    expected.push_back(compute_reference_attention(q.narrow(0, first, length), k.narrow(0, first, length),
+                                                   v.narrow(0, first, length), causal, window));
     first += length;
   }
   const auto reference = at::cat(expected);
   EXPECT_LT(relative_difference(output, reference), 1e-6);
 
   const auto direction = at::randn_like(output);
-  const auto found = torch::autograd::grad({output}, {q, k, v}, {direction});
-  const auto wanted = torch::autograd::grad({reference}, {q, k, v}, {direction});
-  for (size_t i = 0; i < found.size(); ++i) EXPECT_LT(relative_difference(found[i], wanted[i]), 1e-5) << i;
+  const auto actual_grads = torch::autograd::grad({output}, {q, k, v}, {direction});
+  const auto expected_grads = torch::autograd::grad({reference}, {q, k, v}, {direction});
+  for (size_t i = 0; i < actual_grads.size(); ++i)
+    EXPECT_LT(relative_difference(actual_grads[i], expected_grads[i]), 1e-5) << i;
 }
 
 const auto segment_lengths =
@@ -66,9 +67,9 @@ const auto segment_lengths =
 
 class AttentionTest : public testing::TestWithParam<std::tuple<std::vector<int64_t>, int64_t, bool>> {};
 
-TEST_P(AttentionTest, EqualsPlainAttentionWithinEachSegment) {
+TEST_P(AttentionTest, MatchesReferenceWithinEachSegment) {
   const auto& [lengths, key_value_heads, causal] = GetParam();
-  expect_plain_attention(lengths, key_value_heads, causal, std::nullopt);
+  expect_matches_reference(lengths, key_value_heads, causal, std::nullopt);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
@@ -76,21 +77,21 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
 
 class SlidingWindowTest : public testing::TestWithParam<std::tuple<std::vector<int64_t>, int64_t, int64_t>> {};
 
-TEST_P(SlidingWindowTest, EqualsPlainAttentionWithinTheWindow) {
+TEST_P(SlidingWindowTest, MatchesReferenceWithinTheWindow) {
   const auto& [lengths, key_value_heads, window] = GetParam();
-  expect_plain_attention(lengths, key_value_heads, /*causal=*/true, window);
+  expect_matches_reference(lengths, key_value_heads, /*causal=*/true, window);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SlidingWindowTest,
                          testing::Combine(segment_lengths, testing::Values(4, 2, 1), testing::Values(1, 3, 8, 32, 33)));
 
-TEST(Rotary, RotatesQueriesAndKeysAndBackIsTheGradient) {
+TEST(Rotary, RotatesQueriesAndKeysAndInvertsInBackward) {
   constexpr int64_t kRows = 6, kFeatures = 8;
-  constexpr HeadShape kHeads{.query = 2, .key_value = 1, .features = kFeatures};
+  constexpr HeadShape kHeads{.num_heads = 2, .num_key_value_heads = 1, .head_dim = kFeatures};
   const auto positions = at::tensor({0, 1, 2, 3, 0, 1}, at::kLong);
-  const auto table = RotaryTable::of(positions, rotary_frequencies(kFeatures, 10000.0));
+  const auto table = RotaryTable::from_positions(positions, compute_inv_freq(kFeatures, 10000.0));
   const auto x = random_leaf({kRows, 4 * kFeatures});
-  const auto [query, key, value] = rotated_heads(x, kHeads, table);
+  const auto [query, key, value] = split_and_rotate_heads(x, kHeads, table);
   const auto heads = x.detach().view({kRows, 4, kFeatures});
   const auto rotated = at::cat({query, key}, 1);
   for (int64_t row = 0; row < kRows; ++row) {
@@ -107,8 +108,9 @@ TEST(Rotary, RotatesQueriesAndKeysAndBackIsTheGradient) {
   }
   EXPECT_TRUE(at::equal(value, heads.narrow(1, 3, 1)));
   // Rotating back what was rotated.
-  const auto back = torch::autograd::grad({query, key, value}, {x}, {query.detach(), key.detach(), value.detach()})[0];
-  EXPECT_LT(relative_difference(back, x), 1e-6);
+  const auto rotated_back =
+      torch::autograd::grad({query, key, value}, {x}, {query.detach(), key.detach(), value.detach()})[0];
+  EXPECT_LT(relative_difference(rotated_back, x), 1e-6);
 }
 
 class RmsNormTest : public testing::TestWithParam<std::tuple<at::ScalarType, NormGain>> {};
@@ -121,18 +123,19 @@ TEST_P(RmsNormTest, EqualsItsFormula) {
   const auto weight = store.all()[0].tensor;
   weight.detach().uniform_(0.5, 1.5);
   const auto x = at::randn({5, 16}).to(type).set_requires_grad(true);
-  const auto wide = x.detach().to(at::kDouble).set_requires_grad(true);
-  const auto wide_weight = weight.detach().to(at::kDouble).set_requires_grad(true);
-  const auto factor = gain == NormGain::kWeight ? wide_weight : 1 + wide_weight;
-  const auto expected = wide * (wide.pow(2).mean(-1, true) + 1e-5).rsqrt() * factor;
+  const auto double_x = x.detach().to(at::kDouble).set_requires_grad(true);
+  const auto double_weight = weight.detach().to(at::kDouble).set_requires_grad(true);
+  const auto factor = gain == NormGain::kWeight ? double_weight : 1 + double_weight;
+  const auto expected = double_x * (double_x.pow(2).mean(-1, true) + 1e-5).rsqrt() * factor;
   const auto output = norm(x);
   EXPECT_EQ(output.scalar_type(), type);
   EXPECT_LT(relative_difference(output.to(at::kDouble), expected), type == at::kFloat ? 1e-6 : 1e-2);
   const auto direction = at::randn({5, 16}).to(type);
-  const auto found = torch::autograd::grad({output}, {x, weight}, {direction});
-  const auto wanted = torch::autograd::grad({expected}, {wide, wide_weight}, {direction.to(at::kDouble)});
-  for (size_t i = 0; i < found.size(); ++i) {
-    EXPECT_LT(relative_difference(found[i].to(at::kDouble), wanted[i]), type == at::kFloat ? 1e-5 : 2e-2) << i;
+  const auto actual_grads = torch::autograd::grad({output}, {x, weight}, {direction});
+  const auto expected_grads = torch::autograd::grad({expected}, {double_x, double_weight}, {direction.to(at::kDouble)});
+  for (size_t i = 0; i < actual_grads.size(); ++i) {
+    EXPECT_LT(relative_difference(actual_grads[i].to(at::kDouble), expected_grads[i]), type == at::kFloat ? 1e-5 : 2e-2)
+        << i;
   }
 }
 
@@ -140,17 +143,17 @@ INSTANTIATE_TEST_SUITE_P(TypesAndGains, RmsNormTest,
                          testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
                                           testing::Values(NormGain::kWeight, NormGain::kOnePlusWeight)));
 
-TEST(RmsNormTest, SmallWeightsBesideOneAreNotLost) {
+TEST(RmsNormTest, KeepsSmallOffsetsFromOne) {
   at::manual_seed(3);
   ParameterStore store(at::TensorOptions().dtype(at::kBFloat16));
   const RmsNorm norm(ParameterScope(store, Component::kLanguageModel, "norm"), 256, 1e-6, NormGain::kOnePlusWeight);
   const auto weight = store.all()[0].tensor.detach();
   const auto x = at::randn({64, 256}).to(at::kBFloat16);
-  const auto sum_for = [&](double value) {
+  const auto sum_output = [&](double value) {
     weight.fill_(value);
     return norm(x).detach().abs().to(at::kDouble).sum().item<double>();
   };
-  EXPECT_NEAR(sum_for(0.003) / sum_for(0), 1.003, 1.5e-3);  // 1.003 is 1 in bf16
+  EXPECT_NEAR(sum_output(0.003) / sum_output(0), 1.003, 1.5e-3);  // 1.003 is 1 in bf16
 }
 
 class FusedLossTest : public testing::TestWithParam<int64_t> {};
@@ -163,10 +166,10 @@ TEST_P(FusedLossTest, EqualsProjectionAndCrossEntropyForEveryChunking) {
   const auto loss = linear_cross_entropy(hidden, weight, labels, 40.0, GetParam()) * 3;
   const auto expected = at::cross_entropy_loss(at::mm(hidden, weight.t()), labels, {}, at::Reduction::Sum) / 40.0 * 3;
   EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-6);
-  const auto found = torch::autograd::grad({loss}, {hidden, weight});
-  const auto wanted = torch::autograd::grad({expected}, {hidden, weight});
-  EXPECT_LT(relative_difference(found[0], wanted[0]), 1e-6);
-  EXPECT_LT(relative_difference(found[1], wanted[1]), 1e-6);
+  const auto actual_grads = torch::autograd::grad({loss}, {hidden, weight});
+  const auto expected_grads = torch::autograd::grad({expected}, {hidden, weight});
+  EXPECT_LT(relative_difference(actual_grads[0], expected_grads[0]), 1e-6);
+  EXPECT_LT(relative_difference(actual_grads[1], expected_grads[1]), 1e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(ChunkRows, FusedLossTest, testing::Values(1, 4, 13, 100));
@@ -180,13 +183,14 @@ TEST(FusedLoss, KeepsSmallGradientsInFp16) {
   const auto labels = at::randint(31, {50}, at::kLong);
   constexpr double kManyLabels = 1e6;
   constexpr double kScale = 1 << 20;
-  const auto wanted =
+  const auto expected_grads =
       torch::autograd::grad({linear_cross_entropy(hidden, weight, labels, kManyLabels, 16)}, {hidden, weight});
-  const auto found = torch::autograd::grad({linear_cross_entropy(half_hidden, half_weight, labels, kManyLabels, 16)},
-                                           {half_hidden, half_weight}, {at::full({}, kScale)});
+  const auto actual_grads =
+      torch::autograd::grad({linear_cross_entropy(half_hidden, half_weight, labels, kManyLabels, 16)},
+                            {half_hidden, half_weight}, {at::full({}, kScale)});
   for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(found[i].scalar_type(), at::kHalf);
-    EXPECT_LT(relative_difference(found[i].to(at::kDouble) / kScale, wanted[i].to(at::kDouble)), 2e-3);
+    EXPECT_EQ(actual_grads[i].scalar_type(), at::kHalf);
+    EXPECT_LT(relative_difference(actual_grads[i].to(at::kDouble) / kScale, expected_grads[i].to(at::kDouble)), 2e-3);
   }
 }
 
@@ -200,7 +204,7 @@ TEST(FusedLoss, AddsUpManyRowsInFp16) {
   EXPECT_NEAR(gradient[1][0].item<double>(), 0.25 * 60, 0.1);
 }
 
-TEST(FusedLoss, ComputesNoGradientThatIsNotWanted) {
+TEST(FusedLoss, SkipsUnneededGradients) {
   const auto hidden = random_leaf({3, 4});
   const auto frozen = at::randn({5, 4});
   const auto labels = at::zeros({3}, at::kLong);
@@ -214,21 +218,22 @@ TEST(Recompute, GivesTheSameLossAndGradientsWithDropoutInside) {
   const auto w = random_leaf({4, 4});
   const auto frozen = at::randn({4, 4});
   const auto block = [&](const at::Tensor& input) {
-    return unit_dropout(at::linear(at::linear(input, w), frozen).tanh(), 0.5, /*layer=*/1);
+    return segment_dropout(at::linear(at::linear(input, w), frozen).tanh(), 0.5, /*layer=*/1);
   };
-  const auto sum_of = [&](const auto& run_block) {
-    const DropoutScope scope(std::vector<DropoutUnit>{{.seed = 7}, {.seed = 8}});
+  const auto sum_output = [&](const auto& run_block) {
+    const DropoutScope scope(std::vector<DropoutSegment>{{.seed = 7}, {.seed = 8}});
     return run_block(run_block(x)).pow(2).sum();
   };
-  const auto plain = sum_of(block);
-  const auto wanted = torch::autograd::grad({plain}, {x, w});
+  const auto plain = sum_output(block);
+  const auto expected_grads = torch::autograd::grad({plain}, {x, w});
 
-  const auto recomputed = sum_of([&](const at::Tensor& input) { return recompute(block, input, {w, frozen}); });
-  const DropoutScope another(std::vector<DropoutUnit>{{.seed = 9}});
-  const auto found = torch::autograd::grad({recomputed}, {x, w});
+  const auto recomputed = sum_output([&](const at::Tensor& input) { return recompute(block, input, {w, frozen}); });
+  const DropoutScope other_scope(std::vector<DropoutSegment>{{.seed = 9}});
+  const auto actual_grads = torch::autograd::grad({recomputed}, {x, w});
   EXPECT_EQ(recomputed.item<double>(), plain.item<double>());
-  EXPECT_TRUE(at::equal(found[0], wanted[0]));
-  EXPECT_LT(relative_difference(found[1], wanted[1]), 1e-6);  // the shared weight's two gradients add in another order
+  EXPECT_TRUE(at::equal(actual_grads[0], expected_grads[0]));
+  EXPECT_LT(relative_difference(actual_grads[1], expected_grads[1]),
+            1e-6);  // the shared weight's two gradients add in another order
 }
 
 }  // namespace

@@ -16,44 +16,46 @@ namespace {
 /// dtype, whether the factors are transposed views, rows.
 using Case = std::tuple<at::ScalarType, bool, bool, int64_t>;
 
-class ProductTest : public testing::TestWithParam<Case> {
+class MatmulTest : public testing::TestWithParam<Case> {
  protected:
-  static at::Tensor factor(int64_t rows, int64_t depth, bool is_transposed) {
+  static at::Tensor make_operand(int64_t rows, int64_t depth, bool is_transposed) {
     const auto dtype = std::get<0>(GetParam());
     return is_transposed ? at::randn({depth, rows}).to(dtype).t() : at::randn({rows, depth}).to(dtype);
   }
 };
 
 /// Sums in fp32, of which the result is rounded once to its dtype.
-TEST_P(ProductTest, IsThatOfFp64RoundedOnce) {
+TEST_P(MatmulTest, MatchesFp64RoundedOnce) {
   constexpr int64_t kDepth = 200, kColumns = 33;
   const auto [dtype, first, second, rows] = GetParam();
-  const at::Tensor a = factor(rows, kDepth, first), b = factor(kColumns, kDepth, second);
-  const at::Tensor found = matmul_transposed(a, b);
-  EXPECT_EQ(found.scalar_type(), dtype);
-  const at::Tensor wide_a = a.to(at::kDouble), wide_b = b.to(at::kDouble);
-  const at::Tensor wanted = at::matmul(wide_a, wide_b.t()), sizes = at::matmul(wide_a.abs(), wide_b.abs().t());
+  const at::Tensor a = make_operand(rows, kDepth, first), b = make_operand(kColumns, kDepth, second);
+  const at::Tensor actual = matmul_transposed(a, b);
+  EXPECT_EQ(actual.scalar_type(), dtype);
+  const at::Tensor double_a = a.to(at::kDouble), double_b = b.to(at::kDouble);
+  const at::Tensor expected = at::matmul(double_a, double_b.t()),
+                   magnitudes = at::matmul(double_a.abs(), double_b.abs().t());
   const double rounding = dtype == at::kFloat ? 0 : dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
   // A sum of n has an error of at most n · 2⁻²⁴ of the sum of the sizes.
-  const at::Tensor allowed = sizes * (static_cast<double>(kDepth) * 0x1p-24) + wanted.abs() * rounding * 1.01;
-  EXPECT_TRUE(((found.to(at::kDouble) - wanted).abs() <= allowed).all().item<bool>());
+  const at::Tensor tolerance = magnitudes * (static_cast<double>(kDepth) * 0x1p-24) + expected.abs() * rounding * 1.01;
+  EXPECT_TRUE(((actual.to(at::kDouble) - expected).abs() <= tolerance).all().item<bool>());
 }
 
-INSTANTIATE_TEST_SUITE_P(Products, ProductTest,
+INSTANTIATE_TEST_SUITE_P(Products, MatmulTest,
                          testing::Combine(testing::Values(at::kFloat, at::kBFloat16, at::kHalf), testing::Bool(),
                                           testing::Bool(), testing::Values(1, 15, 16, 70)));
 
-TEST(ProductWaysTest, ARehearsalTakesTheWayOfTheRun) {
+TEST(MatmulBackendTest, DryRunSelectsTheSameBackend) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor a = at::randn({64, 32}).to(dtype), b = at::randn({16, 32}).to(dtype);
-    EXPECT_EQ(product_way(a, b), product_way(a.to(at::kMeta), b.to(at::kMeta)));
-    EXPECT_EQ(product_way(a, b), product_way(a, b));
+    EXPECT_EQ(select_matmul_backend(a, b), select_matmul_backend(a.to(at::kMeta), b.to(at::kMeta)));
+    EXPECT_EQ(select_matmul_backend(a, b), select_matmul_backend(a, b));
   }
 }
 
-TEST(ProductWaysTest, ARaceIsNobodysMemory) {
+TEST(MatmulBackendTest, AutotuningIsNotTracked) {
   const memory::HostBudget budget;
-  static_cast<void>(product_way(at::Tensor(at::randn({2, 2})).to(at::kHalf), at::randn({2, 2}).to(at::kHalf)));
+  static_cast<void>(
+      select_matmul_backend(at::Tensor(at::randn({2, 2})).to(at::kHalf), at::randn({2, 2}).to(at::kHalf)));
   EXPECT_LT(budget.peak_bytes(), 1000);
 }
 

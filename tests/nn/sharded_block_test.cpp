@@ -19,9 +19,9 @@ namespace {
 using Kind = ShardedBlock::Kind;
 
 /// The parts that so many processes hold of the same weights, and where they are brought together.
-class Parts {
+class BlockShards {
  public:
-  Parts(int64_t count, const std::function<std::vector<ShardedBlock::Weight>()>& weights, at::ScalarType dtype) {
+  BlockShards(int64_t count, const std::function<std::vector<ShardedBlock::Weight>()>& weights, at::ScalarType dtype) {
     for (int64_t rank = 0; rank < count; ++rank) {
       weights_.push_back(weights());
       blocks_.emplace_back(weights_.back(), at::TensorOptions(dtype), Shard{.rank = rank, .count = count});
@@ -31,14 +31,14 @@ class Parts {
   ShardedBlock& block(size_t rank) { return blocks_[rank]; }
   const at::Tensor& tensor(size_t rank, size_t i) const { return weights_[rank][i].tensor; }
 
-  at::Tensor together() const {
-    at::Tensor place = at::empty({blocks_.front().bytes()}, at::kByte);
+  at::Tensor all_gather() const {
+    at::Tensor buffer = at::empty({blocks_.front().bytes()}, at::kByte);
     for (const Kind kind : {Kind::kTrained, Kind::kFrozen}) {
-      std::vector<at::Tensor> parts;
-      for (const auto& block : blocks_) parts.push_back(block.part(kind));
-      if (blocks_.front().elements(kind) > 0) blocks_.front().whole(kind, place).copy_(at::cat(parts));
+      std::vector<at::Tensor> section_shards;
+      for (const auto& block : blocks_) section_shards.push_back(block.local_shard(kind));
+      if (blocks_.front().elements(kind) > 0) blocks_.front().view_section(kind, buffer).copy_(at::cat(section_shards));
     }
-    return place;
+    return buffer;
   }
 
  private:
@@ -46,153 +46,156 @@ class Parts {
   std::vector<ShardedBlock> blocks_;
 };
 
-std::vector<ShardedBlock::Weight> three_weights() {
+std::vector<ShardedBlock::Weight> make_three_weights() {
   return {{.kind = Kind::kTrained, .tensor = at::empty({7, 100}), .quantized = nullptr},
           {.kind = Kind::kFrozen, .tensor = at::empty({33}), .quantized = nullptr},
           {.kind = Kind::kTrained, .tensor = at::empty({5}), .quantized = nullptr}};
 }
 
-TEST(ShardedBlockTest, PartsTogetherAreTheWeights) {
+TEST(ShardedBlockTest, ShardsTogetherAreTheWeights) {
   for (const int64_t count : {2, 3, 4}) {
     SCOPED_TRACE(count);
-    Parts parts(count, three_weights, at::kFloat);
+    BlockShards shards(count, make_three_weights, at::kFloat);
     const std::vector<at::Tensor> values{at::randn({7, 100}), at::randn({33}), at::randn({5})};
-    std::vector<int64_t> held(values.size());
+    std::vector<int64_t> element_counts(values.size());
     for (size_t rank = 0; rank < static_cast<size_t>(count); ++rank) {
       for (size_t i = 0; i < values.size(); ++i) {
-        parts.block(rank).set_values(i, values[i]);
-        const Piece piece = parts.block(rank).piece(i);
-        held[i] += piece.count;
-        if (piece.count == 0) continue;
-        EXPECT_TRUE(at::equal(parts.block(rank).own_piece(i), values[i].view(-1).narrow(0, piece.first, piece.count)));
+        shards.block(rank).set_values(i, values[i]);
+        const ElementRange local_range = shards.block(rank).local_range(i);
+        element_counts[i] += local_range.count;
+        if (local_range.count == 0) continue;
+        EXPECT_TRUE(at::equal(shards.block(rank).local_slice(i),
+                              values[i].view(-1).narrow(0, local_range.first, local_range.count)));
       }
     }
-    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(held[i], values[i].numel()) << "each element is in one part";
-    const at::Tensor place = parts.together();
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(element_counts[i], values[i].numel()) << "each element is in one part";
+    const at::Tensor buffer = shards.all_gather();
     for (size_t rank = 0; rank < static_cast<size_t>(count); ++rank) {
-      parts.block(rank).lend(place);
-      for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(at::equal(parts.tensor(rank, i), values[i]));
-      parts.block(rank).release();
+      shards.block(rank).unshard(buffer);
+      for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(at::equal(shards.tensor(rank, i), values[i]));
+      shards.block(rank).reshard();
     }
   }
 }
 
-TEST(ShardedBlockTest, WhatIsNotThereCannotBeRead) {
-  Parts parts(2, three_weights, at::kFloat);
-  EXPECT_FALSE(parts.block(0).is_lent());
-  EXPECT_EQ(parts.tensor(0, 0).sizes(), (std::vector<int64_t>{7, 100}));
-  EXPECT_EQ(parts.tensor(0, 0).storage().data(), nullptr);
-  const at::Tensor small = at::empty({parts.block(0).bytes() - 1}, at::kByte);
-  EXPECT_THROW(parts.block(0).lend(small), InternalError);
+TEST(ShardedBlockTest, ReshardedBlockCannotBeRead) {
+  BlockShards shards(2, make_three_weights, at::kFloat);
+  EXPECT_FALSE(shards.block(0).is_unsharded());
+  EXPECT_EQ(shards.tensor(0, 0).sizes(), (std::vector<int64_t>{7, 100}));
+  EXPECT_EQ(shards.tensor(0, 0).storage().data(), nullptr);
+  const at::Tensor small = at::empty({shards.block(0).bytes() - 1}, at::kByte);
+  EXPECT_THROW(shards.block(0).unshard(small), InternalError);
 }
 
 /// A graph keeps views of weights; they are where the block is when they are read again.
-TEST(ShardedBlockTest, ViewsFollowTheBlockToAnotherPlace) {
-  Parts parts(2, three_weights, at::kFloat);
+TEST(ShardedBlockTest, ViewsFollowTheBlockToAnotherBuffer) {
+  BlockShards shards(2, make_three_weights, at::kFloat);
   for (size_t rank = 0; rank < 2; ++rank) {
-    parts.block(rank).set_values(0, at::arange(700, at::kFloat).view({7, 100}));
+    shards.block(rank).set_values(0, at::arange(700, at::kFloat).view({7, 100}));
   }
-  const at::Tensor first = parts.together(), second = parts.together();
-  parts.block(0).lend(first);
-  const at::Tensor view = parts.tensor(0, 0).t();
-  parts.block(0).release();
+  const at::Tensor first = shards.all_gather(), second = shards.all_gather();
+  shards.block(0).unshard(first);
+  const at::Tensor view = shards.tensor(0, 0).t();
+  shards.block(0).reshard();
   first.zero_();
-  parts.block(0).lend(second);
-  EXPECT_EQ(view.const_data_ptr(), parts.tensor(0, 0).const_data_ptr());
+  shards.block(0).unshard(second);
+  EXPECT_EQ(view.const_data_ptr(), shards.tensor(0, 0).const_data_ptr());
   EXPECT_EQ(view[1][0].item<float>(), 1);
 }
 
 /// As rehearsals of the host have it, where nothing has values.
-TEST(ShardedBlockTest, IsThereOnTheMetaDevice) {
+TEST(ShardedBlockTest, WorksOnTheMetaDevice) {
   const auto options = at::TensorOptions(at::kFloat).device(at::kMeta);
   const at::Tensor trained = at::empty({7, 100}, options), frozen = at::empty({33}, options.dtype(at::kByte));
   ShardedBlock block({{.kind = Kind::kTrained, .tensor = trained, .quantized = nullptr},
                       {.kind = Kind::kFrozen, .tensor = frozen, .quantized = nullptr}},
                      options, {.rank = 1, .count = 2});
   EXPECT_EQ(trained.sizes(), (std::vector<int64_t>{7, 100}));
-  block.lend(at::empty({block.bytes()}, options.dtype(at::kByte)));
+  block.unshard(at::empty({block.bytes()}, options.dtype(at::kByte)));
   EXPECT_EQ(trained.t().sizes(), (std::vector<int64_t>{100, 7}));
-  block.release();
+  block.reshard();
 }
 
-TEST(ShardedBlockTest, OfSixteenBitsTakesHalfAndConverts) {
+TEST(ShardedBlockTest, Bf16TakesHalfTheMemory) {
   const auto weights = [] {
     return std::vector<ShardedBlock::Weight>{
         {.kind = Kind::kTrained, .tensor = at::empty({512, 2}, at::kBFloat16), .quantized = nullptr}};
   };
-  Parts parts(2, weights, at::kBFloat16);
-  EXPECT_EQ(parts.block(0).bytes(), 2048);
-  EXPECT_EQ(parts.block(0).part(Kind::kTrained).nbytes(), 1024U);
-  EXPECT_EQ(parts.block(0).elements(Kind::kFrozen), 0);
+  BlockShards shards(2, weights, at::kBFloat16);
+  EXPECT_EQ(shards.block(0).bytes(), 2048);
+  EXPECT_EQ(shards.block(0).local_shard(Kind::kTrained).nbytes(), 1024U);
+  EXPECT_EQ(shards.block(0).elements(Kind::kFrozen), 0);
   const at::Tensor values = at::randn({512, 2});
-  for (size_t rank = 0; rank < 2; ++rank) parts.block(rank).set_values(0, values);
-  const at::Tensor place = parts.together();
-  parts.block(1).lend(place);
-  EXPECT_TRUE(at::equal(parts.tensor(1, 0), values.to(at::kBFloat16)));
+  for (size_t rank = 0; rank < 2; ++rank) shards.block(rank).set_values(0, values);
+  const at::Tensor buffer = shards.all_gather();
+  shards.block(1).unshard(buffer);
+  EXPECT_TRUE(at::equal(shards.tensor(1, 0), values.to(at::kBFloat16)));
 }
 
-TEST(ShardedBlockTest, QuantisedWeightsGoAsTheyArePacked) {
+TEST(ShardedBlockTest, QuantizedWeightsStayPacked) {
   for (const Quantization quantization : {Quantization::kNf4, Quantization::kInt8}) {
-    SCOPED_TRACE(name_of(quantization));
+    SCOPED_TRACE(to_string(quantization));
     const Quantizer quantizer(quantization, at::TensorOptions(at::kFloat));
     const at::Tensor values = at::randn({128, 256});
-    const auto whole = quantizer.make({128, 256});
-    whole->quantize(values);
-    std::vector<std::shared_ptr<QuantizedWeight>> held;
+    const auto full_weight = quantizer.make({128, 256});
+    full_weight->quantize(values);
+    std::vector<std::shared_ptr<QuantizedWeight>> weights_of_ranks;
     const auto weights = [&] {
-      held.emplace_back(quantizer.make({128, 256}));
-      return std::vector<ShardedBlock::Weight>{{.kind = Kind::kFrozen, .tensor = {}, .quantized = held.back()}};
+      weights_of_ranks.emplace_back(quantizer.make({128, 256}));
+      return std::vector<ShardedBlock::Weight>{
+          {.kind = Kind::kFrozen, .tensor = {}, .quantized = weights_of_ranks.back()}};
     };
-    Parts parts(3, weights, at::kFloat);
-    for (size_t rank = 0; rank < 3; ++rank) parts.block(rank).set_values(0, values);
-    EXPECT_LT(parts.block(0).bytes(), 128 * 256 * 2) << "less than in 16 bits";
-    const at::Tensor place = parts.together();
+    BlockShards shards(3, weights, at::kFloat);
+    for (size_t rank = 0; rank < 3; ++rank) shards.block(rank).set_values(0, values);
+    EXPECT_LT(shards.block(0).bytes(), 128 * 256 * 2) << "less than in 16 bits";
+    const at::Tensor buffer = shards.all_gather();
     for (size_t rank = 0; rank < 3; ++rank) {
-      parts.block(rank).lend(place);
-      EXPECT_TRUE(at::equal(held[rank]->dequantize(), whole->dequantize()));
+      shards.block(rank).unshard(buffer);
+      EXPECT_TRUE(at::equal(weights_of_ranks[rank]->dequantize(), full_weight->dequantize()));
     }
   }
 }
 
-TEST(ShardedBlockTest, GroupsStillLieEndToEnd) {
+TEST(ShardedBlockTest, GroupsRemainAdjacent) {
   const Quantizer quantizer(Quantization::kNf4, at::TensorOptions(at::kFloat));
   const std::vector<at::Tensor> values{at::randn({192, 256}), at::randn({64, 256}), at::randn({70, 256})};
-  std::vector<std::vector<std::shared_ptr<QuantizedWeight>>> held;
+  std::vector<std::vector<std::shared_ptr<QuantizedWeight>>> weights_of_ranks;
   const auto weights = [&] {
-    held.push_back(quantizer.make_group({192, 64, 70}, 256));
+    weights_of_ranks.push_back(quantizer.make_group({192, 64, 70}, 256));
     std::vector<ShardedBlock::Weight> all;
-    for (const auto& weight : held.back()) {
+    for (const auto& weight : weights_of_ranks.back()) {
       all.push_back({.kind = Kind::kFrozen, .tensor = {}, .quantized = weight});
       all.push_back({.kind = Kind::kFrozen, .tensor = at::empty({33}), .quantized = nullptr});
     }
     return all;
   };
-  Parts parts(3, weights, at::kFloat);
+  BlockShards shards(3, weights, at::kFloat);
   for (size_t rank = 0; rank < 3; ++rank) {
-    for (size_t i = 0; i < values.size(); ++i) parts.block(rank).set_values(2 * i, values[i]);
+    for (size_t i = 0; i < values.size(); ++i) shards.block(rank).set_values(2 * i, values[i]);
   }
-  const at::Tensor place = parts.together();
+  const at::Tensor buffer = shards.all_gather();
   for (size_t rank = 0; rank < 3; ++rank) {
-    parts.block(rank).lend(place);
-    const auto found = dequantize_together({held[rank].begin(), held[rank].end()});
-    ASSERT_EQ(found.size(), values.size());
+    shards.block(rank).unshard(buffer);
+    const auto actual = dequantize_group({weights_of_ranks[rank].begin(), weights_of_ranks[rank].end()});
+    ASSERT_EQ(actual.size(), values.size());
     for (size_t i = 0; i < values.size(); ++i) {
-      const auto alone = quantizer.make(values[i].sizes());
-      alone->quantize(values[i]);
-      EXPECT_TRUE(at::equal(found[i], alone->dequantize())) << i;
+      const auto single_weight = quantizer.make(values[i].sizes());
+      single_weight->quantize(values[i]);
+      EXPECT_TRUE(at::equal(actual[i], single_weight->dequantize())) << i;
     }
   }
 }
 
 /// One that is left out of what shares an allocation is no place of its own.
-TEST(ShardedBlockTest, APartOfAGroupTakesNoMoreThanItself) {
+TEST(ShardedBlockTest, PartialGroupTakesNoExtraMemory) {
   const auto weights = [] {
     const at::Tensor all = at::empty({3, 4096});
     return std::vector<ShardedBlock::Weight>{{.kind = Kind::kFrozen, .tensor = all[0], .quantized = nullptr},
                                              {.kind = Kind::kFrozen, .tensor = all[2], .quantized = nullptr}};
   };
-  Parts parts(2, weights, at::kFloat);
-  EXPECT_EQ(parts.block(0).bytes(), 2 * 4096 * 4);
+  BlockShards shards(2, weights, at::kFloat);
+  EXPECT_EQ(shards.block(0).bytes(), 2 * 4096 * 4);
 }
 
 }  // namespace

@@ -33,11 +33,11 @@ const std::vector<int64_t> kLengths{13, 9, 3};
 /// Two spans in the first segment, the last rows of the second; none in the third.
 const std::vector<int64_t> kFirstRows{1, 6, 18};
 
-Segments segments() {
+Segments make_segments() {
   return Segments::from_lengths(kLengths, at::kCPU);
 }
 
-TwoWaySpans spans() {
+BidirectionalSpans make_spans() {
   std::vector<int64_t> rows;
   for (const int64_t first : kFirstRows) {
     for (int64_t i = 0; i < kSpan; ++i) rows.push_back(first + i);
@@ -45,15 +45,15 @@ TwoWaySpans spans() {
   return {.rows = at::tensor(rows, at::kLong), .length = kSpan};
 }
 
-struct Rows {
+struct QueryKeyValueRows {
   at::Tensor query, key, value;
 
-  static Rows random(at::ScalarType dtype) {
+  static QueryKeyValueRows make_random(at::ScalarType dtype) {
     at::manual_seed(7);
-    const auto some = [&](int64_t heads) {
-      return at::randn({segments().rows, heads, kFeatures}, at::TensorOptions(at::kDouble)).to(dtype);
+    const auto make_heads = [&](int64_t heads) {
+      return at::randn({make_segments().rows, heads, kFeatures}, at::TensorOptions(at::kDouble)).to(dtype);
     };
-    Rows rows{some(kHeads), some(kKeyValueHeads), some(kKeyValueHeads)};
+    QueryKeyValueRows rows{make_heads(kHeads), make_heads(kKeyValueHeads), make_heads(kKeyValueHeads)};
     for (const at::Tensor* each : rows.all()) each->requires_grad_();
     return rows;
   }
@@ -61,14 +61,14 @@ struct Rows {
   std::vector<at::Tensor> inputs() const { return {query, key, value}; }
 };
 
-int64_t segment_of(int64_t row) {
+int64_t find_segment(int64_t row) {
   int64_t segment = 0;
   for (int64_t end = kLengths[0]; row >= end; end += kLengths[static_cast<size_t>(segment)]) ++segment;
   return segment;
 }
 
 /// The number of the row's span; −1 of a row without.
-int64_t span_of(int64_t row) {
+int64_t find_span(int64_t row) {
   for (size_t i = 0; i < kFirstRows.size(); ++i) {
     if (row >= kFirstRows[i] && row < kFirstRows[i] + kSpan) return static_cast<int64_t>(i);
   }
@@ -76,17 +76,17 @@ int64_t span_of(int64_t row) {
 }
 
 /// As transformers' masks say it: (not after, or in the same span) and within the window.
-bool is_seen(int64_t row, int64_t key, std::optional<int64_t> window) {
-  const bool in_span = span_of(row) >= 0 && span_of(row) == span_of(key);
-  return segment_of(row) == segment_of(key) && (key <= row || in_span) && (!window || key > row - *window);
+bool is_visible(int64_t row, int64_t key, std::optional<int64_t> window) {
+  const bool in_span = find_span(row) >= 0 && find_span(row) == find_span(key);
+  return find_segment(row) == find_segment(key) && (key <= row || in_span) && (!window || key > row - *window);
 }
 
-at::Tensor by_formula(const Rows& rows, std::optional<int64_t> window) {
+at::Tensor compute_reference(const QueryKeyValueRows& rows, std::optional<int64_t> window) {
   const int64_t count = rows.query.size(0);
   const at::Tensor mask = at::empty({count, count}, at::kDouble);
   for (int64_t row = 0; row < count; ++row) {
     for (int64_t key = 0; key < count; ++key) {
-      mask[row][key] = is_seen(row, key, window) ? 0.0 : -std::numeric_limits<double>::infinity();
+      mask[row][key] = is_visible(row, key, window) ? 0.0 : -std::numeric_limits<double>::infinity();
     }
   }
   const auto heads_first = [](const at::Tensor& x) {
@@ -103,21 +103,24 @@ std::vector<at::Tensor> gradients(const at::Tensor& output, const std::vector<at
   return torch::autograd::grad({output}, inputs, {direction});
 }
 
-void expect_equal(const at::Tensor& found, const at::Tensor& wanted, const Rows& rows, const Rows& same_rows) {
-  EXPECT_LT(parity::relative_difference(found, wanted), 1e-6);
-  const auto found_gradients = gradients(found, rows.inputs()),
-             wanted_gradients = gradients(wanted, same_rows.inputs());
-  for (size_t i = 0; i < found_gradients.size(); ++i) {
-    EXPECT_LT(parity::relative_difference(found_gradients[i], wanted_gradients[i]), 2e-6) << i;
+void expect_equal(const at::Tensor& actual, const at::Tensor& expected, const QueryKeyValueRows& rows,
+                  const QueryKeyValueRows& same_rows) {
+  EXPECT_LT(parity::relative_difference(actual, expected), 1e-6);
+  const auto actual_gradients = gradients(actual, rows.inputs()),
+             expected_gradients = gradients(expected, same_rows.inputs());
+  for (size_t i = 0; i < actual_gradients.size(); ++i) {
+    EXPECT_LT(parity::relative_difference(actual_gradients[i], expected_gradients[i]), 2e-6) << i;
   }
 }
 
 class SpanAttentionTest : public testing::TestWithParam<std::optional<int64_t>> {};
 
-TEST_P(SpanAttentionTest, EqualsItsFormulaAndItsGradients) {
-  const Rows rows = Rows::random(at::kFloat), wide = Rows::random(at::kDouble);
-  const SpanAttention attention(segments(), GetParam(), spans(), rows.query.options());
-  expect_equal(attention(rows.query, rows.key, rows.value), by_formula(wide, GetParam()), rows, wide);
+TEST_P(SpanAttentionTest, MatchesTheFormulaAndItsGradients) {
+  const QueryKeyValueRows rows = QueryKeyValueRows::make_random(at::kFloat),
+                          double_rows = QueryKeyValueRows::make_random(at::kDouble);
+  const SpanAttention attention(make_segments(), GetParam(), make_spans(), rows.query.options());
+  expect_equal(attention(rows.query, rows.key, rows.value), compute_reference(double_rows, GetParam()), rows,
+               double_rows);
 }
 
 // None, one within a span, one within a segment, one beyond all.
@@ -125,50 +128,50 @@ INSTANTIATE_TEST_SUITE_P(Windows, SpanAttentionTest,
                          testing::Values(std::nullopt, std::optional(2), std::optional(7), std::optional(64)));
 
 TEST(SpanAttention, WithoutSpansIsCausalAttention) {
-  const Rows rows = Rows::random(at::kFloat);
-  const SpanAttention none(segments(), std::nullopt, {}, rows.query.options());
-  const SpanAttention of_single_rows(segments(), std::nullopt, {.rows = at::arange(5), .length = 1},
-                                     rows.query.options());
-  const at::Tensor wanted = attention(rows.query, rows.key, rows.value, segments(), /*causal=*/true);
-  EXPECT_TRUE(at::equal(none(rows.query, rows.key, rows.value), wanted));
-  EXPECT_TRUE(at::equal(of_single_rows(rows.query, rows.key, rows.value), wanted));
+  const QueryKeyValueRows rows = QueryKeyValueRows::make_random(at::kFloat);
+  const SpanAttention without_spans(make_segments(), std::nullopt, {}, rows.query.options());
+  const SpanAttention single_row_spans(make_segments(), std::nullopt, {.rows = at::arange(5), .length = 1},
+                                       rows.query.options());
+  const at::Tensor expected = attention(rows.query, rows.key, rows.value, make_segments(), /*causal=*/true);
+  EXPECT_TRUE(at::equal(without_spans(rows.query, rows.key, rows.value), expected));
+  EXPECT_TRUE(at::equal(single_row_spans(rows.query, rows.key, rows.value), expected));
 }
 
 /// What the flash kernel on CUDA is to its caller: a stream of segments, and the logarithms of the sums [heads, rows].
-class StreamKernel : public AttentionKernel {
+class VarlenKernel : public AttentionKernel {
  public:
-  explicit StreamKernel(std::vector<int64_t> lengths) : lengths_(std::move(lengths)) {}
+  explicit VarlenKernel(std::vector<int64_t> lengths) : lengths_(std::move(lengths)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
-    std::vector<at::Tensor> outputs, log_sums;
+    std::vector<at::Tensor> outputs, logsumexp;
     for_each_segment([&](int64_t first, int64_t length) {
-      const auto made =
-          one_->forward(batch_of(query, first, length), batch_of(key, first, length), batch_of(value, first, length));
-      outputs.push_back(made[0].transpose(1, 2).squeeze(0));
-      log_sums.push_back(made[1].squeeze(0));
+      const auto result = kernel_->forward(to_batch(query, first, length), to_batch(key, first, length),
+                                           to_batch(value, first, length));
+      outputs.push_back(result[0].transpose(1, 2).squeeze(0));
+      logsumexp.push_back(result[1].squeeze(0));
     });
-    return {at::cat(outputs), at::cat(log_sums, 1), at::arange(1), at::arange(2)};
+    return {at::cat(outputs), at::cat(logsumexp, 1), at::arange(1), at::arange(2)};
   }
 
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
-                     const at::Tensor& value, const std::vector<at::Tensor>& made) const override {
-    EXPECT_EQ(made.at(2).numel(), 1);
-    EXPECT_EQ(made.at(3).numel(), 2);
-    std::vector<at::Tensor> of_query, of_key, of_value;
+                     const at::Tensor& value, const std::vector<at::Tensor>& saved) const override {
+    EXPECT_EQ(saved.at(2).numel(), 1);
+    EXPECT_EQ(saved.at(3).numel(), 2);
+    std::vector<at::Tensor> dq, dk, dv;
     for_each_segment([&](int64_t first, int64_t length) {
-      const auto of = [&](const at::Tensor& x) { return batch_of(x, first, length); };
-      const auto found = one_->backward(of(gradient), of(query), of(key), of(value),
-                                        {of(made[0]), made[1].narrow(1, first, length).unsqueeze(0)});
-      of_query.push_back(found.query.transpose(1, 2).squeeze(0));
-      of_key.push_back(found.key.transpose(1, 2).squeeze(0));
-      of_value.push_back(found.value.transpose(1, 2).squeeze(0));
+      const auto slice = [&](const at::Tensor& x) { return to_batch(x, first, length); };
+      const auto actual = kernel_->backward(slice(gradient), slice(query), slice(key), slice(value),
+                                            {slice(saved[0]), saved[1].narrow(1, first, length).unsqueeze(0)});
+      dq.push_back(actual.query.transpose(1, 2).squeeze(0));
+      dk.push_back(actual.key.transpose(1, 2).squeeze(0));
+      dv.push_back(actual.value.transpose(1, 2).squeeze(0));
     });
-    return {at::cat(of_query), at::cat(of_key), at::cat(of_value)};
+    return {at::cat(dq), at::cat(dk), at::cat(dv)};
   }
 
  private:
-  static at::Tensor batch_of(const at::Tensor& x, int64_t first, int64_t length) {
+  static at::Tensor to_batch(const at::Tensor& x, int64_t first, int64_t length) {
     return x.narrow(0, first, length).unsqueeze(0).transpose(1, 2);
   }
   template <class Visit>
@@ -181,37 +184,39 @@ class StreamKernel : public AttentionKernel {
   }
 
   std::vector<int64_t> lengths_;
-  std::shared_ptr<const AttentionKernel> one_ = cpu_flash_kernel(/*causal=*/true);
+  std::shared_ptr<const AttentionKernel> kernel_ = make_cpu_flash_kernel(/*causal=*/true);
 };
 
-std::shared_ptr<const AttentionKernel> joined() {
-  return joined_kernel(std::make_shared<StreamKernel>(kLengths),
-                       std::make_shared<StreamKernel>(std::vector<int64_t>(kFirstRows.size(), kSpan - 1)),
-                       keys_ahead(spans()));
+std::shared_ptr<const AttentionKernel> make_test_kernel() {
+  return make_joined_kernel(std::make_shared<VarlenKernel>(kLengths),
+                            std::make_shared<VarlenKernel>(std::vector<int64_t>(kFirstRows.size(), kSpan - 1)),
+                            make_ahead_keys(make_spans()));
 }
 
-TEST(JoinedAttention, OfTwoKernelsIsTheSoftmaxOverAllKeys) {
-  const Rows rows = Rows::random(at::kFloat), wide = Rows::random(at::kDouble);
-  expect_equal(attend(joined(), rows.query, rows.key, rows.value), by_formula(wide, std::nullopt), rows, wide);
+TEST(JoinedAttention, MergesTwoKernelsIntoOneSoftmax) {
+  const QueryKeyValueRows rows = QueryKeyValueRows::make_random(at::kFloat),
+                          double_rows = QueryKeyValueRows::make_random(at::kDouble);
+  expect_equal(attend(make_test_kernel(), rows.query, rows.key, rows.value),
+               compute_reference(double_rows, std::nullopt), rows, double_rows);
 }
 
-TEST(JoinedAttention, IsKeptThroughRecomputation) {
-  const auto kernel = joined();
+TEST(JoinedAttention, WorksWithCheckpointing) {
+  const auto kernel = make_test_kernel();
   const auto block = [&](const at::Tensor& x) {
     const at::Tensor shared = x.narrow(1, 0, kKeyValueHeads);
     return attend(kernel, x, shared * 2, shared.sin());
   };
-  const at::Tensor x = Rows::random(at::kFloat).query;
-  const at::Tensor wanted = gradients(block(x), {x})[0];
-  for (const auto keeps : {RecomputeKeeps::kInput, RecomputeKeeps::kInputAndAttention}) {
-    EXPECT_TRUE(at::equal(gradients(recompute(block, x, {}, keeps), {x})[0], wanted));
+  const at::Tensor x = QueryKeyValueRows::make_random(at::kFloat).query;
+  const at::Tensor expected = gradients(block(x), {x})[0];
+  for (const auto mode : {CheckpointMode::kFull, CheckpointMode::kSelective}) {
+    EXPECT_TRUE(at::equal(gradients(recompute(block, x, {}, mode), {x})[0], expected));
   }
 }
 
 TEST(JoinedAttention, RecordsNothingWithoutGradients) {
   const at::NoGradGuard no_gradients;
-  const Rows rows = Rows::random(at::kFloat);
-  EXPECT_FALSE(attend(joined(), rows.query, rows.key, rows.value).requires_grad());
+  const QueryKeyValueRows rows = QueryKeyValueRows::make_random(at::kFloat);
+  EXPECT_FALSE(attend(make_test_kernel(), rows.query, rows.key, rows.value).requires_grad());
 }
 
 }  // namespace

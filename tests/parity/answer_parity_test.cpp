@@ -23,31 +23,32 @@ void PrintTo(const Answers& answers, std::ostream* out) {
 }
 
 /// reference/make_answers.py
-std::vector<Answers> all_answers() {
-  std::map<std::pair<std::string, std::string>, Answers> found;
+std::vector<Answers> read_answers() {
+  std::map<std::pair<std::string, std::string>, Answers> answers_by_case;
   const auto folder = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data";
   for (const auto& item : io::read_json(folder / "answers.json")) {
     const auto parity_case = item.at("case").get<std::string>();
     const auto adapter = io::get_or<std::string>(item, "adapter", "", "answers.json");
-    auto& answers = found[{parity_case, adapter}];
+    auto& answers = answers_by_case[{parity_case, adapter}];
     answers.parity_case = parity_case;
     answers.adapter = adapter;
     answers.items.push_back(item);
   }
-  std::vector<Answers> all;
-  for (auto& [place, answers] : found) all.push_back(std::move(answers));
-  return all;
+  std::vector<Answers> result;
+  for (auto& [key, answers] : answers_by_case) result.push_back(std::move(answers));
+  return result;
 }
 
-size_t count(const std::string& text, std::string_view mark) {
-  size_t found = 0;
-  for (auto at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) ++found;
-  return found;
+size_t count_marks(const std::string& text, std::string_view mark) {
+  size_t num_marks = 0;
+  for (auto position = text.find(mark); position != std::string::npos; position = text.find(mark, position + 1))
+    ++num_marks;
+  return num_marks;
 }
 
 class AnswerParity : public testing::TestWithParam<Answers> {
  protected:
-  void SetUp() override { shows(case_.checkpoint(), "generate"); }
+  void SetUp() override { record_capability(case_.checkpoint(), "generate"); }
 
   std::unique_ptr<models::VisionLanguageModel> load_model() const {
     if (GetParam().adapter.empty()) return case_.load_model();
@@ -63,49 +64,49 @@ class AnswerParity : public testing::TestWithParam<Answers> {
   std::vector<data::Sample> prompts() const {
     const auto processor = case_.load_processor();
     const auto records = case_.records();
-    std::vector<data::Sample> made;
+    std::vector<data::Sample> samples;
     for (const auto& item : GetParam().items) {
       io::Record record = *std::ranges::find(records, item.at("id").get<std::string>(), &io::Record::id);
       const auto question = item.at("question").get<std::string>();
-      record.images.resize(count(question, io::kImageMark));
-      record.videos.resize(count(question, io::kVideoMark));
+      record.images.resize(count_marks(question, io::kImagePlaceholder));
+      record.videos.resize(count_marks(question, io::kVideoPlaceholder));
       record.turns = {{io::Role::kUser, question}};
-      made.push_back(processor->process_prompt(record, std::ssize(made)));
+      samples.push_back(processor->process_prompt(record, std::ssize(samples)));
     }
-    return made;
+    return samples;
   }
 
-  std::vector<Ids> wanted() const {
+  std::vector<Ids> expected_ids() const {
     std::vector<Ids> ids;
     for (const auto& item : GetParam().items) ids.push_back(item.at("new_ids").get<Ids>());
     return ids;
   }
 
   /// As many tokens as the reference has.
-  engine::GenerateSettings to_their_length() const { return {.max_new_tokens = std::ssize(wanted().front())}; }
+  engine::GenerateSettings make_settings() const { return {.max_new_tokens = std::ssize(expected_ids().front())}; }
 
   const Case case_{GetParam().parity_case};
 };
 
 TEST_P(AnswerParity, PromptsAreEqual) {
-  const auto found = prompts();
-  for (size_t i = 0; i < found.size(); ++i) {
-    EXPECT_EQ(found[i].token_ids, GetParam().items[i].at("prompt_ids").get<Ids>()) << found[i].id;
+  const auto actual = prompts();
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_EQ(actual[i].token_ids, GetParam().items[i].at("prompt_ids").get<Ids>()) << actual[i].id;
   }
 }
 
-TEST_P(AnswerParity, GreedyAnswersOfABatchAreEqual) {
-  ASSERT_GE(wanted().front().size(), 64U);
-  EXPECT_EQ(engine::generate(*load_model(), prompts(), to_their_length()), wanted());
+TEST_P(AnswerParity, GreedyAnswersOfBatchAreEqual) {
+  ASSERT_GE(expected_ids().front().size(), 64U);
+  EXPECT_EQ(engine::generate(*load_model(), prompts(), make_settings()), expected_ids());
 }
 
 TEST_P(AnswerParity, GreedyAnswersWithoutCacheAreEqual) {
-  auto options = to_their_length();
+  auto options = make_settings();
   options.use_cache = false;
-  EXPECT_EQ(engine::generate(*load_model(), prompts(), options), wanted());
+  EXPECT_EQ(engine::generate(*load_model(), prompts(), options), expected_ids());
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AnswerParity, testing::ValuesIn(all_answers()), [](const auto& instance) {
+INSTANTIATE_TEST_SUITE_P(Cases, AnswerParity, testing::ValuesIn(read_answers()), [](const auto& instance) {
   const Answers& answers = instance.param;
   return answers.parity_case + (answers.adapter.empty() ? "" : "_lora_" + answers.adapter);
 });

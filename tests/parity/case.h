@@ -86,11 +86,11 @@ class Case {
 
   std::vector<data::Sample> samples() const {
     const auto processor = load_processor();
-    const auto all = records();
-    std::vector<data::Sample> made;
-    for (int64_t i = 0; i < std::ssize(all); ++i)
-      made.push_back(data::make_sample(*processor, all[static_cast<size_t>(i)], i));
-    return made;
+    const auto case_records = records();
+    std::vector<data::Sample> result;
+    for (int64_t i = 0; i < std::ssize(case_records); ++i)
+      result.push_back(data::make_sample(*processor, case_records[static_cast<size_t>(i)], i));
+    return result;
   }
 
  private:

@@ -39,20 +39,20 @@ class Chat {
     for (const auto& image : json_.at("images")) record.images.emplace_back(case_.images() / image.get<std::string>());
     if (json_.at("system").is_string()) record.turns.push_back({io::Role::kSystem, json_.at("system")});
     for (const auto& turn : json_.at("turns")) {
-      const bool asks = record.turns.empty() || record.turns.back().role != io::Role::kUser;
-      record.turns.push_back({asks ? io::Role::kUser : io::Role::kAssistant, turn});
+      const bool is_user_turn = record.turns.empty() || record.turns.back().role != io::Role::kUser;
+      record.turns.push_back({is_user_turn ? io::Role::kUser : io::Role::kAssistant, turn});
     }
     return record;
   }
 
   void expect_equal(const models::Processor& processor) const {
-    const auto sample = processor.outline(record(), 0);
+    const auto sample = processor.process_headers(record(), 0);
     EXPECT_EQ(sample.token_ids, json_.at("ids").get<std::vector<int64_t>>()) << name();
-    std::vector<int64_t> learnt;
+    std::vector<int64_t> label_ids;
     for (size_t i = 0; i < sample.token_ids.size(); ++i) {
-      if (sample.is_label[i] != 0) learnt.push_back(sample.token_ids[i]);
+      if (sample.is_label[i] != 0) label_ids.push_back(sample.token_ids[i]);
     }
-    EXPECT_EQ(learnt, json_.at("label_ids").get<std::vector<int64_t>>()) << name();
+    EXPECT_EQ(label_ids, json_.at("label_ids").get<std::vector<int64_t>>()) << name();
     const auto& appended = json_.at("appended");
     EXPECT_EQ(processor.chat_template().lacks_end_of_turn(), appended.is_string()) << name();
     if (appended.is_string()) {
@@ -60,8 +60,8 @@ class Chat {
     }
   }
 
-  std::unique_ptr<models::Processor> processor_of(const std::filesystem::path& folder,
-                                                  const std::string& chat_template = "auto") const {
+  std::unique_ptr<models::Processor> load_processor(const std::filesystem::path& folder,
+                                                    const std::string& chat_template = "auto") const {
     auto settings = case_.processor_settings();
     settings.chat_template = chat_template;
     return models::load_processor(folder, settings);
@@ -75,45 +75,49 @@ class Chat {
   TemporaryFolder folder_;
 };
 
-nlohmann::json all_chats() {
+nlohmann::json read_chats() {
   return io::read_json(source_folder() / "tests/parity/data/chats.json");
 }
 
-TEST(ChatParity, TheCheckpointsOwnTemplateGivesTransformersTokens) {
-  size_t chats = 0;
-  for (const auto& json : all_chats()) {
+TEST(ChatParity, CheckpointTemplateMatchesTransformers) {
+  size_t num_chats = 0;
+  for (const auto& json : read_chats()) {
     const Chat chat(json);
-    const auto processor = chat.processor_of(chat.folder());
-    EXPECT_TRUE(processor->chat_template().source().is_in_checkpoint);
+    const auto processor = chat.load_processor(chat.folder());
+    EXPECT_TRUE(processor->chat_template().source().is_checkpoint_default);
     chat.expect_equal(*processor);
-    ++chats;
+    ++num_chats;
   }
-  EXPECT_GT(chats, 70U);
+  EXPECT_GT(num_chats, 70U);
 }
 
 /// A template that is given from outside is what the saved checkpoint has from then on.
-TEST(ChatParity, ASavedCheckpointIsReadInTheWordsItWasTrainedIn) {
-  std::string seen;
-  for (const auto& json : all_chats()) {
-    if (json.at("name") == seen) continue;
-    seen = json.at("name");
+TEST(ChatParity, SavedCheckpointUsesTrainingTemplate) {
+  std::string previous_name;
+  for (const auto& json : read_chats()) {
+    if (json.at("name") == previous_name) continue;
+    previous_name = json.at("name");
     const Chat chat(json);
     const TemporaryFolder folder;
     const auto file = folder.path() / "given.jinja";
     io::write_file(file, chat.jinja());
-    const auto trained = chat.processor_of(chat.origin().checkpoint(), file.string());
-    const auto& words = trained->chat_template().source();
+    const auto training_processor = chat.load_processor(chat.origin().checkpoint(), file.string());
+    const auto& chat_template = training_processor->chat_template().source();
     models::BaseWeights base(chat.origin().checkpoint());
-    if (!words.is_in_checkpoint) base.put_chat_template(words.jinja);
+    if (!chat_template.is_checkpoint_default) base.set_chat_template(chat_template.jinja);
     const auto out = folder.path() / "saved";
     std::filesystem::create_directory(out);
     models::save_checkpoint(*chat.origin().load_model(), {.base = &base}, out, int64_t{1} << 30);
-    const auto served = chat.processor_of(out);
-    EXPECT_TRUE(served->chat_template().source().is_in_checkpoint) << seen;
-    EXPECT_FALSE(std::filesystem::exists(out / "chat_template.json")) << seen;
+    const auto saved_processor = chat.load_processor(out);
+    EXPECT_TRUE(saved_processor->chat_template().source().is_checkpoint_default) << previous_name;
+    EXPECT_FALSE(std::filesystem::exists(out / "chat_template.json")) << previous_name;
     const auto record = chat.record();
-    EXPECT_EQ(served->outline(record, 0).token_ids, trained->outline(record, 0).token_ids) << seen;
-    EXPECT_EQ(served->outline(record, 0).is_label, trained->outline(record, 0).is_label) << seen;
+    EXPECT_EQ(saved_processor->process_headers(record, 0).token_ids,
+              training_processor->process_headers(record, 0).token_ids)
+        << previous_name;
+    EXPECT_EQ(saved_processor->process_headers(record, 0).is_label,
+              training_processor->process_headers(record, 0).is_label)
+        << previous_name;
   }
 }
 

@@ -24,39 +24,42 @@ namespace vlmtrain::parity {
 namespace {
 
 std::vector<int64_t> to_vector(const at::Tensor& ids) {
-  const at::Tensor wide = ids.to(at::kLong).contiguous();
-  return {wide.const_data_ptr<int64_t>(), wide.const_data_ptr<int64_t>() + wide.numel()};
+  const at::Tensor long_ids = ids.to(at::kLong).contiguous();
+  return {long_ids.const_data_ptr<int64_t>(), long_ids.const_data_ptr<int64_t>() + long_ids.numel()};
 }
 
-image::Normalization normalization_of(const Case& reference) {
-  using Triple = std::array<double, 3>;
-  const auto config = models::PreprocessorConfig::find_in(reference.checkpoint());
+image::Normalization get_normalization(const Case& reference) {
+  using ChannelValues = std::array<double, 3>;
+  const auto config = models::PreprocessorConfig::find_for_images(reference.checkpoint());
   if (config) return config->normalization({}, {});
   const auto description = reference.description();
-  return {description.at("image_mean").get<Triple>(), description.at("image_std").get<Triple>(), 1.0 / 255.0};
+  return {description.at("image_mean").get<ChannelValues>(), description.at("image_std").get<ChannelValues>(),
+          1.0 / 255.0};
 }
 
 /// The reference answers the first turn alone.
-io::Record first_question(io::Record record) {
+io::Record truncate_to_first_question(io::Record record) {
   record.turns.resize(1);
   size_t images = 0;
   const std::string& text = record.turns.front().text;
-  for (auto at = text.find(io::kImageMark); at != std::string::npos; at = text.find(io::kImageMark, at + 1)) ++images;
+  for (auto position = text.find(io::kImagePlaceholder); position != std::string::npos;
+       position = text.find(io::kImagePlaceholder, position + 1))
+    ++images;
   record.images.resize(images);
   return record;
 }
 
 class FamilyParity : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override { shows(case_.checkpoint(), "parity"); }
+  void SetUp() override { record_capability(case_.checkpoint(), "parity"); }
   void TearDown() override { deviations_.report(); }
 
-  engine::SmallStep all_at_once() const { return {.micro_batch_size = std::ssize(samples_)}; }
+  engine::SmallStep make_full_batch() const { return {.micro_batch_size = std::ssize(samples_)}; }
 
   void check_gradients(models::VisionLanguageModel& model, const engine::SmallStep& settings) {
     const auto result = engine::accumulate_gradients(model, samples_, settings);
     const ExactValues exact(*case_.load_model(at::kDouble), samples_);
-    expect_as_exact(deviations_, result.loss, expected_.tensor("loss"), exact.loss(), "loss", GetParam());
+    expect_close_to_exact(deviations_, result.loss, expected_.tensor("loss"), exact.loss(), "loss", GetParam());
 
     double largest_gradient = 0;
     for (const auto& parameter : model.parameters().all()) {
@@ -68,13 +71,13 @@ class FamilyParity : public testing::TestWithParam<std::string> {
       const auto& tensor = parameter.tensor;
       ASSERT_EQ(tensor.grad().defined(), expected_.contains("gradient." + name)) << name;
       if (!tensor.grad().defined()) continue;
-      const StoredTensor wanted = expected_.stored("gradient." + name);
+      const StoredTensor expected = expected_.stored("gradient." + name);
       if (has_zero_true_gradient(name)) {
-        const double noise = tensor.grad().abs().max().item<double>() / largest_gradient;
-        deviations_.expect_at_most(1e-6, noise, "gradient that is zero, of the largest", name);
+        const double relative_noise = tensor.grad().abs().max().item<double>() / largest_gradient;
+        deviations_.expect_at_most(1e-6, relative_noise, "gradient that is zero, of the largest", name);
         continue;
       }
-      expect_as_exact(deviations_, tensor.grad(), wanted, exact.gradient(name), "gradient", name);
+      expect_close_to_exact(deviations_, tensor.grad(), expected, exact.gradient(name), "gradient", name);
     }
   }
 
@@ -93,7 +96,7 @@ TEST_P(FamilyParity, TokensAndLabelsAreEqual) {
     const std::vector<int64_t> mask(samples_[i].is_label.begin(), samples_[i].is_label.end());
     EXPECT_EQ(mask, to_vector(expected_.tensor(prefix + "label_mask"))) << i;
     EXPECT_EQ(samples_[i].id, description["samples"][i].at("id"));
-    EXPECT_EQ(samples_[i].images, std::ssize(description["samples"][i].at("grids")));
+    EXPECT_EQ(samples_[i].num_media, std::ssize(description["samples"][i].at("grids")));
   }
 }
 
@@ -101,20 +104,20 @@ TEST_P(FamilyParity, PositionsAreEqual) {
   for (size_t i = 0; i < samples_.size(); ++i) {
     const auto name = fmt::format("sample.{}.position_ids", i);
     // Where a token has one position, transformers counts from 0.
-    const at::Tensor wanted =
+    const at::Tensor expected =
         expected_.contains(name) ? expected_.tensor(name) : at::arange(samples_[i].tokens(), at::kLong);
-    const auto found = data::collate(std::span(&samples_[i], 1)).position_ids;
-    EXPECT_TRUE(at::equal(found.expand_as(wanted), wanted)) << samples_[i].id;
+    const auto actual = data::collate(std::span(&samples_[i], 1)).position_ids;
+    EXPECT_TRUE(at::equal(actual.expand_as(expected), expected)) << samples_[i].id;
   }
 }
 
-TEST_P(FamilyParity, PixelValuesAreEqualToTheBit) {
-  const auto normalization = normalization_of(case_);
+TEST_P(FamilyParity, PixelValuesAreBitwiseEqual) {
+  const auto normalization = get_normalization(case_);
   for (size_t i = 0; i < samples_.size(); ++i) {
     const auto name = fmt::format("sample.{}.pixel_values", i);
     ASSERT_EQ(samples_[i].pixel_values.defined(), expected_.contains(name)) << i;
     if (!samples_[i].pixel_values.defined()) continue;
-    const at::Tensor pixels = models::normalized_pictures({samples_[i].pixel_values, normalization}, at::kFloat);
+    const at::Tensor pixels = models::normalize_images({samples_[i].pixel_values, normalization}, at::kFloat);
     EXPECT_TRUE(at::equal(pixels, expected_.tensor(name))) << i;
   }
 }
@@ -128,24 +131,24 @@ TEST_P(FamilyParity, LogitsOfThePackedBatch) {
       at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
-    const StoredTensor wanted = expected_.stored(fmt::format("sample.{}.logits", i));
-    const at::Tensor found = logits.narrow(0, first, samples_[i].label_tokens());
-    const at::Tensor truth = exact.logits().narrow(0, first, samples_[i].label_tokens());
-    expect_as_exact(deviations_, found, wanted, truth, "logits", samples_[i].id);
+    const StoredTensor expected = expected_.stored(fmt::format("sample.{}.logits", i));
+    const at::Tensor actual = logits.narrow(0, first, samples_[i].label_tokens());
+    const at::Tensor exact_logits = exact.logits().narrow(0, first, samples_[i].label_tokens());
+    expect_close_to_exact(deviations_, actual, expected, exact_logits, "logits", samples_[i].id);
     first += samples_[i].label_tokens();
   }
 }
 
 TEST_P(FamilyParity, LossAndGradients) {
-  check_gradients(*case_.load_model(), all_at_once());
+  check_gradients(*case_.load_model(), make_full_batch());
 }
 
 TEST_P(FamilyParity, LossAndGradientsWithEveryBlockRecomputed) {
-  for (const bool keeps_attention : {false, true}) {
+  for (const bool is_selective : {false, true}) {
     const auto model = case_.load_model();
     const int64_t blocks = model->language_blocks();
-    model->set_recompute({model->vision_blocks(), blocks, keeps_attention ? blocks : 0});
-    check_gradients(*model, all_at_once());
+    model->set_recompute({model->vision_blocks(), blocks, is_selective ? blocks : 0});
+    check_gradients(*model, make_full_batch());
   }
 }
 
@@ -172,69 +175,74 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
   // transformers in float32 differs as much from float64.
   constexpr double kCertainGradient = 1e-3;
   const double largest_drift = rate;
-  int64_t astray = 0, astray_from_exact = 0, reference_astray = 0;
-  const auto start = case_.load_model();
-  const auto unmoved = description.at("parameters_without_gradient").get<std::set<std::string>>();
+  int64_t num_outliers = 0, num_exact_outliers = 0, num_reference_outliers = 0;
+  const auto initial_model = case_.load_model();
+  const auto frozen_names = description.at("parameters_without_gradient").get<std::set<std::string>>();
   for (size_t i = 0; i < model->parameters().all().size(); ++i) {
     const auto& name = model->parameters().all()[i].name;
     const auto& tensor = model->parameters().all()[i].tensor;
-    if (unmoved.contains(name)) {
-      EXPECT_TRUE(at::equal(tensor.detach(), start->parameters().all()[i].tensor.detach())) << name << " has moved";
+    if (frozen_names.contains(name)) {
+      EXPECT_TRUE(at::equal(tensor.detach(), initial_model->parameters().all()[i].tensor.detach()))
+          << name << " has moved";
       continue;
     }
     if (has_zero_true_gradient(name)) continue;
     const StoredTensor stored = expected_.stored("parameter." + name);
-    const at::Tensor found = with_true_gradient(name, stored.part_of(tensor.detach()));
-    const at::Tensor wanted = with_true_gradient(name, stored.values());
-    const at::Tensor difference = (found - wanted).abs();
+    const at::Tensor actual = drop_key_bias(name, stored.select_stored(tensor.detach()));
+    const at::Tensor expected = drop_key_bias(name, stored.values());
+    const at::Tensor difference = (actual - expected).abs();
     // A text model's key bias has a gradient only as far as positions turn it: of the slow pairs next to none, and what
     // there is drowns in the rounding of the others' sums.
     const bool is_key_bias = name.ends_with("k_proj.bias");
-    const bool is_part = stored.values().numel() < tensor.numel();
+    const bool is_sampled = stored.values().numel() < tensor.numel();
     // In a part, an element that is astray weighs 13 times as much. It is counted below.
-    const at::Tensor averaged = is_part ? difference.clamp_max(1e-5) : difference;
-    deviations_.expect_at_most(is_key_bias ? 1e-5 : 1e-6, averaged.mean().item<double>(),
+    const at::Tensor clamped_difference = is_sampled ? difference.clamp_max(1e-5) : difference;
+    deviations_.expect_at_most(is_key_bias ? 1e-5 : 1e-6, clamped_difference.mean().item<double>(),
                                is_key_bias ? "key bias, mean difference" : "weight, mean difference", name);
     deviations_.expect_at_most(largest_drift, difference.max().item<double>(), "weight, any element", name);
-    astray += (difference > 1e-5).sum().item<int64_t>();
+    num_outliers += (difference > 1e-5).sum().item<int64_t>();
     const at::Tensor exact = exact_model->parameters().all()[i].tensor.detach();
-    const at::Tensor exact_part = with_true_gradient(name, stored.part_of(exact));
-    reference_astray += ((wanted - exact_part).abs() > 1e-5).sum().item<int64_t>();
-    if (is_part) {
+    const at::Tensor exact_values = drop_key_bias(name, stored.select_stored(exact));
+    num_reference_outliers += ((expected - exact_values).abs() > 1e-5).sum().item<int64_t>();
+    if (is_sampled) {
       // The elements that are not stored: the reference's as a whole, ours against the same steps in float64.
-      deviations_.expect_at_most(largest_drift, stored.norm_of_difference(tensor), "weight, norm of difference", name);
-      const at::Tensor from_exact = (tensor.detach() - exact).abs();
-      deviations_.expect_at_most(1e-6, from_exact.mean().item<double>(), "weight, mean difference from float64", name);
-      deviations_.expect_at_most(largest_drift, from_exact.max().item<double>(),
+      deviations_.expect_at_most(largest_drift, stored.estimate_difference_norm(tensor), "weight, norm of difference",
+                                 name);
+      const at::Tensor exact_difference = (tensor.detach() - exact).abs();
+      deviations_.expect_at_most(1e-6, exact_difference.mean().item<double>(), "weight, mean difference from float64",
+                                 name);
+      deviations_.expect_at_most(largest_drift, exact_difference.max().item<double>(),
                                  "weight, any element's difference from float64", name);
-      astray_from_exact += (from_exact > 1e-5).sum().item<int64_t>();
+      num_exact_outliers += (exact_difference > 1e-5).sum().item<int64_t>();
     }
 
-    const at::Tensor size = with_true_gradient(name, expected_.stored("gradient." + name).values()).abs();
-    const at::Tensor is_certain = (size > kCertainGradient * size.max()).logical_or_(size == 0);
+    const at::Tensor gradient_size = drop_key_bias(name, expected_.stored("gradient." + name).values()).abs();
+    const at::Tensor is_certain =
+        (gradient_size > kCertainGradient * gradient_size.max()).logical_or_(gradient_size == 0);
     EXPECT_GE(3 * is_certain.sum().item<int64_t>(), is_certain.numel())
         << name << ": fewer than a third of the elements are compared one by one";
-    const at::Tensor certain = difference.masked_select(is_certain);
-    deviations_.expect_at_most(1e-5, certain.max().item<double>(), "weight, element with a certain gradient", name);
-    deviations_.expect_at_most(1e-5,
-                               relative_difference(found.masked_select(is_certain), wanted.masked_select(is_certain)),
-                               "weight, relative", name);
+    const at::Tensor certain_difference = difference.masked_select(is_certain);
+    deviations_.expect_at_most(1e-5, certain_difference.max().item<double>(), "weight, element with a certain gradient",
+                               name);
+    deviations_.expect_at_most(
+        1e-5, relative_difference(actual.masked_select(is_certain), expected.masked_select(is_certain)),
+        "weight, relative", name);
   }
-  deviations_.expect_at_most(kTimesTheReference * std::max(1.0, static_cast<double>(reference_astray)),
-                             static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
-  deviations_.expect_at_most(kTimesTheReference * std::max(1.0, static_cast<double>(reference_astray)),
-                             static_cast<double>(astray_from_exact),
+  deviations_.expect_at_most(kMaxReferenceRatio * std::max(1.0, static_cast<double>(num_reference_outliers)),
+                             static_cast<double>(num_outliers), "elements that differ by more than 1e-5", GetParam());
+  deviations_.expect_at_most(kMaxReferenceRatio * std::max(1.0, static_cast<double>(num_reference_outliers)),
+                             static_cast<double>(num_exact_outliers),
                              "elements that differ by more than 1e-5 from float64", GetParam());
 }
 
 TEST_P(FamilyParity, SavedCheckpointIsTheSame) {
   const auto model = case_.load_model();
-  const TemporaryFolder saved;
-  models::save_checkpoint(*model, case_.checkpoint(), saved.path(), /*max_shard_bytes=*/200'000);
-  EXPECT_TRUE(std::filesystem::exists(saved.path() / "model.safetensors.index.json"));
+  const TemporaryFolder saved_folder;
+  models::save_checkpoint(*model, case_.checkpoint(), saved_folder.path(), /*max_shard_bytes=*/200'000);
+  EXPECT_TRUE(std::filesystem::exists(saved_folder.path() / "model.safetensors.index.json"));
 
-  const auto loaded = models::build_model(saved.path(), at::kCPU, at::kFloat);
-  models::load_weights(*loaded, saved.path());
+  const auto loaded = models::build_model(saved_folder.path(), at::kCPU, at::kFloat);
+  models::load_weights(*loaded, saved_folder.path());
   for (size_t i = 0; i < model->parameters().all().size(); ++i) {
     const auto& parameter = model->parameters().all()[i];
     EXPECT_TRUE(at::equal(loaded->parameters().all()[i].tensor, parameter.tensor)) << parameter.name;
@@ -242,14 +250,14 @@ TEST_P(FamilyParity, SavedCheckpointIsTheSame) {
   for (const auto& entry : std::filesystem::directory_iterator(case_.checkpoint())) {
     const auto name = entry.path().filename();
     if (name.string().starts_with("model")) continue;
-    ASSERT_TRUE(std::filesystem::exists(saved.path() / name)) << name;
+    ASSERT_TRUE(std::filesystem::exists(saved_folder.path() / name)) << name;
     if (name == "config.json") {
-      auto wanted = io::read_json(entry.path());
-      auto found = io::read_json(saved.path() / name);
-      if (!wanted.contains("vision_config")) found.erase("vision_config");  // a tower that was elsewhere
-      EXPECT_EQ(found, wanted);
+      auto expected = io::read_json(entry.path());
+      auto actual = io::read_json(saved_folder.path() / name);
+      if (!expected.contains("vision_config")) actual.erase("vision_config");  // a tower that was elsewhere
+      EXPECT_EQ(actual, expected);
     } else {
-      EXPECT_EQ(io::read_file(saved.path() / name), io::read_file(entry.path())) << name;
+      EXPECT_EQ(io::read_file(saved_folder.path() / name), io::read_file(entry.path())) << name;
     }
   }
 }
@@ -261,13 +269,13 @@ TEST_P(FamilyParity, GreedyAnswerIsEqual) {
   const auto record = std::ranges::find(records, description.at("generate").get<std::string>(), &io::Record::id);
   ASSERT_NE(record, records.end());
   const auto processor = case_.load_processor();
-  const auto prompt = processor->process_prompt(first_question(*record), record - records.begin());
+  const auto prompt = processor->process_prompt(truncate_to_first_question(*record), record - records.begin());
   EXPECT_EQ(prompt.token_ids, to_vector(expected_.tensor("generation.prompt_ids")));
-  const auto wanted = to_vector(expected_.tensor("generation.new_ids"));
+  const auto expected = to_vector(expected_.tensor("generation.new_ids"));
   const auto answers =
       engine::generate(*case_.load_model(), {prompt},
-                       {.max_new_tokens = std::ssize(wanted), .end_token_ids = {processor->end_of_turn_id()}});
-  EXPECT_EQ(answers.at(0), wanted);
+                       {.max_new_tokens = std::ssize(expected), .eos_token_ids = {processor->end_of_turn_id()}});
+  EXPECT_EQ(answers.at(0), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, FamilyParity, testing::ValuesIn(case_names()),

@@ -13,10 +13,10 @@ namespace {
 
 class HiddenStatesParity : public testing::TestWithParam<std::string> {
  protected:
-  void expect_equal(const at::Tensor& found, const std::string& name) {
-    const at::Tensor wanted = expected_.tensor(GetParam() + "." + name);
-    ASSERT_EQ(found.sizes(), wanted.sizes()) << name;
-    EXPECT_LE(relative_difference(found, wanted), 2e-6) << name;
+  void expect_equal(const at::Tensor& actual, const std::string& name) {
+    const at::Tensor expected = expected_.tensor(GetParam() + "." + name);
+    ASSERT_EQ(actual.sizes(), expected.sizes()) << name;
+    EXPECT_LE(relative_difference(actual, expected), 2e-6) << name;
   }
 
   const Case case_{GetParam()};
@@ -27,7 +27,7 @@ class HiddenStatesParity : public testing::TestWithParam<std::string> {
 };
 
 /// Tiles and frames pass the tower one by one in the second run.
-TEST_P(HiddenStatesParity, WhatIsAskedForIsWhatTransformersHandsOut) {
+TEST_P(HiddenStatesParity, RequestedStatesMatchTransformers) {
   const at::NoGradGuard no_gradients;
   models::OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .dense_features = true};
   for (int64_t block = model_->language_blocks() - 2; block >= 0; --block) request.text_blocks.push_back(block);
@@ -43,7 +43,7 @@ TEST_P(HiddenStatesParity, WhatIsAskedForIsWhatTransformersHandsOut) {
   }
 }
 
-TEST_P(HiddenStatesParity, WhatIsNotAskedForIsNotKept) {
+TEST_P(HiddenStatesParity, StatesAreNotKeptByDefault) {
   const auto output = model_->forward(batch_, {.positions = batch_.label_positions});
   EXPECT_EQ(output.hidden.size(0), batch_.label_tokens());
   EXPECT_FALSE(output.dense_features.defined());

@@ -22,60 +22,60 @@ namespace {
 
 using nn::Quantization;
 
-std::filesystem::path data_folder() {
+std::filesystem::path get_data_folder() {
   return std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/quantization";
 }
 
 /// What bitsandbytes makes of some matrices.
 class QuantizedMatrices : public testing::TestWithParam<std::string> {
  protected:
-  at::Tensor expected(const std::string& part) const { return file_.tensor(GetParam() + "." + part); }
+  at::Tensor read_expected(const std::string& part) const { return file_.tensor(GetParam() + "." + part); }
 
-  std::shared_ptr<nn::QuantizedWeight> quantized(Quantization quantization) const {
-    const at::Tensor source = expected("source");
+  std::shared_ptr<nn::QuantizedWeight> quantize(Quantization quantization) const {
+    const at::Tensor source = read_expected("source");
     auto weight = nn::Quantizer(quantization, source.options()).make(source.sizes());
     weight->quantize(source);
     return weight;
   }
 
-  static std::map<std::string, at::Tensor> state_of(const nn::QuantizedWeight& weight) {
+  static std::map<std::string, at::Tensor> get_state(const nn::QuantizedWeight& weight) {
     const auto state = weight.state();
     return {state.begin(), state.end()};
   }
 
-  const io::SafetensorsFile file_{data_folder() / "matrices.safetensors"};
+  const io::SafetensorsFile file_{get_data_folder() / "matrices.safetensors"};
 };
 
 TEST_P(QuantizedMatrices, Nf4HoldsTheSameBytes) {
-  const auto state = state_of(*quantized(Quantization::kNf4));
+  const auto state = get_state(*quantize(Quantization::kNf4));
   for (const char* part : {"weight", "absmax", "nested_absmax"}) {
-    EXPECT_TRUE(at::equal(state.at(part), expected(std::string("nf4.") + part))) << part;
+    EXPECT_TRUE(at::equal(state.at(part), read_expected(std::string("nf4.") + part))) << part;
   }
   // A mean over all blocks: its last bit depends on the order in which a processor adds.
-  const double mean = expected("nf4.nested_offset").item<double>();
+  const double mean = read_expected("nf4.nested_offset").item<double>();
   EXPECT_NEAR(state.at("nested_offset").item<double>(), mean, 1e-7 * mean);
 }
 
 TEST_P(QuantizedMatrices, Nf4HasTheSameValues) {
-  const auto weight = quantized(Quantization::kNf4);
-  const at::Tensor wanted = expected("nf4.values");
-  if (wanted.scalar_type() == at::kFloat && wanted.any().item<bool>()) {
-    EXPECT_LE(largest_difference(weight->dequantize(), wanted), 3e-7);
+  const auto weight = quantize(Quantization::kNf4);
+  const at::Tensor expected = read_expected("nf4.values");
+  if (expected.scalar_type() == at::kFloat && expected.any().item<bool>()) {
+    EXPECT_LE(largest_difference(weight->dequantize(), expected), 3e-7);
   }
   // With the mean that bitsandbytes found, nothing differs in any dtype.
-  state_of(*weight).at("nested_offset").copy_(expected("nf4.nested_offset"));
-  EXPECT_TRUE(at::equal(weight->dequantize(), wanted));
+  get_state(*weight).at("nested_offset").copy_(read_expected("nf4.nested_offset"));
+  EXPECT_TRUE(at::equal(weight->dequantize(), expected));
 }
 
 TEST_P(QuantizedMatrices, Int8HoldsTheSameBytes) {
-  const auto state = state_of(*quantized(Quantization::kInt8));
+  const auto state = get_state(*quantize(Quantization::kInt8));
   for (const char* part : {"weight", "SCB"}) {
-    EXPECT_TRUE(at::equal(state.at(part), expected(std::string("int8.") + part))) << part;
+    EXPECT_TRUE(at::equal(state.at(part), read_expected(std::string("int8.") + part))) << part;
   }
 }
 
 TEST_P(QuantizedMatrices, Int8HasTheSameValues) {
-  EXPECT_TRUE(at::equal(quantized(Quantization::kInt8)->dequantize(), expected("int8.values")));
+  EXPECT_TRUE(at::equal(quantize(Quantization::kInt8)->dequantize(), read_expected("int8.values")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrices, QuantizedMatrices,
@@ -85,16 +85,16 @@ INSTANTIATE_TEST_SUITE_P(Matrices, QuantizedMatrices,
                          [](const auto& instance) { return instance.param; });
 
 TEST(QuantizationTables, AreThoseOfBitsandbytes) {
-  const io::SafetensorsFile file(data_folder() / "matrices.safetensors");
-  EXPECT_TRUE(at::equal(nn::nf4_codebook(), file.tensor("nf4")));
-  EXPECT_TRUE(at::equal(nn::dynamic_codebook(), file.tensor("dynamic_map")));
+  const io::SafetensorsFile file(get_data_folder() / "matrices.safetensors");
+  EXPECT_TRUE(at::equal(nn::make_nf4_codebook(), file.tensor("nf4")));
+  EXPECT_TRUE(at::equal(nn::make_dynamic_codebook(), file.tensor("dynamic_map")));
 }
 
 /// An adapter on a quantised base, and what peft and bitsandbytes compute with them.
 class QuantizedLora : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (quantization_ == Quantization::kNf4) shows(base_.checkpoint(), "NF4");
+    if (quantization_ == Quantization::kNf4) record_capability(base_.checkpoint(), "NF4");
   }
   void TearDown() override { deviations_.report(); }
 
@@ -110,17 +110,17 @@ class QuantizedLora : public testing::TestWithParam<std::string> {
   void check_gradients(models::VisionLanguageModel& model, int64_t micro_batch_size) {
     const auto result = engine::accumulate_gradients(model, samples_, {.micro_batch_size = micro_batch_size});
     const ExactValues exact(*load(at::kDouble), samples_);
-    expect_as_exact(deviations_, result.loss, expected_.tensor("loss"), exact.loss(), "loss", GetParam());
+    expect_close_to_exact(deviations_, result.loss, expected_.tensor("loss"), exact.loss(), "loss", GetParam());
     for (const auto& parameter : model.parameters().all()) {
       const std::string name = "gradient.base_model.model." + parameter.name;
       ASSERT_EQ(parameter.is_adapter, expected_.contains(name)) << name;
       if (!parameter.is_adapter) continue;
-      expect_as_exact(deviations_, parameter.tensor.grad(), expected_.stored(name), exact.gradient(parameter.name),
-                      "gradient", name);
+      expect_close_to_exact(deviations_, parameter.tensor.grad(), expected_.stored(name),
+                            exact.gradient(parameter.name), "gradient", name);
     }
   }
 
-  const std::filesystem::path folder_ = data_folder() / GetParam();
+  const std::filesystem::path folder_ = get_data_folder() / GetParam();
   const nlohmann::json description_ = io::read_json(folder_ / "case.json");
   const ReferenceFile expected_{folder_ / "expected.safetensors"};
   const Quantization quantization_ =
@@ -131,19 +131,19 @@ class QuantizedLora : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(QuantizedLora, TheSameLinearsAreQuantized) {
-  std::vector<std::string> quantized;
+  std::vector<std::string> quantized_paths;
   const auto model = load();
   for (const auto& parameter : model->parameters().all()) {
-    if (parameter.quantized) quantized.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
+    if (parameter.quantized) quantized_paths.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
   }
-  auto wanted = description_.at("quantized").get<std::vector<std::string>>();
+  auto expected = description_.at("quantized").get<std::vector<std::string>>();
   // Of SigLIP's head, which no pass of LLaVA runs, transformers leaves one Linear as it is.
   for (const auto& linear : model->parameters().linears()) {
     if (linear.component != nn::Component::kUnused) continue;
-    std::erase(wanted, linear.path);
-    std::erase(quantized, linear.path);
+    std::erase(expected, linear.path);
+    std::erase(quantized_paths, linear.path);
   }
-  EXPECT_THAT(quantized, testing::UnorderedElementsAreArray(wanted));
+  EXPECT_THAT(quantized_paths, testing::UnorderedElementsAreArray(expected));
 }
 
 TEST_P(QuantizedLora, Logits) {
@@ -155,10 +155,10 @@ TEST_P(QuantizedLora, Logits) {
       at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
-    const StoredTensor wanted = expected_.stored(fmt::format("sample.{}.logits", i));
+    const StoredTensor expected = expected_.stored(fmt::format("sample.{}.logits", i));
     const int64_t rows = samples_[i].label_tokens();
-    expect_as_exact(deviations_, logits.narrow(0, first, rows), wanted, exact.logits().narrow(0, first, rows), "logits",
-                    samples_[i].id);
+    expect_close_to_exact(deviations_, logits.narrow(0, first, rows), expected, exact.logits().narrow(0, first, rows),
+                          "logits", samples_[i].id);
     first += samples_[i].label_tokens();
   }
 }

@@ -20,8 +20,8 @@
 namespace vlmtrain::parity {
 
 // The rule of reference/thin.py.
-constexpr int64_t kWholeElements = 1024;  ///< a tensor of at most as many elements is stored whole
-constexpr int64_t kEvery = 13;            ///< of a larger one, every 13th element is stored
+constexpr int64_t kMaxFullElements = 1024;  ///< a tensor of at most as many elements is stored whole
+constexpr int64_t kStride = 13;             ///< of a larger one, every 13th element is stored
 constexpr int64_t kProjections = 8;
 
 /// Bit j is the sign of element `index` in projection j. The hash is the finalizer of MurmurHash3.
@@ -33,16 +33,16 @@ inline uint32_t projection_signs(uint32_t index) {
 }
 
 /// Returns the projections of `tensor`, float64 [kProjections]: sums of all elements, each with its sign.
-inline at::Tensor projections_of(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.detach().to(at::kDouble).flatten().contiguous();
-  const double* const values = flat.const_data_ptr<double>();
-  at::Tensor sums = at::zeros({kProjections}, at::kDouble);
-  double* const totals = sums.mutable_data_ptr<double>();
-  for (int64_t i = 0; i < flat.numel(); ++i) {
+inline at::Tensor compute_projections(const at::Tensor& tensor) {
+  const at::Tensor flat_values = tensor.detach().to(at::kDouble).flatten().contiguous();
+  const double* const values = flat_values.const_data_ptr<double>();
+  at::Tensor projections = at::zeros({kProjections}, at::kDouble);
+  double* const projection_data = projections.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < flat_values.numel(); ++i) {
     const uint32_t signs = projection_signs(static_cast<uint32_t>(i));
-    for (int64_t j = 0; j < kProjections; ++j) totals[j] += ((signs >> j) & 1U) != 0 ? -values[i] : values[i];
+    for (int64_t j = 0; j < kProjections; ++j) projection_data[j] += ((signs >> j) & 1U) != 0 ? -values[i] : values[i];
   }
-  return sums;
+  return projections;
 }
 
 /// A reference tensor of which a file holds some elements and the projections of the whole.
@@ -54,21 +54,21 @@ class StoredTensor {
   /// The stored elements, one-dimensional.
   const at::Tensor& values() const { return values_; }
 
-  /// Returns the elements of `whole`, a tensor of the reference's size, that the file stores of the reference.
+  /// Returns the elements of `tensor`, a tensor of the reference's size, that the file stores of the reference.
   /// Throws std::runtime_error if the sizes differ.
-  at::Tensor part_of(const at::Tensor& whole) const {
-    const int64_t every = whole.numel() > kWholeElements ? kEvery : 1;
-    at::Tensor part = whole.flatten().slice(0, 0, whole.numel(), every);
-    if (part.numel() != values_.numel()) {
+  at::Tensor select_stored(const at::Tensor& tensor) const {
+    const int64_t stride = tensor.numel() > kMaxFullElements ? kStride : 1;
+    at::Tensor selected = tensor.flatten().slice(0, 0, tensor.numel(), stride);
+    if (selected.numel() != values_.numel()) {
       throw std::runtime_error(fmt::format("{}: the file stores {} elements, a tensor of {} elements has {} of them",
-                                           name_, values_.numel(), whole.numel(), part.numel()));
+                                           name_, values_.numel(), tensor.numel(), selected.numel()));
     }
-    return part;
+    return selected;
   }
 
   /// Returns an estimate of ‖whole − reference‖, over all elements. A difference in a single element is exact.
-  double norm_of_difference(const at::Tensor& whole) const {
-    const at::Tensor difference = projections_of(whole) - projections_.to(at::kDouble);
+  double estimate_difference_norm(const at::Tensor& tensor) const {
+    const at::Tensor difference = compute_projections(tensor) - projections_.to(at::kDouble);
     return difference.norm().item<double>() / std::sqrt(static_cast<double>(kProjections));
   }
 
@@ -83,31 +83,31 @@ class ReferenceFile {
  public:
   explicit ReferenceFile(const std::filesystem::path& path) : file_(path) {
     for (const std::string& name : file_.names()) {
-      if (is_thinned(name)) thinned_.push_back(name);
+      if (is_sampled(name)) sampled_names_.push_back(name);
     }
-    std::ranges::sort(thinned_);
+    std::ranges::sort(sampled_names_);
   }
 
   bool contains(const std::string& name) const { return file_.contains(name); }
 
   /// REQUIRES: the tensor is stored whole, whatever its size.
   at::Tensor tensor(const std::string& name) const {
-    if (is_thinned(name)) throw std::logic_error(name + " may be stored in part: read it by ReferenceFile::stored");
+    if (is_sampled(name)) throw std::logic_error(name + " may be stored in part: read it by ReferenceFile::stored");
     return file_.tensor(name);
   }
 
   StoredTensor stored(const std::string& name) const {
-    const auto row = std::ranges::lower_bound(thinned_, name) - thinned_.begin();
-    return {name, file_.tensor(name).flatten(), file_.tensor("projections")[row]};
+    const auto index = std::ranges::lower_bound(sampled_names_, name) - sampled_names_.begin();
+    return {name, file_.tensor(name).flatten(), file_.tensor("projections")[index]};
   }
 
  private:
-  static bool is_thinned(const std::string& name) {
+  static bool is_sampled(const std::string& name) {
     return name.starts_with("gradient.") || name.starts_with("parameter.") || name.ends_with(".logits");
   }
 
   io::SafetensorsFile file_;
-  std::vector<std::string> thinned_;  ///< sorted, the order of the rows of "projections"
+  std::vector<std::string> sampled_names_;  ///< sorted, the order of the rows of "projections"
 };
 
 }  // namespace vlmtrain::parity

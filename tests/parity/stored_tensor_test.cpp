@@ -11,24 +11,24 @@ namespace vlmtrain::parity {
 namespace {
 
 constexpr const char* kName = "model.text_model.layers.1.mlp.down_proj.weight";
-constexpr int64_t kNotStored = kEvery * 20 + 5;  ///< index of an element that no file has
+constexpr int64_t kNotStored = kStride * 20 + 5;  ///< index of an element that no file has
 
 class StoredTensorTest : public testing::Test {
  protected:
-  static at::Tensor with_difference(const at::Tensor& tensor, int64_t index, double difference) {
-    at::Tensor changed = tensor.clone();
-    changed.view(-1)[index] += difference;
-    return changed;
+  static at::Tensor add_difference(const at::Tensor& tensor, int64_t index, double difference) {
+    at::Tensor edited = tensor.clone();
+    edited.view(-1)[index] += difference;
+    return edited;
   }
 
-  /// Returns how many checks fail if `found` and `exact` are what this program computes in float32 and in float64.
-  int failures(const at::Tensor& found, const at::Tensor& exact) const {
+  /// Returns how many checks fail if `actual` and `exact` are what this program computes in float32 and in float64.
+  int count_failures(const at::Tensor& actual, const at::Tensor& exact) const {
     testing::TestPartResultArray results;
     {
       const testing::ScopedFakeTestPartResultReporter reporter(
           testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
       Deviations deviations;
-      expect_as_exact(deviations, found, reference_, exact, "gradient", kName);
+      expect_close_to_exact(deviations, actual, reference_, exact, "gradient", kName);
     }
     return results.size();
   }
@@ -39,39 +39,39 @@ class StoredTensorTest : public testing::Test {
   const double norm_ = exact_.norm().item<double>();
 };
 
-TEST_F(StoredTensorTest, ThePlantedElementIsNotStored) {
+TEST_F(StoredTensorTest, EditedElementIsNotStored) {
   ASSERT_LT(reference_.values().numel(), exact_.numel());
-  const at::Tensor changed = with_difference(exact_, kNotStored, norm_);
-  EXPECT_EQ(largest_difference(reference_.part_of(changed), reference_.part_of(exact_)), 0);
+  const at::Tensor edited = add_difference(exact_, kNotStored, norm_);
+  EXPECT_EQ(largest_difference(reference_.select_stored(edited), reference_.select_stored(exact_)), 0);
 }
 
 TEST_F(StoredTensorTest, NothingFailsWithoutADifference) {
-  EXPECT_EQ(failures(exact_.to(at::kFloat), exact_), 0);
+  EXPECT_EQ(count_failures(exact_.to(at::kFloat), exact_), 0);
 }
 
-TEST_F(StoredTensorTest, ADifferenceInAnElementThatIsNotStoredFails) {
+TEST_F(StoredTensorTest, DifferenceInAnUnstoredElementFails) {
   // What this program computes differs from what the reference computed, in both precisions alike: by 3e-5 of the norm.
-  const at::Tensor changed = with_difference(exact_, kNotStored, 3e-5 * norm_);
-  EXPECT_EQ(failures(changed.to(at::kFloat), changed), 1);
+  const at::Tensor edited = add_difference(exact_, kNotStored, 3e-5 * norm_);
+  EXPECT_EQ(count_failures(edited.to(at::kFloat), edited), 1);
   // It differs in float32 alone.
-  EXPECT_EQ(failures(changed.to(at::kFloat), exact_), 2);
+  EXPECT_EQ(count_failures(edited.to(at::kFloat), exact_), 2);
 }
 
-TEST_F(StoredTensorTest, TheNormOfADifferenceIsExactForOneElementAndNearForMany) {
-  EXPECT_NEAR(reference_.norm_of_difference(with_difference(exact_, kNotStored, norm_)), norm_, 1e-5 * norm_);
+TEST_F(StoredTensorTest, DifferenceNormIsEstimated) {
+  EXPECT_NEAR(reference_.estimate_difference_norm(add_difference(exact_, kNotStored, norm_)), norm_, 1e-5 * norm_);
   for (int64_t scale = 1; scale <= 4; ++scale) {
-    const at::Tensor many = exact_ + exact_.roll(17 * scale) * 0.1;
-    const double estimate = reference_.norm_of_difference(many) / (0.1 * norm_);
+    const at::Tensor perturbed = exact_ + exact_.roll(17 * scale) * 0.1;
+    const double estimate = reference_.estimate_difference_norm(perturbed) / (0.1 * norm_);
     EXPECT_GT(estimate, 0.4) << scale;
     EXPECT_LT(estimate, 1.8) << scale;
   }
 }
 
-TEST_F(StoredTensorTest, ATensorOfAnotherSizeIsRefused) {
-  EXPECT_THROW(reference_.part_of(exact_.narrow(0, 0, 8)), std::runtime_error);
+TEST_F(StoredTensorTest, TensorOfAnotherSizeIsRefused) {
+  EXPECT_THROW(reference_.select_stored(exact_.narrow(0, 0, 8)), std::runtime_error);
 }
 
-TEST_F(StoredTensorTest, WhatMayBeStoredInPartIsNotReadAsAWhole) {
+TEST_F(StoredTensorTest, SampledTensorIsNotReadAsFullTensor) {
   EXPECT_THROW(case_.expected().tensor(std::string("gradient.") + kName), std::logic_error);
 }
 

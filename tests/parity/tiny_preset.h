@@ -32,17 +32,17 @@ namespace vlmtrain::parity {
 class TinyPreset {
  public:
   static std::vector<std::string> names() {
-    std::vector<std::string> tiny;
-    for (const auto& name : models::preset_names()) {
-      if (name.ends_with("-tiny")) tiny.push_back(name);
+    std::vector<std::string> result;
+    for (const auto& name : models::list_presets()) {
+      if (name.ends_with("-tiny")) result.push_back(name);
     }
-    return tiny;
+    return result;
   }
 
   /// As GoogleTest takes names.
-  static std::string test_name(std::string preset) {
+  static std::string make_test_name(std::string preset) {
     std::ranges::replace_if(
-        preset, [](char letter) { return letter == '-' || letter == '.'; }, '_');
+        preset, [](char character) { return character == '-' || character == '.'; }, '_');
     return preset;
   }
 
@@ -51,26 +51,27 @@ class TinyPreset {
   std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
 
   /// The frames of the record `video` from the last to the first. REQUIRES: records() were made, with a video.
-  io::Medium video_backwards() const { return folder_.path() / "ball_backwards"; }
+  io::MediaRef get_reversed_video() const { return folder_.path() / "ball_backwards"; }
 
   const models::Family& family() const {
-    return models::family_of(io::read_json(checkpoint() / "config.json"), checkpoint());
+    return models::find_family(io::read_json(checkpoint() / "config.json"), checkpoint());
   }
 
   std::vector<io::Record> records() const {
-    auto records = nlohmann::json::array({asked("words", "", "Is there a fracture?", "No, there is none.")});
+    auto records = nlohmann::json::array({make_record("words", "", "Is there a fracture?", "No, there is none.")});
     add_media(records);
     if (family().video_shape != nullptr) {
-      const auto video = asked("video", "<video>\n", "What moves?", "A ball, from left to right.");
-      records.push_back(with(video, "video", write_frames("ball", 0.4)));
+      const auto video = make_record("video", "<video>\n", "What moves?", "A ball, from left to right.");
+      records.push_back(set_field(video, "video", write_frames("ball", 0.4)));
       write_frames("ball_backwards", -0.4);
     }
     if (family().mask_side != nullptr) {
-      auto record = asked("mask", "<image>\n", "Segment the liver.", "It is here <SEG>");
+      auto record = make_record("mask", "<image>\n", "Segment the liver.", "It is here <SEG>");
       record["mask"] = write_mask("liver", 48, 64);
-      records.push_back(with(std::move(record), "image", write_picture("abdomen", 48, 64)));
+      records.push_back(set_field(std::move(record), "image", write_image("abdomen", 48, 64)));
     }
-    records.push_back(asked("words again", "", "Say it once more, with all that you know.", "The outline is smooth."));
+    records.push_back(
+        make_record("words again", "", "Say it once more, with all that you know.", "The outline is smooth."));
     return read(records);
   }
 
@@ -81,52 +82,53 @@ class TinyPreset {
   }
 
  private:
-  static nlohmann::json asked(const std::string& id, const std::string& marks, const std::string& question,
-                              const std::string& answer) {
+  static nlohmann::json make_record(const std::string& id, const std::string& marks, const std::string& question,
+                                    const std::string& answer) {
     return {
         {"id", id},
         {"conversations", {{{"from", "human"}, {"value", marks + question}}, {{"from", "gpt"}, {"value", answer}}}}};
   }
-  static nlohmann::json with(nlohmann::json record, const std::string& key, const nlohmann::json& value) {
+  static nlohmann::json set_field(nlohmann::json record, const std::string& key, const nlohmann::json& value) {
     record[key] = value;
     return record;
   }
 
   /// Pictures, or volumes where the family takes no pictures.
   void add_media(nlohmann::json& records) const {
-    const bool takes_pictures = family().image_shape != nullptr;
-    const std::string key = takes_pictures ? "image" : "volume";
-    const auto medium = [&](const std::string& name, int64_t height, int64_t width) {
-      return takes_pictures ? write_picture(name, height, width) : write_scan(name, height / 4, width / 4);
+    const bool takes_images = family().image_shape != nullptr;
+    const std::string key = takes_images ? "image" : "volume";
+    const auto write_medium = [&](const std::string& name, int64_t height, int64_t width) {
+      return takes_images ? write_image(name, height, width) : write_scan(name, height / 4, width / 4);
     };
-    const auto wide = medium("wide", 40, 100), tall = medium("tall", 96, 52), square = medium("square", 64, 64);
-    records.push_back(with(asked("one", "<image>\n", "What is shown?", "A left lung."), key, {wide}));
-    records.push_back(
-        with(asked("several", "<image>\n<image>\n", "Compare the two.", "The first is wider, and it is brighter."), key,
-             {tall, wide}));
-    records.push_back(with(asked("one more", "<image>\n", "How many?", "3"), key, {square}));
+    const auto wide_file = write_medium("wide", 40, 100), tall_file = write_medium("tall", 96, 52),
+               square_file = write_medium("square", 64, 64);
+    records.push_back(set_field(make_record("one", "<image>\n", "What is shown?", "A left lung."), key, {wide_file}));
+    records.push_back(set_field(
+        make_record("several", "<image>\n<image>\n", "Compare the two.", "The first is wider, and it is brighter."),
+        key, {tall_file, wide_file}));
+    records.push_back(set_field(make_record("one more", "<image>\n", "How many?", "3"), key, {square_file}));
   }
 
   /// Waves, whose lengths depend on the name's.
-  static at::Tensor waves(const std::string& name, int64_t height, int64_t width, double phase) {
-    const double length = 3.0 + static_cast<double>(name.size());
-    const at::Tensor rows = at::sin(at::arange(height) / length + phase).unsqueeze(1);
-    const at::Tensor columns = at::sin(at::arange(width) / (1.7 * length) - phase).unsqueeze(0);
+  static at::Tensor make_waves(const std::string& name, int64_t height, int64_t width, double phase) {
+    const double wavelength = 3.0 + static_cast<double>(name.size());
+    const at::Tensor rows = at::sin(at::arange(height) / wavelength + phase).unsqueeze(1);
+    const at::Tensor columns = at::sin(at::arange(width) / (1.7 * wavelength) - phase).unsqueeze(0);
     return (rows + columns) * 50 + 120;
   }
 
-  std::string write_picture(const std::string& name, int64_t height, int64_t width, double phase = 0) const {
-    const at::Tensor grey = waves(name, height, width, phase);
-    const at::Tensor picture = at::stack({grey, grey * 0.8 + 20, 230 - grey}).to(at::kByte);
-    return write(name + ".png", image::encode_png(picture));
+  std::string write_image(const std::string& name, int64_t height, int64_t width, double phase = 0) const {
+    const at::Tensor gray = make_waves(name, height, width, phase);
+    const at::Tensor pixels = at::stack({gray, gray * 0.8 + 20, 230 - gray}).to(at::kByte);
+    return write(name + ".png", image::encode_png(pixels));
   }
   /// Six, each `phase` further than the one before it, or for a negative one the same from the last to the first.
   std::string write_frames(const std::string& name, double phase) const {
     constexpr int kFrames = 6;
     std::filesystem::create_directory(folder_.path() / name);
     for (int i = 0; i < kFrames; ++i) {
-      const int place = phase > 0 ? i : kFrames - 1 - i;
-      write_picture(fmt::format("{}/{}", name, i), 56, 84, std::abs(phase) * place);
+      const int phase_index = phase > 0 ? i : kFrames - 1 - i;
+      write_image(fmt::format("{}/{}", name, i), 56, 84, std::abs(phase) * phase_index);
     }
     return name;
   }
@@ -142,7 +144,7 @@ class TinyPreset {
     NiftiFile file(NiftiFile::k1, {width, height, kSlices}, kFloat32);
     for (int64_t slice = 0; slice < kSlices; ++slice) {
       const at::Tensor values =
-          waves(name, height, width, 0.3 * static_cast<double>(slice)).to(at::kFloat).contiguous();
+          make_waves(name, height, width, 0.3 * static_cast<double>(slice)).to(at::kFloat).contiguous();
       for (int64_t i = 0; i < values.numel(); ++i) file.add_voxel(values.const_data_ptr<float>()[i]);
     }
     return write(name + ".nii", file.bytes());

@@ -11,45 +11,45 @@
 namespace vlmtrain::parity {
 namespace {
 
-constexpr std::string_view kPlace = "image_encoder.";
+constexpr std::string_view kNamePrefix = "image_encoder.";
 
 /// A case of reference/make_tiny_vit_reference.py, with encoders that have its weights.
 class TinyVitParity : public testing::TestWithParam<std::string> {
  protected:
   /// Features, and gradients of all that has one.
-  using Results = std::map<std::string, at::Tensor>;
+  using TensorMap = std::map<std::string, at::Tensor>;
 
   /// Of an encoder that computes in `dtype`.
-  Results run(at::ScalarType dtype, int64_t recomputed_blocks) const {
+  TensorMap compute_results(at::ScalarType dtype, int64_t recomputed_blocks) const {
     nn::ParameterStore store{at::TensorOptions(dtype)};
     const models::TinyVit encoder({store, nn::Component::kMaskEncoder, "image_encoder"}, config_);
     size_t weights = 0;
     for (const std::string& name : file_.names()) weights += name.starts_with("weights.") ? 1 : 0;
     EXPECT_EQ(store.all().size(), weights);
     for (const nn::Parameter& parameter : store.all()) {
-      const at::Tensor values = file_.tensor("weights." + name_of(parameter));
+      const at::Tensor values = file_.tensor("weights." + strip_prefix(parameter));
       EXPECT_EQ(parameter.sizes(), values.sizes()) << parameter.name;
       parameter.set_values(values);
     }
     const at::Tensor pixels = file_.tensor("pixels").to(dtype).requires_grad_();
     const at::Tensor features = encoder(pixels, recomputed_blocks);
     (features * file_.tensor("direction")).sum().backward();
-    Results results{{"features", features.detach()}, {"gradient.pixels", pixels.grad()}};
+    TensorMap results{{"features", features.detach()}, {"gradient.pixels", pixels.grad()}};
     for (const nn::Parameter& parameter : store.all()) {
-      if (parameter.tensor.grad().defined()) results["gradient." + name_of(parameter)] = parameter.tensor.grad();
+      if (parameter.tensor.grad().defined()) results["gradient." + strip_prefix(parameter)] = parameter.tensor.grad();
     }
     return results;
   }
 
   /// Holds `results` against the reference.
-  void expect_near_reference(const Results& results, double features_bound, double gradient_bound) const {
+  void expect_near_reference(const TensorMap& results, double features_bound, double gradient_bound) const {
     Deviations deviations;
-    size_t expected = 0;
+    size_t num_expected = 0;
     for (const std::string& name : file_.names()) {
       if (name != "features" && !name.starts_with("gradient.")) continue;
-      ++expected;
+      ++num_expected;
       ASSERT_TRUE(results.contains(name)) << name;
-      const at::Tensor actual = stored_part(name, results.at(name));
+      const at::Tensor actual = select_stored_part(name, results.at(name));
       const at::Tensor reference = file_.tensor(name);
       ASSERT_EQ(actual.sizes(), reference.sizes()) << name;
       if (name == "features") {
@@ -59,7 +59,7 @@ class TinyVitParity : public testing::TestWithParam<std::string> {
                                   GetParam() + ": " + name);
       }
     }
-    EXPECT_EQ(results.size(), expected);
+    EXPECT_EQ(results.size(), num_expected);
     deviations.report();
   }
 
@@ -69,34 +69,36 @@ class TinyVitParity : public testing::TestWithParam<std::string> {
   }
 
   /// The elements that the file has.
-  at::Tensor stored_part(const std::string& name, const at::Tensor& tensor) const {
+  at::Tensor select_stored_part(const std::string& name, const at::Tensor& tensor) const {
     if (name == "features") return tensor;
     return tensor.flatten().slice(0, 0, tensor.numel(), std::stoll(file_.metadata().at("every")));
   }
 
-  static std::string name_of(const nn::Parameter& parameter) { return parameter.name.substr(kPlace.size()); }
+  static std::string strip_prefix(const nn::Parameter& parameter) { return parameter.name.substr(kNamePrefix.size()); }
 
   const io::SafetensorsFile file_{source_folder() / "tests/parity/data/tiny_vit" / (GetParam() + ".safetensors")};
   const models::TinyVitConfig config_ = models::TinyVitConfig::from_json(
       io::parse_json(file_.metadata().at("config"), file_.path().string()), file_.path().string());
 };
 
-// What is rounded here is the same on every processor: nn::NormedConvolution folds its batch norm in float32, element
+// What is rounded here is the same on every processor: nn::ConvBatchNorm folds its batch norm in float32, element
 // by element, and the reference is stored as float32. Gradients amplify that to 1.5e-6.
-TEST_P(TinyVitParity, FeaturesAndGradientsAreTimmsInFloat64) {
-  expect_near_reference(run(at::kDouble, /*recomputed_blocks=*/0), /*features_bound=*/1e-6, /*gradient_bound=*/5e-6);
+TEST_P(TinyVitParity, FeaturesAndGradientsMatchTimmInFloat64) {
+  expect_near_reference(compute_results(at::kDouble, /*recomputed_blocks=*/0), /*features_bound=*/1e-6,
+                        /*gradient_bound=*/5e-6);
 }
 
 // The gradient of a batch norm's weight is a sum over all positions (10,816 in block_of_5m) whose terms nearly cancel,
 // so the order of float32 additions, which differs between processors, moves it by up to 1.5e-5 of its largest element.
-TEST_P(TinyVitParity, FeaturesAndGradientsAreTimms) {
-  expect_near_reference(run(at::kFloat, /*recomputed_blocks=*/0), /*features_bound=*/1e-5, /*gradient_bound=*/1e-4);
+TEST_P(TinyVitParity, FeaturesAndGradientsMatchTimm) {
+  expect_near_reference(compute_results(at::kFloat, /*recomputed_blocks=*/0), /*features_bound=*/1e-5,
+                        /*gradient_bound=*/1e-4);
 }
 
 TEST_P(TinyVitParity, RecomputedBlocksChangeNothing) {
-  const Results reference = run(at::kFloat, /*recomputed_blocks=*/0);
+  const TensorMap reference = compute_results(at::kFloat, /*recomputed_blocks=*/0);
   for (const int64_t recomputed_blocks : {int64_t{1}, blocks() - 1, blocks()}) {
-    const Results actual = run(at::kFloat, recomputed_blocks);
+    const TensorMap actual = compute_results(at::kFloat, recomputed_blocks);
     ASSERT_EQ(actual.size(), reference.size());
     for (const auto& [name, tensor] : reference) {
       EXPECT_TRUE(at::equal(actual.at(name), tensor)) << name << ", " << recomputed_blocks;

@@ -22,9 +22,9 @@ inline io::Record without_media(io::Record record) {
   record.videos.clear();
   record.masks.clear();
   for (auto& turn : record.turns) {
-    for (const auto mark : {io::kImageMark, io::kVideoMark}) {
-      for (auto at = turn.text.find(mark); at != std::string::npos; at = turn.text.find(mark)) {
-        turn.text.erase(at, mark.size());
+    for (const auto mark : {io::kImagePlaceholder, io::kVideoPlaceholder}) {
+      for (auto position = turn.text.find(mark); position != std::string::npos; position = turn.text.find(mark)) {
+        turn.text.erase(position, mark.size());
       }
     }
   }
@@ -32,27 +32,27 @@ inline io::Record without_media(io::Record record) {
 }
 
 /// The record with a longer last answer.
-inline io::Record said_again(io::Record record, int times) {
-  record.id += " said " + std::to_string(times) + " times";
+inline io::Record repeat_answer(io::Record record, int num_repeats) {
+  record.id += " said " + std::to_string(num_repeats) + " times";
   const std::string answer = record.turns.back().text;
-  for (int i = 1; i < times; ++i) record.turns.back().text += " " + answer;
+  for (int i = 1; i < num_repeats; ++i) record.turns.back().text += " " + answer;
   return record;
 }
 
 /// At least five samples of which no two are alike, one of words alone and one with media among them: those of the
 /// records, and as many more as that takes, made of these.
-inline std::vector<data::Sample> unlike_samples(const data::SampleProcessor& processor,
-                                                std::vector<io::Record> records) {
-  const auto given = records;
-  if (std::ranges::all_of(records, has_media)) records.push_back(without_media(given.front()));
-  for (int times = 2; records.size() < 5; ++times) {
-    for (const auto& record : given) records.push_back(said_again(record, times));
+inline std::vector<data::Sample> make_distinct_samples(const data::SampleProcessor& processor,
+                                                       std::vector<io::Record> records) {
+  const auto original_records = records;
+  if (std::ranges::all_of(records, has_media)) records.push_back(without_media(original_records.front()));
+  for (int num_repeats = 2; records.size() < 5; ++num_repeats) {
+    for (const auto& record : original_records) records.push_back(repeat_answer(record, num_repeats));
   }
   std::vector<data::Sample> samples;
-  std::set<std::vector<int64_t>> seen;
+  std::set<std::vector<int64_t>> unique_token_ids;
   for (const auto& record : records) {
     samples.push_back(data::make_sample(processor, record, std::ssize(samples)));
-    VLMTRAIN_CHECK(seen.insert(samples.back().token_ids).second, "{} is there twice", record.id);
+    VLMTRAIN_CHECK(unique_token_ids.insert(samples.back().token_ids).second, "{} is there twice", record.id);
   }
   return samples;
 }

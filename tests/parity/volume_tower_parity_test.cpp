@@ -20,7 +20,7 @@ namespace {
 using models::VolumeTransformer;
 using models::VolumeTransformerConfig;
 
-const std::filesystem::path& tower_folder() {
+const std::filesystem::path& get_tower_folder() {
   static const auto folder = source_folder() / "tests/parity/data/volume_tower";
   return folder;
 }
@@ -29,62 +29,63 @@ const std::filesystem::path& tower_folder() {
 class VolumeTowerParity : public testing::TestWithParam<const char*> {
  protected:
   VolumeTowerParity() {
-    for (const auto& parameter : store_.all()) parameter.set_values(expected("parameter." + monai_name(parameter)));
+    for (const auto& parameter : store_.all())
+      parameter.set_values(read_expected("parameter." + to_monai_name(parameter)));
   }
 
-  at::Tensor expected(const std::string& name) const { return expected_.tensor(name); }
-  static std::string monai_name(const nn::Parameter& parameter) { return parameter.name.substr(6); }
+  at::Tensor read_expected(const std::string& name) const { return expected_.tensor(name); }
+  static std::string to_monai_name(const nn::Parameter& parameter) { return parameter.name.substr(6); }
 
-  struct Found {
+  struct Result {
     at::Tensor features;
-    at::Tensor of_volumes;
+    at::Tensor volume_gradient;
   };
-  Found run(int64_t recomputed) const {
+  Result compute_result(int64_t num_recomputed) const {
     for (const auto& parameter : store_.all()) parameter.tensor.mutable_grad().reset();
-    at::Tensor volumes = expected("volumes").clone().set_requires_grad(true);
-    const at::Tensor features = tower_(volumes, {}, recomputed);
-    torch::autograd::backward({features}, {expected("direction")});
+    at::Tensor volumes = read_expected("volumes").clone().set_requires_grad(true);
+    const at::Tensor features = tower_(volumes, {}, num_recomputed);
+    torch::autograd::backward({features}, {read_expected("direction")});
     return {features.detach(), volumes.grad()};
   }
 
-  const io::SafetensorsFile expected_{tower_folder() / (std::string(GetParam()) + ".safetensors")};
+  const io::SafetensorsFile expected_{get_tower_folder() / (std::string(GetParam()) + ".safetensors")};
   nn::ParameterStore store_{at::TensorOptions(at::kFloat)};
-  const VolumeTransformer tower_{
-      nn::ParameterScope(store_, nn::Component::kVisionTower, "tower"),
-      VolumeTransformerConfig::from_json(io::read_json(tower_folder() / "cases.json").at(GetParam()), "cases.json")};
+  const VolumeTransformer tower_{nn::ParameterScope(store_, nn::Component::kVisionTower, "tower"),
+                                 VolumeTransformerConfig::from_json(
+                                     io::read_json(get_tower_folder() / "cases.json").at(GetParam()), "cases.json")};
 };
 
-TEST_P(VolumeTowerParity, FeaturesAndGradientsAreMonais) {
+TEST_P(VolumeTowerParity, FeaturesAndGradientsMatchMonai) {
   Deviations deviations;
-  const auto [features, of_volumes] = run(0);
-  ASSERT_EQ(features.sizes(), expected("features").sizes());
-  deviations.expect_at_most(1e-5, relative_difference(features, expected("features")), "features", GetParam());
-  deviations.expect_at_most(1e-5, largest_difference(of_volumes, expected("gradient.volumes")), "gradient of volumes",
-                            GetParam());
+  const auto [features, volume_gradient] = compute_result(0);
+  ASSERT_EQ(features.sizes(), read_expected("features").sizes());
+  deviations.expect_at_most(1e-5, relative_difference(features, read_expected("features")), "features", GetParam());
+  deviations.expect_at_most(1e-5, largest_difference(volume_gradient, read_expected("gradient.volumes")),
+                            "gradient of volumes", GetParam());
   for (const auto& parameter : store_.all()) {
-    at::Tensor found = parameter.tensor.grad();
-    ASSERT_TRUE(found.defined()) << parameter.name;
-    at::Tensor wanted = expected("gradient." + monai_name(parameter));
+    at::Tensor actual = parameter.tensor.grad();
+    ASSERT_TRUE(actual.defined()) << parameter.name;
+    at::Tensor expected = read_expected("gradient." + to_monai_name(parameter));
     if (parameter.name.ends_with("qkv.bias")) {
       // Of the key's part the true gradient is zero.
-      const auto parts = found.chunk(3), wanted_parts = wanted.chunk(3);
-      EXPECT_LE(parts[1].abs().max().item<double>(), 1e-4) << parameter.name;
-      found = at::cat({parts[0], parts[2]});
-      wanted = at::cat({wanted_parts[0], wanted_parts[2]});
+      const auto actual_parts = actual.chunk(3), expected_parts = expected.chunk(3);
+      EXPECT_LE(actual_parts[1].abs().max().item<double>(), 1e-4) << parameter.name;
+      actual = at::cat({actual_parts[0], actual_parts[2]});
+      expected = at::cat({expected_parts[0], expected_parts[2]});
     }
-    deviations.expect_at_most(1e-5, largest_difference(found, wanted), "gradient", parameter.name);
+    deviations.expect_at_most(1e-5, largest_difference(actual, expected), "gradient", parameter.name);
   }
   deviations.report();
 }
 
-TEST_P(VolumeTowerParity, RecomputationGivesTheSameBits) {
-  const auto wanted = run(0);
+TEST_P(VolumeTowerParity, RecomputationIsBitwiseEqual) {
+  const auto expected = compute_result(0);
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : store_.all()) gradients.push_back(parameter.tensor.grad());
-  for (const int64_t recomputed : {int64_t{1}, tower_.blocks()}) {
-    const auto again = run(recomputed);
-    EXPECT_TRUE(at::equal(again.features, wanted.features));
-    EXPECT_TRUE(at::equal(again.of_volumes, wanted.of_volumes));
+  for (const int64_t num_recomputed : {int64_t{1}, tower_.blocks()}) {
+    const auto repeated = compute_result(num_recomputed);
+    EXPECT_TRUE(at::equal(repeated.features, expected.features));
+    EXPECT_TRUE(at::equal(repeated.volume_gradient, expected.volume_gradient));
     for (size_t i = 0; i < gradients.size(); ++i) {
       EXPECT_TRUE(at::equal(store_.all()[i].tensor.grad(), gradients[i])) << store_.all()[i].name;
     }
@@ -94,23 +95,26 @@ TEST_P(VolumeTowerParity, RecomputationGivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Towers, VolumeTowerParity, testing::Values("learned", "class_token", "qkv_bias"),
                          [](const auto& instance) { return instance.param; });
 
-TEST(VolumePooling, IsPyTorchsAdaptiveMean) {
+TEST(VolumePooling, MatchesAdaptiveAveragePooling) {
   using models::VolumeAxes;
   for (const auto& [tokens, patches] :
        {std::pair(VolumeAxes{4, 4, 4}, VolumeAxes{6, 6, 6}), std::pair(VolumeAxes{4, 4, 4}, VolumeAxes{8, 8, 8}),
         std::pair(VolumeAxes{2, 3, 1}, VolumeAxes{7, 5, 4}), std::pair(VolumeAxes{3, 2, 4}, VolumeAxes{3, 2, 4})}) {
     const at::Tensor volumes = at::randn({2, 5, patches[0], patches[1], patches[2]});
-    at::Tensor first = volumes.clone().set_requires_grad(true), second = volumes.clone().set_requires_grad(true);
-    const at::Tensor wanted =
-        at::adaptive_avg_pool3d(first, {tokens[0], tokens[1], tokens[2]}).flatten(2).transpose(1, 2).flatten(0, 1);
-    const at::Tensor found =
-        models::brain_llava::pool(second.flatten(2).transpose(1, 2).flatten(0, 1), tokens, patches);
-    ASSERT_EQ(found.sizes(), wanted.sizes());
-    EXPECT_LE(relative_difference(found.detach(), wanted.detach()), 1e-6);
-    const at::Tensor direction = at::randn_like(wanted);
-    torch::autograd::backward({wanted}, {direction});
-    torch::autograd::backward({found}, {direction});
-    EXPECT_LE(relative_difference(second.grad(), first.grad()), 1e-6);
+    at::Tensor reference_input = volumes.clone().set_requires_grad(true),
+               pooled_input = volumes.clone().set_requires_grad(true);
+    const at::Tensor expected = at::adaptive_avg_pool3d(reference_input, {tokens[0], tokens[1], tokens[2]})
+                                    .flatten(2)
+                                    .transpose(1, 2)
+                                    .flatten(0, 1);
+    const at::Tensor actual =
+        models::brain_llava::pool(pooled_input.flatten(2).transpose(1, 2).flatten(0, 1), tokens, patches);
+    ASSERT_EQ(actual.sizes(), expected.sizes());
+    EXPECT_LE(relative_difference(actual.detach(), expected.detach()), 1e-6);
+    const at::Tensor direction = at::randn_like(expected);
+    torch::autograd::backward({expected}, {direction});
+    torch::autograd::backward({actual}, {direction});
+    EXPECT_LE(relative_difference(pooled_input.grad(), reference_input.grad()), 1e-6);
   }
 }
 

@@ -22,22 +22,22 @@ using testing::Not;
 
 /// What a step of these samples really takes on the CPU, counted allocation by allocation. Values are not initialised,
 /// as in all rehearsals.
-int64_t counted_on_the_cpu(const Job& job, const Choices& choices, const std::vector<SampleGroup>& samples) {
+int64_t measure_cpu_bytes(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
   memory::FaultInjection allocations;
   allocations.arm({});
-  RehearsedRun run(job, at::kCPU);
-  run.step(samples, layout_of(choices, samples));
+  DryRunSession run(job, at::kCPU);
+  run.step(samples, make_step_layout(step_config, samples));
   return allocations.peak_bytes();
 }
 
-int64_t rehearsed(const Job& job, const Choices& choices, const std::vector<SampleGroup>& samples) {
-  return HostRehearsal(job).step(choices, samples).peaks().allocated_bytes;
+int64_t dry_run_bytes(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
+  return CpuDryRun(job).step(step_config, samples).peaks().allocated_bytes;
 }
 
 /// How much more was rehearsed than was counted, as a share.
-double error_of(const Job& job, const Choices& choices, const std::vector<SampleGroup>& samples) {
-  const auto counted = static_cast<double>(counted_on_the_cpu(job, choices, samples));
-  return static_cast<double>(rehearsed(job, choices, samples)) / counted - 1;
+double compute_relative_error(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
+  const auto measured = static_cast<double>(measure_cpu_bytes(job, step_config, samples));
+  return static_cast<double>(dry_run_bytes(job, step_config, samples)) / measured - 1;
 }
 
 /// A job for the checkpoint of a parity case, and samples of the case's shapes.
@@ -46,9 +46,9 @@ struct CaseJob {
     const parity::Case reference(name);
     job.model = reference.checkpoint();
     const auto processor = reference.load_processor();
-    const io::RecordList records(reference.records());
+    const io::InMemoryRecords records(reference.records());
     for (int64_t i = 0; i < records.size(); ++i) {
-      add_sample(samples, data::shape_of(data::make_sample(*processor, records[i], i)));
+      add_sample(samples, data::get_shape(data::make_sample(*processor, records[i], i)));
     }
   }
 
@@ -56,78 +56,79 @@ struct CaseJob {
   std::vector<SampleGroup> samples;
 };
 
-class HostRehearsalOfCase : public testing::TestWithParam<std::string> {};
+class CpuDryRunCaseTest : public testing::TestWithParam<std::string> {};
 
 /// The models are so small that tables and single buffers are a good part of the whole, and what kernels take beside
 /// their results differs with the processor's instructions.
-constexpr double kTooLittle = -0.1;
-constexpr double kTooMuch = 0.1;
-const auto kIsTrue = testing::AllOf(testing::Gt(kTooLittle), testing::Lt(kTooMuch));
+constexpr double kMinError = -0.1;
+constexpr double kMaxError = 0.1;
+const auto kIsAccurate = testing::AllOf(testing::Gt(kMinError), testing::Lt(kMaxError));
 
-TEST_P(HostRehearsalOfCase, TakesWhatAnEvaluationTakesOnTheCpu) {
+TEST_P(CpuDryRunCaseTest, MatchesAnEvaluationOnTheCpu) {
   // There are neither moments nor gradients here, and so buffers are a larger part: oneDNN's, too, for weights that it
   // takes side by side.
-  const auto kIsNear = testing::AllOf(testing::Gt(-0.2), testing::Lt(0.3));
-  const CaseJob of_case(GetParam());
+  const auto kIsClose = testing::AllOf(testing::Gt(-0.2), testing::Lt(0.3));
+  const CaseJob case_job(GetParam());
   for (const int64_t new_tokens : {0, 20}) {
-    const EvaluatedBatch batch{.samples = of_case.samples, .layout = {}, .max_new_tokens = new_tokens};
+    const EvaluationBatch batch{.samples = case_job.samples, .layout = {}, .max_new_tokens = new_tokens};
     memory::FaultInjection allocations;
     allocations.arm({});
-    const RehearsedRun run(of_case.job, at::kCPU, /*trains=*/false);
+    const DryRunSession run(case_job.job, at::kCPU, /*trains=*/false);
     run.evaluate(batch);
-    const auto counted = static_cast<double>(allocations.peak_bytes());
-    HostRehearsal rehearsal(of_case.job, HostRehearsal::Detail::kNone, /*trains=*/false);
-    EXPECT_THAT(static_cast<double>(rehearsal.evaluate(batch).allocated_bytes) / counted - 1, kIsNear) << new_tokens;
+    const auto measured = static_cast<double>(allocations.peak_bytes());
+    CpuDryRun dry_run(case_job.job, CpuDryRun::Detail::kNone, /*trains=*/false);
+    EXPECT_THAT(static_cast<double>(dry_run.evaluate(batch).allocated_bytes) / measured - 1, kIsClose) << new_tokens;
   }
 }
 
-TEST_P(HostRehearsalOfCase, TakesWhatTheCpuTakes) {
-  CaseJob of_case(GetParam());
+TEST_P(CpuDryRunCaseTest, MatchesTheCpu) {
+  CaseJob case_job(GetParam());
   for (const auto precision : {engine::Precision::kFp32, engine::Precision::kBf16}) {
-    of_case.job = with_precision(of_case.job, precision);
+    case_job.job = with_precision(case_job.job, precision);
     for (const int64_t blocks : {0, 100}) {
-      Choices choices{.micro_batch_size = 8, .recompute = {blocks, blocks}};
-      EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue)
-          << engine::name_of(precision) << ", " << blocks << " blocks";
+      StepConfig step_config{.micro_batch_size = 8, .recompute = {blocks, blocks}};
+      EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate)
+          << engine::to_string(precision) << ", " << blocks << " blocks";
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, HostRehearsalOfCase,
+INSTANTIATE_TEST_SUITE_P(Families, CpuDryRunCaseTest,
                          testing::Values("mixed_batch", "llava_clip_llama", "llava_clip_mistral", "nanovlm_tiles",
                                          "qwen2_vl_images", "qwen2_5_vl_mixed", "qwen3_vl_mixed", "internvl3_5_mixed",
                                          "gemma3_published", "text_only"));
 
-TEST(HostRehearsalTest, TakesWhatTheCpuTakesWithAdaptersAndCompressedMoments) {
-  CaseJob of_case("mixed_batch");
-  const Choices choices = micro_batches_of(4);
-  of_case.job.lora = nn::LoraSettings{.rank = 4};
-  EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue);
-  of_case.job.quantization = nn::Quantization::kNf4;
-  EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue);
-  of_case.job.lora.reset();
-  of_case.job.quantization = nn::Quantization::kNone;
+TEST(CpuDryRunTest, MatchesTheCpuWithLoraAndCompressedMoments) {
+  CaseJob case_job("mixed_batch");
+  const StepConfig step_config = make_step_config(4);
+  case_job.job.lora = nn::LoraSettings{.rank = 4};
+  EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate);
+  case_job.job.quantization = nn::Quantization::kNf4;
+  EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate);
+  case_job.job.lora.reset();
+  case_job.job.quantization = nn::Quantization::kNone;
   for (const auto states : {engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {
-    of_case.job.optimizer.states = states;
-    EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue);
+    case_job.job.optimizer.states = states;
+    EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate);
   }
 }
 
 /// SmolVLM-256M with samples of up to 17 tiles, which no test could really train.
-class HostPlanTest : public testing::Test {
+class CpuPlanTest : public testing::Test {
  protected:
-  HostPlanRequest request(double gigabytes, int64_t global_batch = 4) const {
-    HostPlanRequest request;
+  CpuPlanRequest request(double gigabytes, int64_t global_batch = 4) const {
+    CpuPlanRequest request;
     request.model = "smolvlm-256m";
     request.job = model_.job();
-    request.room = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .bound = "a test"};
-    request.needs = {.process_bytes = 200'000'000, .sample_bytes = 13'000'000, .samples_of_step = global_batch};
-    request.workload = {.candidates = {{.shapes = {shape_}, .first_id = "largest"}}, .global_batch_size = global_batch};
-    request.largest_micro_batch = global_batch;
+    request.available = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .limit_source = "a test"};
+    request.needs = {.process_bytes = 200'000'000, .sample_bytes = 13'000'000, .samples_per_step = global_batch};
+    request.workload = {.candidates = {{.shapes = {shape_}, .first_sample_id = "largest"}},
+                        .global_batch_size = global_batch};
+    request.max_micro_batch_size = global_batch;
     return request;
   }
 
-  static std::vector<std::string> texts_of(const HostPlan& plan) {
+  static std::vector<std::string> list_texts(const CpuPlan& plan) {
     std::vector<std::string> texts;
     for (const auto& suggestion : plan.suggestions) texts.push_back(suggestion.text());
     return texts;
@@ -137,83 +138,84 @@ class HostPlanTest : public testing::Test {
   const data::SampleShape shape_ = model_.shape({.images = 1, .image_width = 1024, .image_height = 1024});
 };
 
-TEST_F(HostPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasses) {
+TEST_F(CpuPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasses) {
   int64_t micro_batch = 4;
   int64_t recomputed = 0;
   for (const double gigabytes : {200, 100, 40, 30, 20, 14, 10, 8, 7}) {
     SCOPED_TRACE(gigabytes);
-    const HostPlan plan = make_host_plan(request(gigabytes));
+    const CpuPlan plan = make_cpu_plan(request(gigabytes));
     ASSERT_TRUE(plan.fits);
     EXPECT_LE(plan.needed_bytes(), plan.limit.tensor_bytes);
-    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.room.bytes);
-    EXPECT_LE(plan.choices.micro_batch_size, micro_batch);
-    micro_batch = plan.choices.micro_batch_size;
-    const int64_t blocks = plan.choices.recompute.vision + plan.choices.recompute.language;
+    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.available.bytes);
+    EXPECT_LE(plan.step_config.micro_batch_size, micro_batch);
+    micro_batch = plan.step_config.micro_batch_size;
+    const int64_t blocks = plan.step_config.recompute.vision + plan.step_config.recompute.language;
     EXPECT_GE(blocks, recomputed);
     recomputed = blocks;
     EXPECT_TRUE(micro_batch == 1 || blocks == 0);
-    EXPECT_EQ(plan.worst.first_id, "largest");
+    EXPECT_EQ(plan.worst.first_sample_id, "largest");
     EXPECT_GT(plan.detail.peak.by_component[static_cast<size_t>(memory::Component::kWeights)], 0);
   }
   EXPECT_EQ(micro_batch, 1);
   EXPECT_GT(recomputed, 0);
 }
 
-TEST_F(HostPlanTest, NoBlockIsRecomputedThatNeedNotBe) {
-  const HostPlan plan = make_host_plan(request(9));
+TEST_F(CpuPlanTest, RecomputesAsFewBlocksAsPossible) {
+  const CpuPlan plan = make_cpu_plan(request(9));
   ASSERT_TRUE(plan.fits);
-  Choices one_less = plan.choices;
-  ASSERT_GT(one_less.recompute.vision, 0);
-  (one_less.recompute.language > 0 ? one_less.recompute.language : one_less.recompute.vision) -= 1;
-  EXPECT_GT(host_peak_bytes(model_.job(), plan.workload, one_less), plan.limit.tensor_bytes);
+  StepConfig fewer_blocks = plan.step_config;
+  ASSERT_GT(fewer_blocks.recompute.vision, 0);
+  (fewer_blocks.recompute.language > 0 ? fewer_blocks.recompute.language : fewer_blocks.recompute.vision) -= 1;
+  EXPECT_GT(dry_run_cpu_bytes(model_.job(), plan.workload, fewer_blocks), plan.limit.tensor_bytes);
 }
 
-TEST_F(HostPlanTest, ARehearsalTakesNoMemory) {
+TEST_F(CpuPlanTest, ADryRunTakesNoMemory) {
   const int64_t before = memory::host_peak_bytes();
-  const HostPlan plan = make_host_plan(request(200));
+  const CpuPlan plan = make_cpu_plan(request(200));
   EXPECT_GT(plan.peak_bytes, 20'000'000'000);
   EXPECT_LT(memory::host_peak_bytes() - before, 500'000'000);
 }
 
-TEST_F(HostPlanTest, WhatIsFixedStays) {
-  HostPlanRequest fixed = request(40);
-  fixed.fixed = {.micro_batch_size = 2, .recompute = {"3+5"}, .vision_tiles_per_pass = 4, .loss_chunk_rows = 77};
-  const HostPlan plan = make_host_plan(fixed);
+TEST_F(CpuPlanTest, ConstraintsAreKept) {
+  CpuPlanRequest constrained_request = request(40);
+  constrained_request.constraints = {
+      .micro_batch_size = 2, .recompute = {"3+5"}, .vision_tiles_per_pass = 4, .loss_chunk_rows = 77};
+  const CpuPlan plan = make_cpu_plan(constrained_request);
   ASSERT_TRUE(plan.fits);
-  EXPECT_EQ(plan.choices.micro_batch_size, 2);
-  EXPECT_EQ(plan.choices.recompute, (models::RecomputeBlocks{3, 5}));
-  EXPECT_EQ(plan.choices.vision_tiles_per_pass, 4);
-  EXPECT_EQ(plan.choices.loss_chunk_rows, 77);
+  EXPECT_EQ(plan.step_config.micro_batch_size, 2);
+  EXPECT_EQ(plan.step_config.recompute, (models::RecomputeBlocks{3, 5}));
+  EXPECT_EQ(plan.step_config.vision_tiles_per_pass, 4);
+  EXPECT_EQ(plan.step_config.loss_chunk_rows, 77);
 }
 
-TEST_F(HostPlanTest, WhatDoesNotFitSaysWhatWould) {
-  HostPlanRequest fixed = request(8, 2);
-  fixed.fixed.micro_batch_size = 2;
-  fixed.fixed.recompute = {"none"};
-  const HostPlan plan = make_host_plan(fixed);
+TEST_F(CpuPlanTest, SuggestsChangesWhereNothingFits) {
+  CpuPlanRequest constrained_request = request(8, 2);
+  constrained_request.constraints.micro_batch_size = 2;
+  constrained_request.constraints.recompute = {"none"};
+  const CpuPlan plan = make_cpu_plan(constrained_request);
   EXPECT_FALSE(plan.fits);
   EXPECT_GT(plan.needed_bytes(), plan.limit.tensor_bytes);
-  EXPECT_THAT(texts_of(plan), Contains(HasSubstr("memory.recompute=auto")));
+  EXPECT_THAT(list_texts(plan), Contains(HasSubstr("memory.recompute=auto")));
 
-  const HostPlan small = make_host_plan(request(4, 1));
-  EXPECT_FALSE(small.fits);
-  EXPECT_THAT(texts_of(small), Contains(HasSubstr("lora.rank=16")));
-  EXPECT_THAT(make_host_plan(request(0.6, 1)).suggestions, IsEmpty());
+  const CpuPlan small_plan = make_cpu_plan(request(4, 1));
+  EXPECT_FALSE(small_plan.fits);
+  EXPECT_THAT(list_texts(small_plan), Contains(HasSubstr("lora.rank=16")));
+  EXPECT_THAT(make_cpu_plan(request(0.6, 1)).suggestions, IsEmpty());
 }
 
 /// What a suggestion for the host asks for, done to the request. False for a word that is not known here.
-bool apply(const Suggestion& suggestion, HostPlanRequest& request) {
+bool apply(const Suggestion& suggestion, CpuPlanRequest& request) {
   for (const auto& argument : suggestion.arguments) {
     const std::string key = argument.substr(0, argument.find('='));
     const std::string value = argument.substr(argument.find('=') + 1);
     if (key == "memory.limit_gb") {
       request.limit_gigabytes = value == "auto" ? std::nullopt : std::optional{std::stod(value)};
     } else if (key == "memory.mode") {
-      request.mode = Mode::kAggressive;
+      request.mode = MemoryMode::kAggressive;
     } else if (key == "memory.recompute") {
-      request.fixed.recompute.text = value;
+      request.constraints.recompute.text = value;
     } else if (key == "training.micro_batch_size") {
-      request.fixed.micro_batch_size = value == "auto" ? std::nullopt : std::optional{std::stoll(value)};
+      request.constraints.micro_batch_size = value == "auto" ? std::nullopt : std::optional{std::stoll(value)};
     } else if (key == "training.optimizer_states") {
       request.job.optimizer.states = engine::OptimizerStates::k8Bit;
     } else if (key == "model.freeze_vision_tower") {
@@ -232,65 +234,68 @@ bool apply(const Suggestion& suggestion, HostPlanRequest& request) {
 }
 
 /// One long text among short samples: the text can be left out, and a limit of one's own can be raised.
-TEST_F(HostPlanTest, ALongTextIsLeftOutOrTheLimitRaisedAndBothFit) {
+TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
   const data::SampleShape text = model_.shape({.images = 0, .text_tokens = 20'000, .label_tokens = 12'000});
-  HostPlanRequest asked = request(40, 1);
-  asked.limit_gigabytes = 6.5;
-  asked.workload.candidates = {{.shapes = {text, shape_}, .first_id = "long"}};
-  asked.sample_limits = {{.form = "data.max_length={} data.on_bad_sample=skip",
-                          .now = text.tokens,
-                          .least = [this] { return shape_.tokens; },
-                          .unit = 1,
-                          .meaning = "takes no longer sample",
-                          .measure = [&](int64_t tokens, bool) -> std::optional<LimitedSamples> {
-                            auto left = asked.workload;
-                            if (tokens < text.tokens) left.candidates = {{.shapes = {shape_}, .first_id = "short"}};
-                            return LimitedSamples{.workload = left, .left_out = 1, .samples = 3};
-                          }}};
-  const HostPlan plan = make_host_plan(asked);
+  CpuPlanRequest limited_request = request(40, 1);
+  limited_request.limit_gigabytes = 6.5;
+  limited_request.workload.candidates = {{.shapes = {text, shape_}, .first_sample_id = "long"}};
+  limited_request.sample_limits = {{.argument_format = "data.max_length={} data.on_bad_sample=skip",
+                                    .current = text.tokens,
+                                    .find_min = [this] { return shape_.tokens; },
+                                    .multiple = 1,
+                                    .description = "takes no longer sample",
+                                    .measure = [&](int64_t tokens, bool) -> std::optional<LimitedSamples> {
+                                      auto remaining = limited_request.workload;
+                                      if (tokens < text.tokens)
+                                        remaining.candidates = {{.shapes = {shape_}, .first_sample_id = "short"}};
+                                      return LimitedSamples{.workload = remaining, .num_dropped = 1, .num_samples = 3};
+                                    }}};
+  const CpuPlan plan = make_cpu_plan(limited_request);
   ASSERT_FALSE(plan.fits);
-  EXPECT_EQ(plan.worst.first_id, "long");
-  EXPECT_THAT(texts_of(plan),
+  EXPECT_EQ(plan.worst.first_sample_id, "long");
+  EXPECT_THAT(list_texts(plan),
               Contains(HasSubstr("data.on_bad_sample=skip: takes no longer sample, which leaves out 1 of 3")));
-  EXPECT_THAT(texts_of(plan), Contains(HasSubstr("memory.limit_gb=")));
+  EXPECT_THAT(list_texts(plan), Contains(HasSubstr("memory.limit_gb=")));
   for (const auto& suggestion : plan.suggestions) {
     SCOPED_TRACE(suggestion.text());
     EXPECT_THAT(suggestion.text(), Not(HasSubstr("card")));
-    HostPlanRequest changed = asked;
+    CpuPlanRequest changed = limited_request;
     ASSERT_TRUE(apply(suggestion, changed));
-    EXPECT_TRUE(make_host_plan(changed).fits);
+    EXPECT_TRUE(make_cpu_plan(changed).fits);
   }
   // The last hundredth that does not do.
   for (const auto& suggestion : plan.suggestions) {
     if (!suggestion.arguments.front().starts_with("memory.limit_gb=")) continue;
-    asked.limit_gigabytes = std::stod(suggestion.arguments.front().substr(16)) - 0.1;
-    EXPECT_FALSE(make_host_plan(asked).fits);
+    limited_request.limit_gigabytes = std::stod(suggestion.arguments.front().substr(16)) - 0.1;
+    EXPECT_FALSE(make_cpu_plan(limited_request).fits);
   }
 }
 
-TEST_F(HostPlanTest, NoHigherLimitIsNamedThanThereIsMemory) {
-  HostPlanRequest asked = request(5, 1);
-  asked.limit_gigabytes = 4.5;
-  const HostPlan plan = make_host_plan(asked);
+TEST_F(CpuPlanTest, SuggestsNoLimitAboveTheAvailableMemory) {
+  CpuPlanRequest limited_request = request(5, 1);
+  limited_request.limit_gigabytes = 4.5;
+  const CpuPlan plan = make_cpu_plan(limited_request);
   ASSERT_FALSE(plan.fits);
-  EXPECT_THAT(texts_of(plan), Not(Contains(HasSubstr("memory.limit_gb"))));
+  EXPECT_THAT(list_texts(plan), Not(Contains(HasSubstr("memory.limit_gb"))));
 }
 
 /// What needs 96 % of the memory, in the one way that is allowed.
-TEST_F(HostPlanTest, ASmallerMarginIsNamedWhereThatIsAllItTakes) {
-  HostPlanRequest asked = request(200, 1);
-  asked.fixed = {.micro_batch_size = 1, .recompute = {"all"}, .vision_tiles_per_pass = 0, .loss_chunk_rows = 64};
-  const auto needed = static_cast<double>(make_host_plan(asked).total_bytes());
-  asked.room.bytes = static_cast<int64_t>(needed / 0.96);
-  const HostPlan plan = make_host_plan(asked);
+TEST_F(CpuPlanTest, SuggestsASmallerMargin) {
+  CpuPlanRequest limited_request = request(200, 1);
+  limited_request.constraints = {
+      .micro_batch_size = 1, .recompute = {"all"}, .vision_tiles_per_pass = 0, .loss_chunk_rows = 64};
+  const auto needed = static_cast<double>(make_cpu_plan(limited_request).total_bytes());
+  limited_request.available.bytes = static_cast<int64_t>(needed / 0.96);
+  const CpuPlan plan = make_cpu_plan(limited_request);
   ASSERT_FALSE(plan.fits);
-  EXPECT_THAT(texts_of(plan), Contains(HasSubstr("memory.mode=aggressive: keeps 2 % of the memory free instead of 5")));
-  asked.mode = Mode::kAggressive;
-  EXPECT_TRUE(make_host_plan(asked).fits);
+  EXPECT_THAT(list_texts(plan),
+              Contains(HasSubstr("memory.mode=aggressive: keeps 2 % of the memory free instead of 5")));
+  limited_request.mode = MemoryMode::kAggressive;
+  EXPECT_TRUE(make_cpu_plan(limited_request).fits);
 }
 
-TEST_F(HostPlanTest, ItsJsonAddsUp) {
-  const HostPlan plan = make_host_plan(request(200));
+TEST_F(CpuPlanTest, TheJsonAddsUp) {
+  const CpuPlan plan = make_cpu_plan(request(200));
   const auto json = plan.to_json();
   EXPECT_EQ(json["fits"], true);
   EXPECT_EQ(json["device"], "cpu");
@@ -298,40 +303,45 @@ TEST_F(HostPlanTest, ItsJsonAddsUp) {
   EXPECT_EQ(json["room_bound"], "a test");
   EXPECT_EQ(json["limit_bytes"], plan.limit.tensor_bytes);
   const auto& memory = json["memory"];
-  int64_t parts = 0;
-  for (const auto* const part :
+  int64_t total = 0;
+  for (const auto* const key :
        {"allocated_peak_bytes", "fragmentation_bytes", "process_bytes", "samples_ahead_bytes", "libraries_bytes"}) {
-    parts += memory[part].get<int64_t>();
+    total += memory[key].get<int64_t>();
   }
-  EXPECT_EQ(memory["total_bytes"], parts);
+  EXPECT_EQ(memory["total_bytes"], total);
   EXPECT_EQ(memory["allocated_peak_bytes"], plan.peak_bytes);
 }
 
-TEST_F(HostPlanTest, TheLimitIsTheRoomLessMarginProgramAndSamples) {
-  const HostNeeds needs{.process_bytes = 300'000'000,
-                        .sample_bytes = 20'000'000,
-                        .making_bytes = 50'000'000,
-                        .samples_of_step = 4,
-                        .threads = 2};
-  const HostLimit limit = host_limit({.bytes = 10'000'000'000, .bound = "a test"}, 8.0, Mode::kConservative, needs);
-  EXPECT_EQ(limit.ahead_bytes, 2 * 4 * needs.sample_bytes);
-  EXPECT_EQ(limit.samples_bytes, (2 * 4 + 4 + 2) * needs.sample_bytes + 2 * needs.making_bytes);
+TEST_F(CpuPlanTest, TheLimitIsTheAvailableMemoryLessMarginProcessAndSamples) {
+  const CpuMemoryNeeds needs{.process_bytes = 300'000'000,
+                             .sample_bytes = 20'000'000,
+                             .decode_bytes = 50'000'000,
+                             .samples_per_step = 4,
+                             .loader_threads = 2};
+  const CpuMemoryLimit limit = compute_cpu_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
+                                                        MemoryMode::kConservative, needs);
+  EXPECT_EQ(limit.prefetch_bytes, 2 * 4 * needs.sample_bytes);
+  EXPECT_EQ(limit.samples_bytes, (2 * 4 + 4 + 2) * needs.sample_bytes + 2 * needs.decode_bytes);
   // Of several ranks each passes over the others' samples.
-  HostNeeds shared = needs;
-  shared.world_size = 3;
-  EXPECT_EQ(host_limit({.bytes = 10'000'000'000, .bound = "a test"}, 8.0, Mode::kConservative, shared).ahead_bytes,
+  CpuMemoryNeeds multi_rank = needs;
+  multi_rank.world_size = 3;
+  EXPECT_EQ(compute_cpu_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
+                                     MemoryMode::kConservative, multi_rank)
+                .prefetch_bytes,
             (2 * 4 + 2) * needs.sample_bytes);
-  EXPECT_EQ(limit.room.bytes, 8'000'000'000);
-  EXPECT_EQ(limit.room.bound, "memory.limit_gb");
+  EXPECT_EQ(limit.available.bytes, 8'000'000'000);
+  EXPECT_EQ(limit.available.limit_source, "memory.limit_gb");
   EXPECT_EQ(limit.margin_bytes, 800'000'000);
   EXPECT_NEAR(static_cast<double>(limit.total_bytes(limit.tensor_bytes)), 7'200'000'000, 10);
   // More than there is does not make it more.
-  EXPECT_EQ(host_limit({.bytes = 1'000, .bound = "a test"}, 8.0, Mode::kBalanced, {}).room.bytes, 1'000);
+  EXPECT_EQ(compute_cpu_memory_limit({.bytes = 1'000, .limit_source = "a test"}, 8.0, MemoryMode::kBalanced, {})
+                .available.bytes,
+            1'000);
 }
 
-TEST(BytesForSamplesAhead, AreAQuarterOfWhatIsLeft) {
-  EXPECT_EQ(bytes_for_samples_ahead(10'000, 2'000), 2'000);
-  EXPECT_EQ(bytes_for_samples_ahead(10'000, 12'000), 1);
+TEST(ComputePrefetchBytesTest, IsAQuarterOfTheRemainingMemory) {
+  EXPECT_EQ(compute_prefetch_bytes(10'000, 2'000), 2'000);
+  EXPECT_EQ(compute_prefetch_bytes(10'000, 12'000), 1);
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 
 #include "vlmtrain/planner/rehearsal_process.h"
 
-// The tests, and the rehearsal process that they start: this program with the argument `rehearse`.
+// The tests, and the rehearsal process that they start: this program with the argument `dry_run`.
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "rehearse") {
-    vlmtrain::planner::serve_rehearsals();
+    vlmtrain::planner::serve_dry_runs();
     return 0;
   }
   testing::InitGoogleTest(&argc, argv);

@@ -5,7 +5,7 @@
 namespace vlmtrain::planner {
 namespace {
 
-TEST(MemoryOptionsTest, EachKeyTakesWhatItsDocumentationSays) {
+TEST(MemoryOptionsTest, EachKeyAcceptsItsDocumentedValues) {
   expect_values<MemoryOptions>({
       {"memory.limit_gb", {"auto", "0.001", "1000000"}, {"0", "-1", "1000001"}},
       {"memory.mode", {"conservative", "balanced", "aggressive"}, {"bold"}},
@@ -18,18 +18,18 @@ TEST(MemoryOptionsTest, EachKeyTakesWhatItsDocumentationSays) {
   });
 }
 
-TEST(RecomputeOptionTest, SaysAtMostWhatAModelHasAndIsWrittenAsItIsRead) {
+TEST(RecomputeOptionTest, IsLimitedToTheModelAndRoundTrips) {
   using models::RecomputeBlocks;
   const RecomputeBlocks all{.vision = 4, .language = 8};
-  const auto blocks_of = [&](const char* text) { return RecomputeOption{text}.blocks_of(all); };
-  EXPECT_EQ(blocks_of("none"), RecomputeBlocks{});
-  EXPECT_EQ(blocks_of("all"), all);
-  EXPECT_EQ(blocks_of("6"), (RecomputeBlocks{4, 6}));
-  EXPECT_EQ(blocks_of("3+24/7"), (RecomputeBlocks{3, 8, 7}));
-  EXPECT_EQ(blocks_of("0+5/7"), (RecomputeBlocks{0, 5, 5}))
+  const auto resolve_blocks = [&](const char* text) { return RecomputeOption{text}.resolve_blocks(all); };
+  EXPECT_EQ(resolve_blocks("none"), RecomputeBlocks{});
+  EXPECT_EQ(resolve_blocks("all"), all);
+  EXPECT_EQ(resolve_blocks("6"), (RecomputeBlocks{4, 6}));
+  EXPECT_EQ(resolve_blocks("3+24/7"), (RecomputeBlocks{3, 8, 7}));
+  EXPECT_EQ(resolve_blocks("0+5/7"), (RecomputeBlocks{0, 5, 5}))
       << "attention of blocks that are not recomputed is kept anyway";
   for (const RecomputeBlocks& blocks : {all, RecomputeBlocks{0, 5, 2}, RecomputeBlocks{}}) {
-    EXPECT_EQ(RecomputeOption::of(blocks).blocks_of(all), blocks);
+    EXPECT_EQ(RecomputeOption::from_blocks(blocks).resolve_blocks(all), blocks);
   }
 }
 

@@ -22,24 +22,24 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int64_t kNoLimit = int64_t{1} << 50;
-constexpr int kLate = 11;
+constexpr int kTimeoutCode = 11;
 
-struct Ending {
+struct ProcessResult {
   int status = 0;
-  std::string out;
+  std::string output;
 };
 
 /// A process as the planner starts it, its stdin held open by this one unless `without_requests`.
-class Child {
+class ChildProcessFixture {
  public:
-  explicit Child(const std::function<int()>& what) {
+  explicit ChildProcessFixture(const std::function<int()>& body) {
     EXPECT_EQ(pipe(requests_.data()) + pipe(answers_.data()), 0);
     id_ = fork();
     if (id_ == 0) {
       dup2(requests_[0], STDIN_FILENO);
       dup2(answers_[1], STDOUT_FILENO);
       for (const int end : {requests_[0], requests_[1], answers_[0], answers_[1]}) close(end);
-      _exit(what());
+      _exit(body());
     }
     close(requests_[0]);
     close(answers_[1]);
@@ -47,14 +47,14 @@ class Child {
 
   void close_requests() { close(requests_[1]); }
 
-  Ending wait() const {
-    Ending ending;
-    std::array<char, 1024> piece{};
-    for (ssize_t bytes = 0; (bytes = read(answers_[0], piece.data(), piece.size())) > 0;) {
-      ending.out.append(piece.data(), static_cast<size_t>(bytes));
+  ProcessResult wait() const {
+    ProcessResult result;
+    std::array<char, 1024> buffer{};
+    for (ssize_t bytes = 0; (bytes = read(answers_[0], buffer.data(), buffer.size())) > 0;) {
+      result.output.append(buffer.data(), static_cast<size_t>(bytes));
     }
-    waitpid(id_, &ending.status, 0);
-    return ending;
+    waitpid(id_, &result.status, 0);
+    return result;
   }
 
  private:
@@ -63,60 +63,60 @@ class Child {
   pid_t id_ = -1;
 };
 
-int be_busy() {
+int sleep_for_a_minute() {
   std::this_thread::sleep_for(std::chrono::seconds(60));
-  return kLate;
+  return kTimeoutCode;
 }
 
-TEST(ParentWatch, TheEndOfTheRequestsEndsABusyChild) {
-  Child child([] {
-    watch_parent({.parent = 0, .most_host_bytes = kNoLimit});
-    return be_busy();
+TEST(ParentWatch, ClosedRequestsEndABusyChild) {
+  ChildProcessFixture child([] {
+    watch_parent({.parent = 0, .max_host_bytes = kNoLimit});
+    return sleep_for_a_minute();
   });
   child.close_requests();
-  const Ending ending = child.wait();
-  ASSERT_TRUE(WIFEXITED(ending.status));
-  EXPECT_EQ(WEXITSTATUS(ending.status), 0);
+  const ProcessResult result = child.wait();
+  ASSERT_TRUE(WIFEXITED(result.status));
+  EXPECT_EQ(WEXITSTATUS(result.status), 0);
 }
 
-TEST(ParentWatch, AChildWhoseParentDiedBeforeItStartedEnds) {
-  Child child([] {
-    watch_parent({.parent = getppid() + 1, .most_host_bytes = kNoLimit});
-    return be_busy();
+TEST(ParentWatch, AnOrphanEndsAtStart) {
+  ChildProcessFixture child([] {
+    watch_parent({.parent = getppid() + 1, .max_host_bytes = kNoLimit});
+    return sleep_for_a_minute();
   });
-  const Ending ending = child.wait();
-  ASSERT_TRUE(WIFEXITED(ending.status));
-  EXPECT_EQ(WEXITSTATUS(ending.status), 5);
+  const ProcessResult result = child.wait();
+  ASSERT_TRUE(WIFEXITED(result.status));
+  EXPECT_EQ(WEXITSTATUS(result.status), 5);
 }
 
-TEST(ParentWatch, AKilledParentTakesTheChildWithIt) {
+TEST(ParentWatch, AKilledParentEndsTheChild) {
   // The grandchild holds the answers' pipe, whose end is seen when it has gone; its own stdin stays open.
-  Child child([] {
+  ChildProcessFixture child([] {
     const pid_t parent = getpid();
-    std::array<int, 2> watched{};
-    if (pipe(watched.data()) != 0) return 1;
+    std::array<int, 2> pipe_ends{};
+    if (pipe(pipe_ends.data()) != 0) return 1;
     if (fork() == 0) {
-      watch_parent({.parent = parent, .most_host_bytes = kNoLimit});
-      _exit(write(STDOUT_FILENO, "x", 1) + write(watched[1], "x", 1) == 2 ? be_busy() : 1);
+      watch_parent({.parent = parent, .max_host_bytes = kNoLimit});
+      _exit(write(STDOUT_FILENO, "x", 1) + write(pipe_ends[1], "x", 1) == 2 ? sleep_for_a_minute() : 1);
     }
     char byte = 0;
-    if (read(watched[0], &byte, 1) == 1) raise(SIGKILL);
+    if (read(pipe_ends[0], &byte, 1) == 1) raise(SIGKILL);
     return 0;
   });
-  EXPECT_EQ(child.wait().out, "x");
+  EXPECT_EQ(child.wait().output, "x");
 }
 
-TEST(ParentWatch, MoreMemoryThanItMayTakeIsTheLastAnswer) {
-  constexpr int64_t kMore = int64_t{256} << 20;
-  Child child([] {
-    watch_parent({.parent = 0, .most_host_bytes = memory::host_bytes() + kMore / 2});
-    const std::vector<char> touched(kMore, 'x');
-    return be_busy() + touched[0];
+TEST(ParentWatch, ExceedingTheMemoryLimitIsReported) {
+  constexpr int64_t kExtraBytes = int64_t{256} << 20;
+  ChildProcessFixture child([] {
+    watch_parent({.parent = 0, .max_host_bytes = memory::host_bytes() + kExtraBytes / 2});
+    const std::vector<char> touched(kExtraBytes, 'x');
+    return sleep_for_a_minute() + touched[0];
   });
-  const Ending ending = child.wait();
-  ASSERT_TRUE(WIFEXITED(ending.status));
-  EXPECT_EQ(WEXITSTATUS(ending.status), 5);
-  const auto answer = nlohmann::json::parse(ending.out);
+  const ProcessResult result = child.wait();
+  ASSERT_TRUE(WIFEXITED(result.status));
+  EXPECT_EQ(WEXITSTATUS(result.status), 5);
+  const auto answer = nlohmann::json::parse(result.output);
   EXPECT_EQ(answer["error"]["code"], 5);
   EXPECT_THAT(answer["error"]["message"].get<std::string>(), HasSubstr("of this machine's memory"));
 }

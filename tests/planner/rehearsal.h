@@ -18,10 +18,10 @@ constexpr int64_t kGiB = 1024 * kMiB;
 /// A card that nothing fills.
 constexpr int64_t kUnlimited = 1024 * kGiB;
 
-inline Choices micro_batches_of(int64_t size) {
-  Choices choices;
-  choices.micro_batch_size = size;
-  return choices;
+inline StepConfig make_step_config(int64_t size) {
+  StepConfig step_config;
+  step_config.micro_batch_size = size;
+  return step_config;
 }
 
 /// The model of a preset, without weights.
@@ -35,24 +35,26 @@ class PresetFolder {
     job.model = path();
     return job;
   }
-  data::SampleShape shape(const models::HypotheticalSample& sample) const { return models::shape_of(path(), sample); }
+  data::SampleShape shape(const models::SyntheticSample& sample) const {
+    return models::compute_sample_shape(path(), sample);
+  }
 
  private:
   parity::TemporaryFolder folder_;
 };
 
 /// The plan's layout of these samples.
-inline engine::StepLayout layout_of(const Choices& choices, const std::vector<SampleGroup>& samples) {
-  return layout_of(choices, shapes_of(samples));
+inline engine::StepLayout make_step_layout(const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
+  return make_step_layout(step_config, expand_samples(samples));
 }
 
-inline int64_t bytes_of(const memory::ComponentBytes& bytes, memory::Component component) {
+inline int64_t get_bytes(const memory::ComponentBytes& bytes, memory::Component component) {
   return bytes[static_cast<size_t>(component)];
 }
 
-inline std::vector<int64_t> flat(const Outcome& outcome) {
+inline std::vector<int64_t> list_peaks(const DryRunResult& result) {
   std::vector<int64_t> peaks;
-  for (const auto& step : outcome.steps) peaks.insert(peaks.end(), {step.allocated_bytes, step.reserved_bytes});
+  for (const auto& step : result.steps) peaks.insert(peaks.end(), {step.allocated_bytes, step.reserved_bytes});
   return peaks;
 }
 

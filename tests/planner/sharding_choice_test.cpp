@@ -12,53 +12,53 @@ namespace {
 using engine::Sharding;
 using testing::ElementsAre;
 
-TEST(ShardingChoiceTest, WhatRanksMayShareIsInTheOrderOfWhatItSaves) {
+TEST(ShardingSearchTest, PossibleShardingsAreOrderedByTheirSavings) {
   Job job;
-  EXPECT_THAT(possible_shardings(job), ElementsAre(Sharding::kNone));
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone));
   job.world_size = 4;
-  EXPECT_THAT(possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kFull));
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kFull));
   job.nodes = 4;
-  EXPECT_THAT(possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kFull))
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kFull))
       << "of one rank each";
   job.nodes = 2;
-  EXPECT_THAT(possible_shardings(job),
+  EXPECT_THAT(list_possible_shardings(job),
               ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kHybrid, Sharding::kFull));
   job.lora.emplace();
   job.lora->use_dora = true;
-  EXPECT_THAT(possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer)) << "of whole weights";
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer)) << "of whole weights";
   job.objective.tasks.resolve_conflicts = true;
-  EXPECT_THAT(possible_shardings(job), ElementsAre(Sharding::kNone)) << "of whole gradients";
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone)) << "of whole gradients";
 }
 
 /// Over a network that is slow, with cards that are ample and with cards that are not.
-TEST(ShardingChoiceTest, TheFastestThatFitsIsChosen) {
+TEST(ShardingSearchTest, TheFastestShardingThatFitsIsChosen) {
   const PresetFolder model("smolvlm-tiny");
   for (const double gigabytes : {8.0, 0.66}) {
     PlanRequest request{.model = "smolvlm-tiny",
                         .job = model.job(),
-                        .card = card_by_name("rtx4090"),
+                        .target = find_target_gpu("rtx4090"),
                         .limit_gigabytes = gigabytes,
-                        .workload = {.candidates = {{.shapes = {model.shape({.images = 1})}, .first_id = {}}},
+                        .workload = {.candidates = {{.shapes = {model.shape({.images = 1})}, .first_sample_id = {}}},
                                      .global_batch_size = 16,
                                      .world_size = 4,
                                      .nodes = 2,
                                      .network_gbit = 10},
-                        .fixed = {}};
+                        .constraints = {}};
     request.job.nodes = 2;
     request.job.world_size = 4;
     double fastest = std::numeric_limits<double>::infinity();
     bool any_fits = false;
-    for (const auto sharding : possible_shardings(request.job)) {
+    for (const auto sharding : list_possible_shardings(request.job)) {
       request.job.sharding = sharding;
       const Plan plan = make_plan(request);
-      SCOPED_TRACE(engine::name_of(sharding));
+      SCOPED_TRACE(engine::to_string(sharding));
       any_fits |= plan.fits;
-      if (plan.fits) fastest = std::min(fastest, plan.chosen.step_seconds);
+      if (plan.fits) fastest = std::min(fastest, plan.best.step_seconds);
     }
     request.chooses_sharding = true;
-    const Plan chosen = make_plan(request);
-    EXPECT_EQ(chosen.fits, any_fits) << gigabytes;
-    EXPECT_EQ(chosen.fits ? chosen.chosen.step_seconds : fastest, fastest) << gigabytes;
+    const Plan best_plan = make_plan(request);
+    EXPECT_EQ(best_plan.fits, any_fits) << gigabytes;
+    EXPECT_EQ(best_plan.fits ? best_plan.best.step_seconds : fastest, fastest) << gigabytes;
   }
 }
 

@@ -13,13 +13,13 @@ namespace {
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-constexpr auto kPatience = seconds(60);
+constexpr auto kTimeout = seconds(60);
 constexpr int64_t kSamples = 4;
 
 /// A small model whose steps have samples of changing size.
-class TwinTest : public testing::Test {
+class LookAheadTest : public testing::Test {
  protected:
-  TwinTest() {
+  LookAheadTest() {
     for (int64_t step = 0; step < 8; ++step) {
       steps_.push_back({{shape(1 + step % 3), 2}, {shape(1), 1}, {shape(step % 2 == 0 ? 4 : 2), 1}});
     }
@@ -29,89 +29,90 @@ class TwinTest : public testing::Test {
     return model_.shape({.images = images, .image_width = 600, .image_height = 400});
   }
 
-  TwinStep twin_step(int64_t step, int64_t limit_bytes = kUnlimited) const {
+  LookAheadStep make_step(int64_t step, int64_t limit_bytes = kUnlimited) const {
     return {.step = step,
             .samples = steps_[static_cast<size_t>(step)],
-            .layout = layout_of(choices_, steps_[static_cast<size_t>(step)]),
-            .release_first = false,
+            .layout = make_step_layout(step_config_, steps_[static_cast<size_t>(step)]),
+            .empty_cache_first = false,
             .limit_bytes = limit_bytes};
   }
 
   const PresetFolder model_{"smolvlm-256m"};
-  const VirtualCard card_{.gpu = "h100", .memory_bytes = kUnlimited};
-  const Choices choices_ = micro_batches_of(2);
+  const VirtualGpu gpu_{.gpu = "h100", .memory_bytes = kUnlimited};
+  const StepConfig step_config_ = make_step_config(2);
   std::vector<std::vector<SampleGroup>> steps_;
 };
 
-TEST_F(TwinTest, ForeseesWhatARunOfTheSameStepsTakes) {
-  RehearsalProcess process(model_.job(), card_);
-  const Outcome run = process.rehearse({.choices = choices_, .steps = steps_});
-  Twin twin(model_.job(), choices_, card_);
-  for (int64_t step = 0; step < std::ssize(steps_); ++step) twin.announce(twin_step(step));
+TEST_F(LookAheadTest, PredictsTheMemoryOfARun) {
+  DryRunProcess process(model_.job(), gpu_);
+  const DryRunResult run = process.dry_run({.step_config = step_config_, .steps = steps_});
+  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  for (int64_t step = 0; step < std::ssize(steps_); ++step) look_ahead.submit(make_step(step));
   for (int64_t step = 0; step < std::ssize(steps_); ++step) {
-    const auto foreseen = twin.foresight(step, kPatience);
-    ASSERT_TRUE(foreseen) << twin.failure().value_or("late");
-    EXPECT_TRUE(foreseen->fits);
-    EXPECT_EQ(foreseen->attempts, 1);
-    EXPECT_EQ(foreseen->layout, twin_step(step).layout);
-    EXPECT_EQ(foreseen->peaks.allocated_bytes, run.steps[static_cast<size_t>(step)].allocated_bytes) << step;
-    EXPECT_EQ(foreseen->peaks.reserved_bytes, run.steps[static_cast<size_t>(step)].reserved_bytes) << step;
+    const auto forecast = look_ahead.get_forecast(step, kTimeout);
+    ASSERT_TRUE(forecast) << look_ahead.failure().value_or("late");
+    EXPECT_TRUE(forecast->fits);
+    EXPECT_EQ(forecast->attempts, 1);
+    EXPECT_EQ(forecast->layout, make_step(step).layout);
+    EXPECT_EQ(forecast->peaks.allocated_bytes, run.steps[static_cast<size_t>(step)].allocated_bytes) << step;
+    EXPECT_EQ(forecast->peaks.reserved_bytes, run.steps[static_cast<size_t>(step)].reserved_bytes) << step;
   }
 }
 
 /// The twin's model lies in more segments than those after which its card says that it has all that can be asked for; a
 /// limit is a share of what it said before.
-TEST_F(TwinTest, ALimitIsAShareOfWhatTheCardSaysAtFirst) {
-  constexpr int64_t kCard = 80'000'000'000;
-  Twin twin(model_.job(), choices_, {.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = kCard});
-  twin.announce(twin_step(0, kCard - kCard / 10));
-  const auto foreseen = twin.foresight(0, kPatience);
-  ASSERT_TRUE(foreseen) << twin.failure().value_or("late");
-  EXPECT_TRUE(foreseen->fits);
-  EXPECT_EQ(foreseen->attempts, 1);
+TEST_F(LookAheadTest, TheLimitIsAShareOfTheReportedMemory) {
+  constexpr int64_t kReportedBytes = 80'000'000'000;
+  LookAhead look_ahead(model_.job(), step_config_,
+                       {.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = kReportedBytes});
+  look_ahead.submit(make_step(0, kReportedBytes - kReportedBytes / 10));
+  const auto forecast = look_ahead.get_forecast(0, kTimeout);
+  ASSERT_TRUE(forecast) << look_ahead.failure().value_or("late");
+  EXPECT_TRUE(forecast->fits);
+  EXPECT_EQ(forecast->attempts, 1);
 }
 
-TEST_F(TwinTest, CutsOnlyWhatDoesNotFit) {
-  Twin twin(model_.job(), choices_, card_);
-  twin.announce(twin_step(0));
-  const auto ample = twin.foresight(0, kPatience);
-  ASSERT_TRUE(ample);
+TEST_F(LookAheadTest, SplitsOnlyWhatDoesNotFit) {
+  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  look_ahead.submit(make_step(0));
+  const auto unlimited = look_ahead.get_forecast(0, kTimeout);
+  ASSERT_TRUE(unlimited);
   // The last sample of step 0 has four images; alone it takes less than with the one before it.
-  int64_t limit = ample->peaks.reserved_bytes;
-  std::optional<Foresight> cut;
-  for (int64_t step = 2; !cut && step < 8; step += 2) {
+  int64_t limit = unlimited->peaks.reserved_bytes;
+  std::optional<MemoryForecast> split;
+  for (int64_t step = 2; !split && step < 8; step += 2) {
     limit -= 64 * kMiB;
-    TwinStep tight = twin_step(0, limit);
-    tight.step = step;
-    twin.announce(tight);
-    const auto foreseen = twin.foresight(step, kPatience);
-    ASSERT_TRUE(foreseen);
-    EXPECT_TRUE(foreseen->fits);
-    EXPECT_LE(foreseen->peaks.reserved_bytes, limit);
-    if (foreseen->layout != tight.layout) cut = foreseen;
+    LookAheadStep limited_step = make_step(0, limit);
+    limited_step.step = step;
+    look_ahead.submit(limited_step);
+    const auto forecast = look_ahead.get_forecast(step, kTimeout);
+    ASSERT_TRUE(forecast);
+    EXPECT_TRUE(forecast->fits);
+    EXPECT_LE(forecast->peaks.reserved_bytes, limit);
+    if (forecast->layout != limited_step.layout) split = forecast;
   }
-  ASSERT_TRUE(cut);
-  EXPECT_TRUE(cut->release_first);
-  EXPECT_GT(cut->attempts, 1);
-  EXPECT_THAT(cut->layout.cut.sizes, testing::ElementsAre(2, 1, 1));
+  ASSERT_TRUE(split);
+  EXPECT_TRUE(split->empty_cache_first);
+  EXPECT_GT(split->attempts, 1);
+  EXPECT_THAT(split->layout.split.sizes, testing::ElementsAre(2, 1, 1));
 }
 
-TEST_F(TwinTest, GivesUpCopiesAheadBeforeItCuts) {
+TEST_F(LookAheadTest, DisablesCopiesAheadBeforeSplitting) {
   steps_.assign(8, {{shape(4), 2}, {shape(1), 2}});
-  Twin twin(model_.job(), choices_, card_);
-  twin.announce(twin_step(0));
-  twin.announce(twin_step(1));
-  ASSERT_TRUE(twin.foresight(0, kPatience));
-  int64_t limit = twin.foresight(1, kPatience)->peaks.reserved_bytes;
+  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  look_ahead.submit(make_step(0));
+  look_ahead.submit(make_step(1));
+  ASSERT_TRUE(look_ahead.get_forecast(0, kTimeout));
+  int64_t limit = look_ahead.get_forecast(1, kTimeout)->peaks.reserved_bytes;
   for (int64_t step = 2; step < 8; ++step) {
     limit -= 16 * kMiB;
-    TwinStep tight = twin_step(step, limit);
-    twin.announce(tight);
-    const auto foreseen = twin.foresight(step, kPatience);
-    ASSERT_TRUE(foreseen && foreseen->fits);
-    if (foreseen->layout == tight.layout) continue;
-    EXPECT_FALSE(foreseen->layout.copies_ahead);
-    EXPECT_EQ(foreseen->layout.cut, tight.layout.cut);
+    LookAheadStep limited_step = make_step(step, limit);
+    look_ahead.submit(limited_step);
+    const auto forecast = look_ahead.get_forecast(step, kTimeout);
+    ASSERT_TRUE(forecast && forecast->fits);
+    if (forecast->layout == limited_step.layout) continue;
+    EXPECT_FALSE(forecast->layout.copies_ahead);
+    EXPECT_EQ(forecast->layout.split, limited_step.layout.split);
     return;
   }
   FAIL() << "an emptied cache was enough";
@@ -119,13 +120,14 @@ TEST_F(TwinTest, GivesUpCopiesAheadBeforeItCuts) {
 
 /// A margin lowers the twin's limit, not the run's. Near its limit an allocator empties its cache in the middle of a
 /// step and needs less than one with room: no such step is foreseen.
-TEST(TwinNearItsLimitTest, ForeseesWhatARunWithMoreRoomTakes) {
+TEST(LookAheadNearLimitTest, PredictsARunWithMoreMemory) {
   const PresetFolder model("smolvlm-tiny");
-  const VirtualCard card{.gpu = "rtx4090", .memory_bytes = kUnlimited};
-  const Choices choices = micro_batches_of(8);
+  const VirtualGpu gpu{.gpu = "rtx4090", .memory_bytes = kUnlimited};
+  const StepConfig step_config = make_step_config(8);
   std::mt19937 random(6);
-  const auto mixed_step = [&](int64_t number, int64_t limit_bytes) {
-    TwinStep step{.step = number, .samples = {}, .layout = {}, .release_first = false, .limit_bytes = limit_bytes};
+  const auto make_mixed_step = [&](int64_t number, int64_t limit_bytes) {
+    LookAheadStep step{
+        .step = number, .samples = {}, .layout = {}, .empty_cache_first = false, .limit_bytes = limit_bytes};
     for (int64_t sample = 0; sample < 16; ++sample) {
       step.samples.push_back({model.shape({.images = static_cast<int64_t>(random() % 5),
                                            .image_width = 300 + static_cast<int64_t>(random() % 700),
@@ -133,58 +135,58 @@ TEST(TwinNearItsLimitTest, ForeseesWhatARunWithMoreRoomTakes) {
                                            .text_tokens = 70 + static_cast<int64_t>(random() % 400)}),
                               1});
     }
-    step.layout = layout_of(choices, step.samples);
+    step.layout = make_step_layout(step_config, step.samples);
     return step;
   };
-  Twin twin(model.job(), choices, card);
-  Twin run(model.job(), choices, card);  // does what it is told: nothing is too large for it
-  int64_t cut_steps = 0;
+  LookAhead look_ahead(model.job(), step_config, gpu);
+  LookAhead run(model.job(), step_config, gpu);  // does what it is told: nothing is too large for it
+  int64_t num_split_steps = 0;
   for (int64_t number = 1; number <= 100; ++number) {
-    TwinStep step = mixed_step(number, 84 * kMiB);
-    twin.announce(step);
-    const auto foreseen = twin.foresight(number, kPatience);
-    ASSERT_TRUE(foreseen && foreseen->fits) << number;
-    if (foreseen->layout != step.layout) ++cut_steps;
-    step.layout = foreseen->layout;
-    step.release_first = foreseen->release_first;
+    LookAheadStep step = make_mixed_step(number, 84 * kMiB);
+    look_ahead.submit(step);
+    const auto forecast = look_ahead.get_forecast(number, kTimeout);
+    ASSERT_TRUE(forecast && forecast->fits) << number;
+    if (forecast->layout != step.layout) ++num_split_steps;
+    step.layout = forecast->layout;
+    step.empty_cache_first = forecast->empty_cache_first;
     step.limit_bytes = kUnlimited;
-    run.announce(step);
-    const auto done = run.foresight(number, kPatience);
-    ASSERT_TRUE(done);
-    EXPECT_EQ(done->peaks.reserved_bytes, foreseen->peaks.reserved_bytes) << number;
-    EXPECT_EQ(done->peaks.allocated_bytes, foreseen->peaks.allocated_bytes) << number;
+    run.submit(step);
+    const auto run_forecast = run.get_forecast(number, kTimeout);
+    ASSERT_TRUE(run_forecast);
+    EXPECT_EQ(run_forecast->peaks.reserved_bytes, forecast->peaks.reserved_bytes) << number;
+    EXPECT_EQ(run_forecast->peaks.allocated_bytes, forecast->peaks.allocated_bytes) << number;
   }
-  EXPECT_GT(cut_steps, 5);
-  EXPECT_LT(cut_steps, 90);
+  EXPECT_GT(num_split_steps, 5);
+  EXPECT_LT(num_split_steps, 90);
 }
 
-TEST_F(TwinTest, SaysWhereNothingFitsAndGoesOn) {
-  Twin twin(model_.job(), choices_, card_);
-  twin.announce(twin_step(0, 64 * kMiB));
-  twin.announce(twin_step(1));
-  const auto nothing = twin.foresight(0, kPatience);
-  ASSERT_TRUE(nothing);
-  EXPECT_FALSE(nothing->fits);
-  const auto next = twin.foresight(1, kPatience);
+TEST_F(LookAheadTest, ReportsAStepThatDoesNotFitAndContinues) {
+  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  look_ahead.submit(make_step(0, 64 * kMiB));
+  look_ahead.submit(make_step(1));
+  const auto unfit = look_ahead.get_forecast(0, kTimeout);
+  ASSERT_TRUE(unfit);
+  EXPECT_FALSE(unfit->fits);
+  const auto next = look_ahead.get_forecast(1, kTimeout);
   ASSERT_TRUE(next);
   EXPECT_TRUE(next->fits);
 }
 
-TEST_F(TwinTest, DoesNotWaitForAnAnswerLongerThanAsked) {
-  Twin twin(model_.job(), choices_, card_);
-  twin.announce(twin_step(0));
-  EXPECT_FALSE(twin.foresight(0, std::chrono::milliseconds(1)));  // the child is not even up
-  EXPECT_TRUE(twin.foresight(0, kPatience));
+TEST_F(LookAheadTest, WaitsNoLongerThanTheTimeout) {
+  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  look_ahead.submit(make_step(0));
+  EXPECT_FALSE(look_ahead.get_forecast(0, std::chrono::milliseconds(1)));  // the child is not even up
+  EXPECT_TRUE(look_ahead.get_forecast(0, kTimeout));
 }
 
-TEST_F(TwinTest, TellsWhyItEnded) {
+TEST_F(LookAheadTest, ReportsWhyItEnded) {
   Job broken = model_.job();
   broken.model = "/nowhere";
-  Twin twin(broken, choices_, card_);
-  twin.announce(twin_step(0));
-  EXPECT_FALSE(twin.foresight(0, kPatience));
-  ASSERT_TRUE(twin.failure());
-  EXPECT_THAT(*twin.failure(), HasSubstr("/nowhere"));
+  LookAhead look_ahead(broken, step_config_, gpu_);
+  look_ahead.submit(make_step(0));
+  EXPECT_FALSE(look_ahead.get_forecast(0, kTimeout));
+  ASSERT_TRUE(look_ahead.failure());
+  EXPECT_THAT(*look_ahead.failure(), HasSubstr("/nowhere"));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace vlmtrain::planner {
 
 /// The message of the UserError that `action` throws; a failure where it throws none.
 template <class Action>
-std::string message_of(const Action& action, ExitCode code = ExitCode::kUsage) {
+std::string get_error_message(const Action& action, ExitCode code = ExitCode::kUsage) {
   try {
     action();
   } catch (const UserError& error) {

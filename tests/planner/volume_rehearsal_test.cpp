@@ -12,30 +12,30 @@ namespace {
 
 constexpr int64_t kVolumes = 2, kVolumeSamples = 3, kHidden = 8;
 
-data::SampleShape volumes_of(at::ScalarType dtype) {
+data::SampleShape make_volume_shape(at::ScalarType dtype) {
   return {.tokens = 12,
           .label_tokens = 4,
           .image_tokens = kVolumes,
-          .images = kVolumes,
+          .num_media = kVolumes,
           .pixel_rows = kVolumes,
           .row = {.dtype = dtype, .channels = 1, .depth = 32, .height = 48, .width = 64},
-          .volumes = kVolumes};
+          .num_volumes = kVolumes};
 }
 
 /// A family of its own kind of media: each volume becomes a token by one Linear.
 class VolumeModel final : public models::VisionLanguageModel {
  public:
-  VolumeModel(const data::PixelRow& row, const memory::MetaMemory& memory)
+  VolumeModel(const data::PixelRow& row, const memory::MetaMemoryTracker& memory)
       : VisionLanguageModel(nn::ParameterSettings{at::TensorOptions(at::kFloat).device(at::kMeta)}),
         memory_(memory),
         projection_(nn::ParameterScope(parameters(), nn::Component::kProjector, "projection"),
                     row.channels * row.depth * row.height * row.width, kHidden, true),
         output_(nn::ParameterScope(parameters(), nn::Component::kLanguageModel, "output")
-                    .parameter("weight", {16, kHidden}, nn::InitialValues::for_fan_in(kHidden))) {}
+                    .parameter("weight", {16, kHidden}, nn::InitialValues::kaiming(kHidden))) {}
 
-  models::ImageFeatures image_features(const models::VisionInput& vision, bool /*with_dense*/) const override {
+  models::ImageFeatures get_image_features(const models::VisionInput& vision, bool /*with_dense*/) const override {
     live_bytes = memory_.live_bytes();
-    seen = data::PixelRow::of(vision.pixel_values);
+    last_row = data::PixelRow::from_tensor(vision.pixel_values);
     rows = vision.pixel_values.size(0);
     return {.features = projection_(vision.pixel_values.to(at::kFloat).flatten(1))};
   }
@@ -47,39 +47,40 @@ class VolumeModel final : public models::VisionLanguageModel {
   int64_t vision_blocks() const override { return 0; }
   int64_t language_blocks() const override { return 0; }
 
-  mutable data::PixelRow seen;
+  mutable data::PixelRow last_row;
   mutable int64_t rows = 0, live_bytes = 0;
 
  private:
-  const memory::MetaMemory& memory_;
+  const memory::MetaMemoryTracker& memory_;
   nn::Linear projection_;
   at::Tensor output_;
 };
 
 /// What lives when the tower begins, in a step of samples that came through the planner's protocol.
-int64_t bytes_before_the_tower(at::ScalarType dtype) {
-  RehearsalRequest request;
-  request.steps = {{{volumes_of(dtype), kVolumeSamples}}};
-  const auto arrived = nlohmann::json::parse(nlohmann::json(request).dump()).get<RehearsalRequest>();
-  const SampleGroup& group = arrived.steps.at(0).at(0);
-  EXPECT_EQ(group.shape, volumes_of(dtype));
+int64_t measure_bytes_before_tower(at::ScalarType dtype) {
+  DryRunRequest request;
+  request.steps = {{{make_volume_shape(dtype), kVolumeSamples}}};
+  const auto received = nlohmann::json::parse(nlohmann::json(request).dump()).get<DryRunRequest>();
+  const SampleGroup& group = received.steps.at(0).at(0);
+  EXPECT_EQ(group.shape, make_volume_shape(dtype));
 
-  describe_cpu_kernels();
-  const memory::MetaMemory memory;
+  register_cpu_meta_kernels();
+  const memory::MetaMemoryTracker memory;
   VolumeModel model(group.shape.row, memory);
-  const std::vector<data::Sample> samples(static_cast<size_t>(group.count), data::sample_of(group.shape));
+  const std::vector<data::Sample> samples(static_cast<size_t>(group.count), data::make_meta_sample(group.shape));
   engine::accumulate_gradients(model, samples, {.micro_batch_size = kVolumeSamples});
-  EXPECT_EQ(model.seen, group.shape.row);
+  EXPECT_EQ(model.last_row, group.shape.row);
   EXPECT_EQ(model.rows, kVolumeSamples * kVolumes);
   return model.live_bytes;
 }
 
-TEST(VolumeRehearsal, TakesTheBytesOfTheVolumesOwnType) {
+TEST(VolumeDryRunTest, UsesTheDataTypeOfTheVolumes) {
   // Its own copy lies beside those of the samples.
   const int64_t values = 32 * 48 * 64 * kVolumeSamples * kVolumes;
-  const int64_t of_bytes = bytes_before_the_tower(at::kByte);
-  EXPECT_EQ(bytes_before_the_tower(at::kShort) - of_bytes, (bytes_before_the_tower(at::kFloat) - of_bytes) / 3);
-  EXPECT_GE(bytes_before_the_tower(at::kFloat) - of_bytes, values * 3);
+  const int64_t uint8_bytes = measure_bytes_before_tower(at::kByte);
+  EXPECT_EQ(measure_bytes_before_tower(at::kShort) - uint8_bytes,
+            (measure_bytes_before_tower(at::kFloat) - uint8_bytes) / 3);
+  EXPECT_GE(measure_bytes_before_tower(at::kFloat) - uint8_bytes, values * 3);
 }
 
 }  // namespace

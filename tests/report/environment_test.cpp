@@ -12,7 +12,7 @@
 namespace vlmtrain::report {
 namespace {
 
-TEST(EnvironmentTest, TellsThisProcess) {
+TEST(EnvironmentTest, DescribesThisProcess) {
   setenv("SLURM_JOB_ID", "4711", 1);
   const Environment environment = Environment::collect(at::kCPU);
   unsetenv("SLURM_JOB_ID");
@@ -31,7 +31,7 @@ TEST(EnvironmentTest, TellsThisProcess) {
   EXPECT_EQ(environment.slurm_job_id, "4711");
 }
 
-TEST(EnvironmentTest, AsJson) {
+TEST(EnvironmentTest, WritesJson) {
   Environment environment;
   environment.host = "node-3";
   environment.command = {"vlmtrain", "--config", "a b.yaml"};

@@ -9,7 +9,7 @@
 namespace vlmtrain::report {
 namespace {
 
-TEST(EventTest, IsOneLineOfJson) {
+TEST(EventTest, IsOneJsonLine) {
   const Event event{
       .step = 7, .kind = EventKind::kOomSplit, .message = "halved\n\xff", .ids = {"a\"b", "c"}, .time = 1.5};
   EXPECT_EQ(event.to_json_line(),
@@ -27,7 +27,7 @@ TEST(EventTest, TimeIsNow) {
 TEST(EventTest, EachKindHasItsName) {
   std::set<std::string> names;
   for (int kind = 0; kind <= static_cast<int>(EventKind::kFailed); ++kind) {
-    names.insert(name_of(static_cast<EventKind>(kind)));
+    names.insert(to_string(static_cast<EventKind>(kind)));
   }
   EXPECT_THAT(names, testing::UnorderedElementsAre("oom_split", "foreseen_split", "anomaly", "skipped_step",
                                                    "memory_growth", "memory_full", "cache_emptied", "twin", "resumed",

@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(StepMetricsTest, IsOneLineWithTheDocumentedKeys) {
+TEST(StepMetricsTest, IsOneJsonLineWithTheDocumentedKeys) {
   StepMetrics metrics;
   metrics.step = 3;
   metrics.loss = 1.25;
@@ -68,7 +68,7 @@ TEST(StepMetricsTest, MicroBatchesMemoryAndTasks) {
   EXPECT_TRUE(json["tasks"]["read\xef\xbf\xbd"]["loss"].is_null()) << "and bytes that are not UTF-8 are replaced";
 }
 
-TEST(StepMetricsTest, AnEvaluationIsThereWhereThereWasOne) {
+TEST(StepMetricsTest, AnEvaluationIsWrittenWhereThereIsOne) {
   StepMetrics metrics;
   EXPECT_FALSE(nlohmann::json::parse(metrics.to_json_line()).contains("evaluation"));
   metrics.evaluation = EvaluationMetrics{
@@ -85,16 +85,16 @@ TEST(StepMetricsTest, AnEvaluationIsThereWhereThereWasOne) {
             R"("samples":1}}})");
 }
 
-TEST(StepMetricsTest, MasksAreThereWhereSomeWereDrawn) {
+TEST(StepMetricsTest, MasksAreWrittenWhereThereAreSome) {
   StepMetrics metrics;
   metrics.evaluation = EvaluationMetrics{.total = {.loss = 1.5}};
   const auto without = nlohmann::json::parse(metrics.to_json_line());
   for (const char* key : {"loss_parts", "mask_learning_rate"}) EXPECT_FALSE(without.contains(key));
   for (const char* key : {"masks", "structures"}) EXPECT_FALSE(without["evaluation"].contains(key));
   metrics.mask_learning_rate = 0.25;
-  metrics.loss_parts = LossParts{.text = 1, .bce = 0.5, .dice = 0.75};
+  metrics.loss_components = LossComponents{.text = 1, .bce = 0.5, .dice = 0.75};
   metrics.evaluation->total.masks =
-      MaskMetrics{.masks = 3, .dice = 0.5, .iou = 0.25, .hausdorff95 = 8, .empty_truths = 1, .empty_drawn = 2};
+      MaskMetrics{.masks = 3, .dice = 0.5, .iou = 0.25, .hausdorff95 = 8, .empty_truths = 1, .empty_predictions = 2};
   metrics.evaluation->structures["liver"] = {.masks = 1, .dice = 1, .iou = 1};
   const auto json = nlohmann::json::parse(metrics.to_json_line());
   EXPECT_EQ(json["mask_learning_rate"], 0.25);
@@ -114,13 +114,13 @@ TEST(StepMetricsTest, NumbersReadBackAsTheSame) {
   EXPECT_EQ(json["grad_norm"].get<double>(), metrics.grad_norm);
 }
 
-TEST(StepMetricsTest, ALossThatIsNoNumberIsStillJson) {
+TEST(StepMetricsTest, ANanLossIsValidJson) {
   StepMetrics metrics;
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(nlohmann::json::parse(metrics.to_json_line())["loss"].is_null());
 }
 
-class StepLinesTest : public testing::Test {
+class StepLogTest : public testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = (std::filesystem::temp_directory_path() / "vlmtrain_report_XXXXXX").string();
@@ -130,7 +130,7 @@ class StepLinesTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::filesystem::path file() const { return folder_ / "metrics.jsonl"; }
-  void put(const std::string& text) const { std::ofstream(file()) << text; }
+  void write(const std::string& text) const { std::ofstream(file()) << text; }
   std::string content() const {
     std::ifstream stream(file());
     return {std::istreambuf_iterator<char>(stream), {}};
@@ -140,35 +140,35 @@ class StepLinesTest : public testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST_F(StepLinesTest, ANewRunStartsAnEmptyFile) {
-  StepLines lines(file(), 0);
+TEST_F(StepLogTest, ANewRunStartsAnEmptyFile) {
+  StepLog lines(file(), 0);
   EXPECT_EQ(content(), "");
   lines.append(R"({"step":1})");
   EXPECT_EQ(content(), "{\"step\":1}\n") << "flushed at once";
 }
 
-TEST_F(StepLinesTest, AResumedRunDropsWhatLiesBehindItsCheckpoint) {
-  put("{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
-  StepLines lines(file(), 2);
+TEST_F(StepLogTest, AResumedRunDropsTheLinesAfterItsCheckpoint) {
+  write("{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
+  StepLog lines(file(), 2);
   lines.append(R"({"step":3,"again":true})");
   EXPECT_EQ(content(), "{\"step\":1}\n{\"step\":2}\n{\"step\":3,\"again\":true}\n");
 }
 
-TEST_F(StepLinesTest, ALineThatAKillCutOffIsDropped) {
-  put("{\"step\":1}\n{\"step\":2,\"lo");
-  const StepLines lines(file(), 2);
+TEST_F(StepLogTest, ATruncatedLineIsDropped) {
+  write("{\"step\":1}\n{\"step\":2,\"lo");
+  const StepLog lines(file(), 2);
   EXPECT_EQ(content(), "{\"step\":1}\n");
 }
 
-TEST_F(StepLinesTest, LinesOfSomethingElseAreDropped) {
-  put("{\"step\":1}\nnull\n[]\n7\n\n{\"stop\":1}\n");
-  const StepLines lines(file(), 2);
+TEST_F(StepLogTest, OtherLinesAreDropped) {
+  write("{\"step\":1}\nnull\n[]\n7\n\n{\"stop\":1}\n");
+  const StepLog lines(file(), 2);
   EXPECT_EQ(content(), "{\"step\":1}\n");
 }
 
-TEST_F(StepLinesTest, AFileThatCannotBeWrittenIsNamed) {
+TEST_F(StepLogTest, AFileThatCannotBeWrittenIsReported) {
   try {
-    const StepLines lines(file().parent_path() / "nowhere/metrics.jsonl", 0);
+    const StepLog lines(file().parent_path() / "nowhere/metrics.jsonl", 0);
     ADD_FAILURE() << "it was written";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);

@@ -6,41 +6,41 @@ namespace vlmtrain::report {
 
 /// A plan made by hand: 16 samples as 2 × 8 on a card of 25 GB, of which 20.6 GB are taken and a margin of 2.5 GB is
 /// kept.
-inline planner::Plan example_plan() {
+inline planner::Plan make_example_plan() {
   using memory::Component;
   constexpr int64_t kMB = 1'000'000;
   planner::Plan plan;
   plan.model = "smolvlm-500m";
   plan.fits = true;
-  plan.limit = {.card_bytes = 25'000 * kMB,
+  plan.limit = {.gpu_bytes = 25'000 * kMB,
                 .context_bytes = 600 * kMB,
                 .communication_bytes = 0,
                 .margin_bytes = 2'500 * kMB,
                 .margin_percent = 10,
                 .limit_bytes = 21'900 * kMB};
-  plan.card = {.gpu = nullptr,
-               .memory_bytes = 25'000 * kMB,
-               .context_bytes = 600 * kMB,
-               .context_measured = false,
-               .description = "a card of 24 GB"};
+  plan.target = {.gpu = nullptr,
+                 .memory_bytes = 25'000 * kMB,
+                 .context_bytes = 600 * kMB,
+                 .context_measured = false,
+                 .description = "a card of 24 GB"};
   plan.workload.global_batch_size = 16;
   plan.worst = {.shapes = {{.tokens = 2622,
                             .label_tokens = 64,
                             .image_tokens = 2106,
-                            .images = 2,
+                            .num_media = 2,
                             .pixel_rows = 26,
                             .row = {.height = 384, .width = 512}}},
-                .first_id = {}};
-  plan.chosen = {.choices = {.micro_batch_size = 2, .recompute = {.vision = 9, .language = 0}},
-                 .peaks = {.allocated_bytes = 19'000 * kMB, .reserved_bytes = 20'000 * kMB},
-                 .step_seconds = 2.5,
-                 .tokens_per_second = 16780,
-                 .fits = true,
-                 .rehearsed = true};
+                .first_sample_id = {}};
+  plan.best = {.step_config = {.micro_batch_size = 2, .recompute = {.vision = 9, .language = 0}},
+               .peaks = {.allocated_bytes = 19'000 * kMB, .reserved_bytes = 20'000 * kMB},
+               .step_seconds = 2.5,
+               .tokens_per_second = 16780,
+               .fits = true,
+               .from_dry_run = true};
   auto& detail = plan.detail;
   detail.vision_blocks = 27;
   detail.language_blocks = 24;
-  detail.total_elements = detail.trained_elements = 507'482'304;
+  detail.num_parameters = detail.num_trainable_parameters = 507'482'304;
   const auto set = [&](Component component, int64_t megabytes) {
     detail.peak.by_component[static_cast<size_t>(component)] = megabytes * kMB;
   };
@@ -54,34 +54,34 @@ inline planner::Plan example_plan() {
   set(Component::kOther, 2);
   set(Component::kWorkspace, 38);
   detail.peak.allocated_bytes = 19'000 * kMB;
-  detail.peak.place = {Component::kLanguage, 12};
+  detail.peak.tag = {Component::kLanguage, 12};
   detail.peak.backward = true;
 
   const auto add = [&](int64_t size, int64_t vision, int64_t megabytes, double seconds) {
-    planner::Option option;
-    option.choices = {.micro_batch_size = size, .recompute = {.vision = vision, .language = 0}};
-    option.peaks.reserved_bytes = megabytes * kMB;
-    option.step_seconds = seconds;
-    option.tokens_per_second = 41'952 / seconds;
-    option.fits = option.peaks.reserved_bytes <= plan.limit.limit_bytes;
-    plan.alternatives.push_back(option);
+    planner::StepEstimate estimate;
+    estimate.step_config = {.micro_batch_size = size, .recompute = {.vision = vision, .language = 0}};
+    estimate.peaks.reserved_bytes = megabytes * kMB;
+    estimate.step_seconds = seconds;
+    estimate.tokens_per_second = 41'952 / seconds;
+    estimate.fits = estimate.peaks.reserved_bytes <= plan.limit.limit_bytes;
+    plan.alternatives.push_back(estimate);
   };
   add(1, 0, 16'000, 2.75);
   add(2, 0, 23'000, 2.4);
-  plan.alternatives.push_back(plan.chosen);
+  plan.alternatives.push_back(plan.best);
   add(4, 0, 37'000, 2.2);
   plan.suggestions = {{.arguments = {}, .note = "with 1.1 GB more nothing would be recomputed", .makes_it_fit = true}};
-  plan.effort = {.seconds = 0.81, .rehearsals = 5, .rehearsal_seconds = 0.7};
+  plan.effort = {.seconds = 0.81, .num_dry_runs = 5, .dry_run_seconds = 0.7};
   return plan;
 }
 
 /// The same on a card of 15 GB: 20.6 GB and a margin of 1.5 GB are 7.1 GB too much.
-inline planner::Plan example_plan_that_does_not_fit() {
-  planner::Plan plan = example_plan();
-  plan.fits = plan.chosen.fits = false;
-  plan.chosen.choices.micro_batch_size = 1;
-  plan.chosen.choices.recompute = {.vision = 27, .language = 24};
-  plan.limit.card_bytes = plan.card.memory_bytes = 15'000'000'000;
+inline planner::Plan make_unfit_example_plan() {
+  planner::Plan plan = make_example_plan();
+  plan.fits = plan.best.fits = false;
+  plan.best.step_config.micro_batch_size = 1;
+  plan.best.step_config.recompute = {.vision = 27, .language = 24};
+  plan.limit.gpu_bytes = plan.target.memory_bytes = 15'000'000'000;
   plan.limit.margin_bytes = 1'500'000'000;
   plan.limit.limit_bytes = 12'900'000'000;
   plan.suggestions = {{.arguments = {}, .note = "take a smaller model", .makes_it_fit = false},

@@ -9,7 +9,7 @@
 namespace vlmtrain::report {
 namespace {
 
-int64_t sum_of(const std::vector<MemoryRow>& rows, MemoryRow::Kind kind) {
+int64_t sum_bytes(const std::vector<MemoryRow>& rows, MemoryRow::Kind kind) {
   int64_t sum = 0;
   for (const auto& row : rows) {
     if (row.kind == kind) sum += row.bytes;
@@ -18,26 +18,26 @@ int64_t sum_of(const std::vector<MemoryRow>& rows, MemoryRow::Kind kind) {
 }
 
 TEST(PlanMemoryTest, RowsSumToTheCard) {
-  planner::Plan plan = example_plan();
+  planner::Plan plan = make_example_plan();
   plan.limit.communication_bytes = 300'000'000;
-  const auto rows = memory_rows(plan);
-  EXPECT_EQ(sum_of(rows, MemoryRow::Kind::kUsed), plan.total_bytes());
-  EXPECT_EQ(sum_of(rows, MemoryRow::Kind::kFree), 1'600'000'000);
-  EXPECT_EQ(sum_of(rows, MemoryRow::Kind::kMargin), plan.limit.margin_bytes);
-  EXPECT_EQ(plan.total_bytes() + 1'600'000'000 + plan.limit.margin_bytes, plan.limit.card_bytes);
-  EXPECT_EQ(missing_bytes(plan), 0);
+  const auto rows = make_memory_rows(plan);
+  EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kUsed), plan.total_bytes());
+  EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kFree), 1'600'000'000);
+  EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kMargin), plan.limit.margin_bytes);
+  EXPECT_EQ(plan.total_bytes() + 1'600'000'000 + plan.limit.margin_bytes, plan.limit.gpu_bytes);
+  EXPECT_EQ(compute_missing_bytes(plan), 0);
 }
 
 TEST(PlanMemoryTest, NothingIsFreeWhereItDoesNotFit) {
-  const planner::Plan plan = example_plan_that_does_not_fit();
-  const auto rows = memory_rows(plan);
-  EXPECT_EQ(sum_of(rows, MemoryRow::Kind::kUsed), plan.total_bytes());
-  EXPECT_EQ(sum_of(rows, MemoryRow::Kind::kFree), 0);
-  EXPECT_EQ(missing_bytes(plan), 7'100'000'000);
+  const planner::Plan plan = make_unfit_example_plan();
+  const auto rows = make_memory_rows(plan);
+  EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kUsed), plan.total_bytes());
+  EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kFree), 0);
+  EXPECT_EQ(compute_missing_bytes(plan), 7'100'000'000);
 }
 
 /// The columns that a bar fills, by half: 'x' or ' '.
-std::string halves(const std::string& bar) {
+std::string to_half_columns(const std::string& bar) {
   std::string text;
   for (size_t i = 0; i < bar.size();) {
     if (bar[i] == ' ') {
@@ -54,17 +54,17 @@ std::string halves(const std::string& bar) {
 
 TEST(PlanBarsTest, BarsFollowEachOtherWithoutGapOrOverlap) {
   const BarScale scale{.bytes = 25'000, .columns = 44, .unicode = true};
-  std::vector<int> covered(88, 0);
+  std::vector<int> num_covered(88, 0);
   int64_t offset = 0;
   for (const int64_t bytes : {1'000, 2'000, 6'000, 7'013, 2'487, 400, 60, 2, 38, 6'000}) {
     const std::string bar = draw_bar(offset, bytes, BarFill::kSolid, scale);
-    EXPECT_EQ(text_columns(bar), 44);
-    const std::string filled = halves(bar);
-    for (size_t i = 0; i < covered.size(); ++i) covered[i] += filled[i] == 'x' ? 1 : 0;
+    EXPECT_EQ(count_columns(bar), 44);
+    const std::string filled = to_half_columns(bar);
+    for (size_t i = 0; i < num_covered.size(); ++i) num_covered[i] += filled[i] == 'x' ? 1 : 0;
     offset += bytes;
   }
   ASSERT_EQ(offset, scale.bytes);
-  EXPECT_THAT(covered, testing::Each(1));
+  EXPECT_THAT(num_covered, testing::Each(1));
 }
 
 TEST(PlanBarsTest, LengthIsTheShareOfTheScale) {

@@ -19,61 +19,61 @@ using testing::Not;
 constexpr int64_t kMiB = 1 << 20;
 
 /// Allocations of a step, made by hand.
-class Recording {
+class TimelineBuilder {
  public:
-  Recording& at(Component component, bool backward = false, int block = -1) {
-    now_.place = {component, block};
-    now_.backward = backward;
+  TimelineBuilder& move_to(Component component, bool backward = false, int block = -1) {
+    point_.tag = {component, block};
+    point_.backward = backward;
     return *this;
   }
-  Recording& add(Component component, int64_t bytes) {
-    now_.by_component[static_cast<size_t>(component)] += bytes;
-    now_.reserved_bytes = std::max(now_.reserved_bytes, allocated_bytes(now_));
-    timeline_.push_back(now_);
+  TimelineBuilder& add(Component component, int64_t bytes) {
+    point_.by_component[static_cast<size_t>(component)] += bytes;
+    point_.reserved_bytes = std::max(point_.reserved_bytes, sum_allocated_bytes(point_));
+    timeline_.push_back(point_);
     return *this;
   }
   const Timeline& timeline() const { return timeline_; }
 
  private:
-  planner::TimelinePoint now_;
+  planner::TimelinePoint point_;
   Timeline timeline_;
 };
 
 /// Two micro-batches of three blocks and an optimizer step; the peak is in the second's loss.
 Timeline example_step() {
-  Recording recording;
-  recording.at(Component::kOther).add(Component::kWeights, 100 * kMiB);
+  TimelineBuilder builder;
+  builder.move_to(Component::kOther).add(Component::kWeights, 100 * kMiB);
   for (const int64_t loss : {10, 20}) {
-    recording.at(Component::kInput).add(Component::kInput, kMiB);
+    builder.move_to(Component::kInput).add(Component::kInput, kMiB);
     for (int block = 0; block < 3; ++block) {
-      recording.at(Component::kVision, false, block).add(Component::kVision, 5 * kMiB);
+      builder.move_to(Component::kVision, false, block).add(Component::kVision, 5 * kMiB);
     }
-    recording.at(Component::kLoss).add(Component::kLoss, loss * kMiB).add(Component::kLoss, -loss * kMiB);
+    builder.move_to(Component::kLoss).add(Component::kLoss, loss * kMiB).add(Component::kLoss, -loss * kMiB);
     for (int block = 2; block >= 0; --block) {
-      recording.at(Component::kVision, true, block).add(Component::kVision, -5 * kMiB);
+      builder.move_to(Component::kVision, true, block).add(Component::kVision, -5 * kMiB);
     }
-    recording.at(Component::kOther).add(Component::kInput, -kMiB);
+    builder.move_to(Component::kOther).add(Component::kInput, -kMiB);
   }
-  recording.at(Component::kOptimizer).add(Component::kOptimizer, kMiB).add(Component::kOptimizer, -kMiB);
-  return recording.timeline();
+  builder.move_to(Component::kOptimizer).add(Component::kOptimizer, kMiB).add(Component::kOptimizer, -kMiB);
+  return builder.timeline();
 }
 
-planner::Plan plan_with(Timeline timeline) {
-  planner::Plan plan = example_plan();
+planner::Plan make_plan(Timeline timeline) {
+  planner::Plan plan = make_example_plan();
   plan.detail.timeline = std::move(timeline);
   return plan;
 }
 
-nlohmann::json data_in(const std::string& page) {
+nlohmann::json parse_page_data(const std::string& page) {
   const std::string opening = "<script type=\"application/json\" id=\"data\">";
   const size_t first = page.find(opening) + opening.size();
   return nlohmann::json::parse(page.substr(first, page.find("</script>", first) - first));
 }
 
-TEST(PlanTimelineTest, PhasesFollowFromPlaces) {
+TEST(PlanTimelineTest, PhasesFollowFromTags) {
   std::vector<std::string> names;
   std::vector<size_t> first;
-  for (const auto& phase : phases_of(example_step())) {
+  for (const auto& phase : find_phases(example_step())) {
     names.push_back(fmt::format("{} {}", phase.micro_batch, phase.pass));
     first.push_back(phase.first_event);
   }
@@ -81,37 +81,37 @@ TEST(PlanTimelineTest, PhasesFollowFromPlaces) {
   EXPECT_THAT(first, testing::ElementsAre(0, 7, 11, 17, 21));
 }
 
-TEST(PlanTimelineTest, FewEventsAreAllKept) {
-  EXPECT_EQ(thinned(example_step(), 1000).size(), example_step().size());
+TEST(PlanTimelineTest, FewEventsAreKept) {
+  EXPECT_EQ(downsample(example_step(), 1000).size(), example_step().size());
 }
 
-TEST(PlanTimelineTest, ThinningKeepsEachStretchsPeak) {
-  Recording recording;
+TEST(PlanTimelineTest, DownsamplingKeepsThePeaks) {
+  TimelineBuilder builder;
   constexpr size_t kEvents = 50'000;
   constexpr size_t kSpikes[] = {17, 12'345, 49'990};
   for (size_t event = 0; event < kEvents / 2; ++event) {
     const bool spike = std::find(std::begin(kSpikes), std::end(kSpikes), 2 * event) != std::end(kSpikes) ||
                        std::find(std::begin(kSpikes), std::end(kSpikes), 2 * event + 1) != std::end(kSpikes);
     const int64_t bytes = spike ? 900 * kMiB : kMiB + static_cast<int64_t>(event % 7);
-    recording.at(Component::kLanguage).add(Component::kLanguage, bytes).add(Component::kLanguage, -bytes);
+    builder.move_to(Component::kLanguage).add(Component::kLanguage, bytes).add(Component::kLanguage, -bytes);
   }
-  const auto& timeline = recording.timeline();
-  const auto kept = thinned(timeline, 400);
-  EXPECT_LE(kept.size(), 400u);
-  EXPECT_GE(kept.size(), 300u);
-  EXPECT_EQ(kept.front(), 0u);
-  EXPECT_EQ(kept.back(), kEvents - 1);
-  EXPECT_TRUE(std::is_sorted(kept.begin(), kept.end()));
-  EXPECT_EQ(std::adjacent_find(kept.begin(), kept.end()), kept.end()) << "none twice";
-  const auto spikes = std::count_if(kept.begin(), kept.end(),
-                                    [&](size_t event) { return allocated_bytes(timeline[event]) == 900 * kMiB; });
+  const auto& timeline = builder.timeline();
+  const auto indices = downsample(timeline, 400);
+  EXPECT_LE(indices.size(), 400u);
+  EXPECT_GE(indices.size(), 300u);
+  EXPECT_EQ(indices.front(), 0u);
+  EXPECT_EQ(indices.back(), kEvents - 1);
+  EXPECT_TRUE(std::is_sorted(indices.begin(), indices.end()));
+  EXPECT_EQ(std::adjacent_find(indices.begin(), indices.end()), indices.end()) << "none twice";
+  const auto spikes = std::count_if(indices.begin(), indices.end(),
+                                    [&](size_t event) { return sum_allocated_bytes(timeline[event]) == 900 * kMiB; });
   EXPECT_EQ(spikes, 3);
-  EXPECT_NE(std::find(kept.begin(), kept.end(), peak_event(timeline)), kept.end());
+  EXPECT_NE(std::find(indices.begin(), indices.end(), find_peak_event(timeline)), indices.end());
 }
 
-TEST(PlanTimelineTest, DataHoldsEveryEvent) {
+TEST(PlanTimelineTest, DataContainsEveryEvent) {
   const Timeline timeline = example_step();
-  const auto data = data_in(plan_timeline_html(plan_with(timeline)));
+  const auto data = parse_page_data(render_plan_timeline(make_plan(timeline)));
   ASSERT_EQ(data["points"].size(), timeline.size());
   EXPECT_EQ(data["events"], timeline.size());
   EXPECT_EQ(data["peak_event"], 15);
@@ -120,23 +120,23 @@ TEST(PlanTimelineTest, DataHoldsEveryEvent) {
       {"workspace", Component::kWorkspace}, {"other", Component::kOther},         {"input", Component::kInput},
       {"vision", Component::kVision},       {"language", Component::kLanguage},   {"loss", Component::kLoss},
       {"masks", Component::kMasks}};
-  std::vector<int64_t> now(components.size() + 1, 0);
+  std::vector<int64_t> bytes(components.size() + 1, 0);
   for (size_t i = 0; i < timeline.size(); ++i) {
     const auto& row = data["points"][i];
-    for (size_t k = 2; k < row.size(); k += 2) now[row[k].get<size_t>()] += row[k + 1].get<int64_t>();
+    for (size_t k = 2; k < row.size(); k += 2) bytes[row[k].get<size_t>()] += row[k + 1].get<int64_t>();
     for (size_t s = 0; s < components.size(); ++s) {
       const Component component = components.at(data["components"][s]["key"]);
-      EXPECT_EQ(now[s], timeline[i].by_component[static_cast<size_t>(component)]) << "event " << i;
+      EXPECT_EQ(bytes[s], timeline[i].by_component[static_cast<size_t>(component)]) << "event " << i;
     }
-    EXPECT_EQ(now.back(), timeline[i].reserved_bytes);
+    EXPECT_EQ(bytes.back(), timeline[i].reserved_bytes);
   }
   EXPECT_EQ(data["places"][data["points"][15][1].get<size_t>()], "loss, forward pass");
   EXPECT_EQ(data["places"][data["points"][17][1].get<size_t>()], "vision block 2, backward pass");
 }
 
-TEST(PlanTimelineTest, PageSaysWhatItShows) {
-  planner::Plan plan = plan_with(example_step());
-  const std::string page = plan_timeline_html(plan);
+TEST(PlanTimelineTest, PageDescribesTheStep) {
+  planner::Plan plan = make_plan(example_step());
+  const std::string page = render_plan_timeline(plan);
   EXPECT_THAT(page, HasSubstr("fits: 20.6 of 25.0 GB, micro-batch 2 x accumulation 8"));
   EXPECT_THAT(page, HasSubstr("It has 2 of the 8 micro-batches"));
   EXPECT_THAT(page,
@@ -146,48 +146,48 @@ TEST(PlanTimelineTest, PageSaysWhatItShows) {
 }
 
 TEST(PlanTimelineTest, PageLoadsNothing) {
-  const std::string page = plan_timeline_html(plan_with(example_step()));
+  const std::string page = render_plan_timeline(make_plan(example_step()));
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
   for (const char* const reference : {"http:", "https:", " src=", "href=", "url(", "@import", "fetch("}) {
     EXPECT_THAT(page, Not(HasSubstr(reference)));
   }
 }
 
-TEST(PlanTimelineTest, NamesFromOutsideAreText) {
-  planner::Plan plan = plan_with(example_step());
+TEST(PlanTimelineTest, ExternalNamesAreEscaped) {
+  planner::Plan plan = make_plan(example_step());
   plan.model = "<script>alert(1)</script>{{data}}";
-  plan.worst.first_id = "\"><img onerror='x'>\xff";
-  const std::string page = plan_timeline_html(plan);
+  plan.worst.first_sample_id = "\"><img onerror='x'>\xff";
+  const std::string page = render_plan_timeline(plan);
   EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
   EXPECT_THAT(page, Not(HasSubstr("<img")));
   EXPECT_THAT(page, HasSubstr("&lt;script&gt;alert(1)&lt;/script&gt;{{data}}"));
-  EXPECT_NO_THROW(data_in(page));
+  EXPECT_NO_THROW(parse_page_data(page));
 }
 
-TEST(PlanTimelineTest, AHundredThousandEventsStaySmall) {
-  Recording recording;
+TEST(PlanTimelineTest, LargeTimelinesStaySmall) {
+  TimelineBuilder builder;
   for (int i = 0; i < 100'000; ++i) {
     const int64_t bytes = 123'456'512 + 512 * (i % 911);
-    recording.at(Component::kVision, i > 30'000, i % 27).add(Component::kVision, bytes);
-    recording.add(i % 3 == 0 ? Component::kLoss : Component::kVision, i % 3 == 0 ? 512 * i : -bytes);
+    builder.move_to(Component::kVision, i > 30'000, i % 27).add(Component::kVision, bytes);
+    builder.add(i % 3 == 0 ? Component::kLoss : Component::kVision, i % 3 == 0 ? 512 * i : -bytes);
   }
-  const std::string page = plan_timeline_html(plan_with(recording.timeline()));
+  const std::string page = render_plan_timeline(make_plan(builder.timeline()));
   EXPECT_LT(page.size(), 2'000'000u);
   EXPECT_THAT(page, HasSubstr("200,000 allocations and frees"));
   EXPECT_THAT(page, HasSubstr("Drawn are 19,99"));
 }
 
-TEST(PlanTimelineTest, WithoutATimelineThereIsNoPage) {
-  EXPECT_THROW(plan_timeline_html(example_plan()), InternalError);
+TEST(PlanTimelineTest, APlanWithoutTimelineIsAnError) {
+  EXPECT_THROW(render_plan_timeline(make_example_plan()), InternalError);
 }
 
-TEST(PageTest, JsonCannotEndItsElement) {
-  EXPECT_EQ(script_json({"</script><!--", "\xff"}), "[\"\\u003c/script>\\u003c!--\",\"\xef\xbf\xbd\"]");
+TEST(PageTest, JsonCannotCloseItsScriptElement) {
+  EXPECT_EQ(escape_script_json({"</script><!--", "\xff"}), "[\"\\u003c/script>\\u003c!--\",\"\xef\xbf\xbd\"]");
 }
 
 TEST(PageTest, AKeyWithoutValueIsAnError) {
-  EXPECT_THROW(filled_page("plan_timeline.html", {}), InternalError);
-  EXPECT_THROW(filled_page("no such page", {}), InternalError);
+  EXPECT_THROW(fill_page("plan_timeline.html", {}), InternalError);
+  EXPECT_THROW(fill_page("no such page", {}), InternalError);
 }
 
 }  // namespace

@@ -10,11 +10,11 @@ namespace {
 
 using Rows = std::vector<nlohmann::ordered_json>;
 
-nlohmann::json line_of(const StepMetrics& metrics) {
+nlohmann::json parse_json_line(const StepMetrics& metrics) {
   return nlohmann::json::parse(metrics.to_json_line());
 }
 
-StepMetrics step_at(int64_t step, double epoch) {
+StepMetrics make_step(int64_t step, double epoch) {
   StepMetrics metrics;
   metrics.step = step;
   metrics.epoch = epoch;
@@ -23,34 +23,34 @@ StepMetrics step_at(int64_t step, double epoch) {
   return metrics;
 }
 
-TEST(RunEpochsTest, ARowHasTheSumsOfItsSteps) {
-  RunEpochs epochs;
-  StepMetrics one = step_at(1, 0.5);
-  one.loss = 2;
-  one.label_tokens = 10;
-  one.tokens = 100;
-  one.oom_splits = 2;
-  one.foreseen_splits = 3;
-  one.allocated_peak_bytes = 40;
-  one.reserved_peak_bytes = 60;
-  one.host_bytes = 5;
-  one.host_peak_bytes = 9;
-  one.tasks["read"] = {.loss = 4, .label_tokens = 4, .samples = 3};
-  one.evaluation = RunFolder::example_evaluation(0.1);  // in the middle
-  StepMetrics two = step_at(2, 1);
-  two.loss = 5;
-  two.label_tokens = 20;
-  two.tokens = 300;
-  two.skipped = true;
-  two.allocated_peak_bytes = 50;
-  two.reserved_peak_bytes = 60;
-  two.host_bytes = 7;
-  two.host_peak_bytes = 9;
-  two.tasks["read"] = {.loss = 1, .label_tokens = 12, .samples = 5};
-  two.tasks["count"] = {.loss = 7, .label_tokens = 8, .samples = 3};
-  two.evaluation = RunFolder::example_evaluation(0.5);
-  EXPECT_EQ(epochs.add(line_of(one)), Rows());
-  const Rows rows = epochs.add(line_of(two));
+TEST(EpochSummariesTest, ARowAggregatesItsSteps) {
+  EpochSummaries epochs;
+  StepMetrics first_step = make_step(1, 0.5);
+  first_step.loss = 2;
+  first_step.label_tokens = 10;
+  first_step.tokens = 100;
+  first_step.oom_splits = 2;
+  first_step.forecast_splits = 3;
+  first_step.allocated_peak_bytes = 40;
+  first_step.reserved_peak_bytes = 60;
+  first_step.host_bytes = 5;
+  first_step.host_peak_bytes = 9;
+  first_step.tasks["read"] = {.loss = 4, .label_tokens = 4, .samples = 3};
+  first_step.evaluation = RunFolder::example_evaluation(0.1);  // in the middle
+  StepMetrics second_step = make_step(2, 1);
+  second_step.loss = 5;
+  second_step.label_tokens = 20;
+  second_step.tokens = 300;
+  second_step.skipped = true;
+  second_step.allocated_peak_bytes = 50;
+  second_step.reserved_peak_bytes = 60;
+  second_step.host_bytes = 7;
+  second_step.host_peak_bytes = 9;
+  second_step.tasks["read"] = {.loss = 1, .label_tokens = 12, .samples = 5};
+  second_step.tasks["count"] = {.loss = 7, .label_tokens = 8, .samples = 3};
+  second_step.evaluation = RunFolder::example_evaluation(0.5);
+  EXPECT_EQ(epochs.add(parse_json_line(first_step)), Rows());
+  const Rows rows = epochs.add(parse_json_line(second_step));
   ASSERT_EQ(rows.size(), 1u);
   auto row = rows[0];
   EXPECT_EQ(row["evaluation"]["loss"], 0.7) << "of its end";
@@ -63,53 +63,53 @@ TEST(RunEpochsTest, ARowHasTheSumsOfItsSteps) {
             R"("tokens_per_second":400.0,"oom_splits":2,"foreseen_splits":3,"skipped_steps":1,)"
             R"("allocated_peak_bytes":50,"allocated_mean_bytes":45,"reserved_peak_bytes":60,"reserved_mean_bytes":60,)"
             R"("host_peak_bytes":9,"host_mean_bytes":6})");
-  EXPECT_FALSE(epochs.under_way());
+  EXPECT_FALSE(epochs.current_epoch());
 }
 
-TEST(RunEpochsTest, AStepBelongsToTheEpochInWhichItEnds) {
-  RunEpochs epochs;
-  EXPECT_TRUE(epochs.add(line_of(step_at(1, 0.4))).empty());
-  EXPECT_TRUE(epochs.add(line_of(step_at(2, 0.8))).empty());
-  const Rows first = epochs.add(line_of(step_at(3, 1.2)));
+TEST(EpochSummariesTest, AStepBelongsToTheEpochInWhichItEnds) {
+  EpochSummaries epochs;
+  EXPECT_TRUE(epochs.add(parse_json_line(make_step(1, 0.4))).empty());
+  EXPECT_TRUE(epochs.add(parse_json_line(make_step(2, 0.8))).empty());
+  const Rows first = epochs.add(parse_json_line(make_step(3, 1.2)));
   ASSERT_EQ(first.size(), 1u);
   EXPECT_EQ(first[0]["epoch"], 1);
   EXPECT_EQ(first[0]["last_step"], 3);
-  EXPECT_FALSE(epochs.under_way()) << "no step of the second is done";
-  EXPECT_TRUE(epochs.add(line_of(step_at(4, 1.6))).empty());
-  const auto begun = epochs.under_way().value();
-  EXPECT_EQ(begun["epoch"], 2);
-  EXPECT_EQ(begun["complete"], false);
-  EXPECT_EQ(begun["first_step"], 4);
-  EXPECT_TRUE(begun["evaluation"].is_null());
-  const Rows second = epochs.add(line_of(step_at(5, 2 - 1e-12)));
+  EXPECT_FALSE(epochs.current_epoch()) << "no step of the second is done";
+  EXPECT_TRUE(epochs.add(parse_json_line(make_step(4, 1.6))).empty());
+  const auto current = epochs.current_epoch().value();
+  EXPECT_EQ(current["epoch"], 2);
+  EXPECT_EQ(current["complete"], false);
+  EXPECT_EQ(current["first_step"], 4);
+  EXPECT_TRUE(current["evaluation"].is_null());
+  const Rows second = epochs.add(parse_json_line(make_step(5, 2 - 1e-12)));
   ASSERT_EQ(second.size(), 1u) << "sums of shares are rounded";
   EXPECT_EQ(second[0]["epoch"], 2);
 }
 
-TEST(RunEpochsTest, AStepThatPassesSeveralEndsTheLast) {
-  RunEpochs epochs;
-  const Rows rows = epochs.add(line_of(step_at(1, 3.5)));
+TEST(EpochSummariesTest, AStepThatSpansSeveralEpochsEndsTheLast) {
+  EpochSummaries epochs;
+  const Rows rows = epochs.add(parse_json_line(make_step(1, 3.5)));
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0]["epoch"], 3);
 }
 
-TEST(RunEpochsTest, AnotherDataSetBeginsAtOne) {
-  RunEpochs epochs;
-  epochs.add(line_of(step_at(1, 1)));
-  epochs.add(line_of(step_at(2, 1.5)));
-  EXPECT_EQ(epochs.add(line_of(step_at(3, 0.25))).at(0)["epoch"], 2) << "what was begun of the one before";
-  const Rows rows = epochs.add(line_of(step_at(4, 1)));
+TEST(EpochSummariesTest, AnotherDataSetRestartsTheEpochs) {
+  EpochSummaries epochs;
+  epochs.add(parse_json_line(make_step(1, 1)));
+  epochs.add(parse_json_line(make_step(2, 1.5)));
+  EXPECT_EQ(epochs.add(parse_json_line(make_step(3, 0.25))).at(0)["epoch"], 2) << "what was begun of the one before";
+  const Rows rows = epochs.add(parse_json_line(make_step(4, 1)));
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0]["epoch"], 1);
   EXPECT_EQ(rows[0]["first_step"], 3);
 }
 
-TEST(RunEpochsTest, WhatIsMissingOrDamagedIsNothing) {
-  RunEpochs epochs;
+TEST(EpochSummariesTest, DamagedLinesAreIgnored) {
+  EpochSummaries epochs;
   for (const char* line : {"{}", R"({"step":1})", R"({"step":"x","epoch":1})", R"({"step":1,"epoch":null})"}) {
     EXPECT_TRUE(epochs.add(nlohmann::json::parse(line)).empty()) << line;
   }
-  EXPECT_FALSE(epochs.under_way());
+  EXPECT_FALSE(epochs.current_epoch());
   const Rows rows = epochs.add(nlohmann::json::parse(
       R"({"step":1,"epoch":1,"loss":null,"label_tokens":5,"tasks":{"a":7},"evaluation":[],"step_seconds":null})"));
   ASSERT_EQ(rows.size(), 1u);

@@ -29,7 +29,7 @@ class RunFolder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  void put(const std::string& name, std::string_view text) const {
+  void write(const std::string& name, std::string_view text) const {
     std::ofstream(path_ / name, std::ios::binary) << text;
   }
   void append(const std::string& name, std::string_view text) const {
@@ -45,13 +45,13 @@ class RunFolder {
     append("predictions.jsonl", prediction.to_json_line() + "\n");
   }
 
-  /// Steps of a run that overfits: evaluated at each `every`th, and the loss turns in the middle.
-  void append_evaluated_steps(int64_t steps, int64_t every) const {
+  /// Steps of a run that overfits: evaluated at each `interval`th, and the loss turns in the middle.
+  void append_evaluated_steps(int64_t steps, int64_t interval) const {
     std::string lines;
     double best = std::numeric_limits<double>::infinity();
     for (int64_t step = 1; step <= steps; ++step) {
       StepMetrics metrics = example_step(step, steps);
-      if (step % every == 0) {
+      if (step % interval == 0) {
         metrics.evaluation = example_evaluation(static_cast<double>(step) / static_cast<double>(steps));
         metrics.evaluation->is_best = metrics.evaluation->total.loss < best;
         best = std::min(best, metrics.evaluation->total.loss);
@@ -62,28 +62,29 @@ class RunFolder {
   }
 
   /// The least loss is 0.7, when half of the run is done.
-  static EvaluationMetrics example_evaluation(double done) {
+  static EvaluationMetrics example_evaluation(double progress) {
     EvaluationMetrics evaluation;
-    evaluation.total = {.loss = 0.7 + std::abs(done - 0.5), .label_tokens = 90, .samples = 30, .exact_match = done / 2};
-    evaluation.tasks["count"] = {.loss = 0.5 + done, .label_tokens = 30, .samples = 10, .exact_match = done};
-    evaluation.tasks["read"] = {.loss = 1 + done, .label_tokens = 60, .samples = 20};
+    evaluation.total = {
+        .loss = 0.7 + std::abs(progress - 0.5), .label_tokens = 90, .samples = 30, .exact_match = progress / 2};
+    evaluation.tasks["count"] = {.loss = 0.5 + progress, .label_tokens = 30, .samples = 10, .exact_match = progress};
+    evaluation.tasks["read"] = {.loss = 1 + progress, .label_tokens = 60, .samples = 20};
     evaluation.seconds = 12.5;
     evaluation.batch_size = 16;
     return evaluation;
   }
 
   static StepMetrics example_step(int64_t step, int64_t total_steps) {
-    const double done = static_cast<double>(step) / static_cast<double>(total_steps);
+    const double progress = static_cast<double>(step) / static_cast<double>(total_steps);
     StepMetrics metrics;
     metrics.step = step;
     metrics.total_steps = total_steps;
-    metrics.epoch = 2 * done;
-    metrics.loss = 0.5 + 2 * std::exp(-5 * done) + 0.05 * std::sin(static_cast<double>(step));
-    metrics.learning_rate = 1e-4 * (1 - done);
+    metrics.epoch = 2 * progress;
+    metrics.loss = 0.5 + 2 * std::exp(-5 * progress) + 0.05 * std::sin(static_cast<double>(step));
+    metrics.learning_rate = 1e-4 * (1 - progress);
     metrics.grad_norm = 1 + std::cos(static_cast<double>(step));
     metrics.tokens = 4000 + step % 7;
     metrics.label_tokens = 300;
-    metrics.images = 8;
+    metrics.num_media = 8;
     metrics.samples = 8;
     metrics.micro_batches = 2;
     metrics.micro_batch_sizes = {4, 4};
@@ -97,7 +98,7 @@ class RunFolder {
     metrics.reserved_bytes = 19'900'000'000;
     metrics.device_free_bytes = 4'000'000'000;
     metrics.host_bytes = metrics.host_peak_bytes = 3'000'000'000;
-    metrics.tasks["count"] = {.loss = metrics.loss / 2, .label_tokens = 100, .samples = 4, .accuracy = done};
+    metrics.tasks["count"] = {.loss = metrics.loss / 2, .label_tokens = 100, .samples = 4, .accuracy = progress};
     metrics.tasks["read"] = {.loss = metrics.loss * 2, .label_tokens = 200, .samples = 4, .weight = 2};
     return metrics;
   }

@@ -19,19 +19,19 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-nlohmann::json data_in(const std::string& page) {
+nlohmann::json parse_page_data(const std::string& page) {
   const std::string opening = "<script type=\"application/json\" id=\"data\">";
   const size_t first = page.find(opening) + opening.size();
   return nlohmann::json::parse(page.substr(first, page.find("</script>", first) - first));
 }
-nlohmann::json data_of(const RunFolder& run) {
-  return data_in(run_report_html(run.path()));
+nlohmann::json render_and_parse(const RunFolder& run) {
+  return parse_page_data(render_run_report(run.path()));
 }
 
-TEST(RunReportTest, ARunThatJustBeganHasAPage) {
+TEST(RunReportTest, ANewRunHasAPage) {
   const RunFolder run;
-  run.put("config.yaml", "model:\n  path: m\n");
-  const auto data = data_of(run);
+  run.write("config.yaml", "model:\n  path: m\n");
+  const auto data = render_and_parse(run);
   EXPECT_EQ(data["state"], "running");
   EXPECT_EQ(data["summary"]["step"], 0);
   EXPECT_EQ(data["curves"]["stretches"], 0);
@@ -40,20 +40,20 @@ TEST(RunReportTest, ARunThatJustBeganHasAPage) {
   EXPECT_EQ(data["config"], "model:\n  path: m\n");
 }
 
-TEST(RunReportTest, AFolderWithoutARunIsRefused) {
+TEST(RunReportTest, AFolderWithoutARunIsRejected) {
   const RunFolder run;
-  EXPECT_THROW(run_report_html(run.path()), UserError);
+  EXPECT_THROW(render_run_report(run.path()), UserError);
   EXPECT_THROW(write_run_report(run.path() / "nowhere"), UserError);
   EXPECT_TRUE(std::filesystem::is_empty(run.path()));
 }
 
-TEST(RunReportTest, APipeInAFilesPlaceIsNamed) {
+TEST(RunReportTest, AnUnexpectedPipeIsReported) {
   for (const std::string name : {"metrics.jsonl", "events.jsonl", "plan.json", "ledger.json"}) {
     const RunFolder run;
-    run.put("config.yaml", "model:\n  path: m\n");
+    run.write("config.yaml", "model:\n  path: m\n");
     ASSERT_EQ(mkfifo((run.path() / name).c_str(), 0600), 0);
     try {
-      run_report_html(run.path());
+      render_run_report(run.path());
       ADD_FAILURE() << name << " was read";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
@@ -65,7 +65,7 @@ TEST(RunReportTest, APipeInAFilesPlaceIsNamed) {
 TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
   const RunFolder run;
   run.append_steps(1, 50, 50);
-  const auto data = data_of(run);
+  const auto data = render_and_parse(run);
   const auto& curves = data["curves"];
   EXPECT_EQ(curves["width"], 1);
   ASSERT_EQ(curves["loss"]["mean"].size(), 50u);
@@ -86,21 +86,21 @@ TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
   EXPECT_EQ(data["summary"]["reserved_peak_bytes"], 19'900'000'000);
 }
 
-TEST(RunReportTest, ASlowFirstStepIsNotTheTimeOfAStep) {
+TEST(RunReportTest, ASlowFirstStepIsExcluded) {
   const RunFolder run;
-  StepMetrics slow = RunFolder::example_step(1, 50);
-  slow.step_seconds = 90;  // kernels are loaded, or compiled
-  run.append("metrics.jsonl", slow.to_json_line() + "\n");
-  EXPECT_EQ(data_of(run)["summary"]["step_seconds"], 90) << "there is no other";
+  StepMetrics slow_step = RunFolder::example_step(1, 50);
+  slow_step.step_seconds = 90;  // kernels are loaded, or compiled
+  run.append("metrics.jsonl", slow_step.to_json_line() + "\n");
+  EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 90) << "there is no other";
   run.append_steps(2, 3, 50);
-  EXPECT_EQ(data_of(run)["summary"]["step_seconds"], 0.5);
-  EXPECT_EQ(data_of(run)["summary"]["seconds"], 91) << "it was time all the same";
+  EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 0.5);
+  EXPECT_EQ(render_and_parse(run)["summary"]["seconds"], 91) << "it was time all the same";
 }
 
 TEST(RunReportTest, TasksWithTheMostLabelTokensFirst) {
   const RunFolder run;
   run.append_steps(1, 30, 60);
-  const auto data = data_of(run);
+  const auto data = render_and_parse(run);
   ASSERT_EQ(data["tasks"].size(), 2u);
   EXPECT_EQ(data["tasks"][0]["name"], "read");
   EXPECT_EQ(data["tasks"][0]["label_tokens"], 6000);
@@ -114,7 +114,7 @@ TEST(RunReportTest, TasksWithTheMostLabelTokensFirst) {
 TEST(RunReportTest, EvaluationsArePointsAtTheirSteps) {
   const RunFolder run;
   run.append_evaluated_steps(100, 10);
-  const auto data = data_of(run);
+  const auto data = render_and_parse(run);
   const auto& evaluations = data["evaluations"];
   EXPECT_EQ(evaluations["steps"].dump(), "[10,20,30,40,50,60,70,80,90,100]");
   EXPECT_EQ(evaluations["loss"].dump(), "[1.1,1.0,0.9,0.8,0.7,0.8,0.9,1.0,1.1,1.2]");
@@ -131,13 +131,13 @@ TEST(RunReportTest, EvaluationsArePointsAtTheirSteps) {
   EXPECT_EQ(evaluations["tasks"][1]["newest_exact_match"], 1);
 }
 
-TEST(RunReportTest, ARunWithoutEvaluationsHasNone) {
+TEST(RunReportTest, ARunWithoutEvaluationsReportsNone) {
   const RunFolder run;
   run.append_steps(1, 10, 10);
-  EXPECT_TRUE(data_of(run)["evaluations"].is_null()) << "as of a version that had none";
+  EXPECT_TRUE(render_and_parse(run)["evaluations"].is_null()) << "as of a version that had none";
 }
 
-TEST(RunReportTest, OfThousandsOfEvaluationsTheBestAndTheNewestStay) {
+TEST(RunReportTest, ThousandsOfEvaluationsKeepTheBestAndTheNewest) {
   const RunFolder run;
   constexpr int64_t kEvaluations = 9998;
   constexpr int64_t kBest = 4321;
@@ -148,10 +148,10 @@ TEST(RunReportTest, OfThousandsOfEvaluationsTheBestAndTheNewestStay) {
         step, step == kBest ? 0.25 : 3.0, step == kBest || step == 1);
     lines += "\n";
   }
-  run.put("metrics.jsonl", lines);
-  const std::string page = run_report_html(run.path());
+  run.write("metrics.jsonl", lines);
+  const std::string page = render_run_report(run.path());
   EXPECT_LT(page.size(), 500'000u);
-  const auto evaluations = data_in(page)["evaluations"];
+  const auto evaluations = parse_page_data(page)["evaluations"];
   EXPECT_EQ(evaluations["count"], kEvaluations);
   const auto steps = evaluations["steps"].get<std::vector<int64_t>>();
   EXPECT_GT(steps.size(), 500u);
@@ -165,25 +165,25 @@ TEST(RunReportTest, OfThousandsOfEvaluationsTheBestAndTheNewestStay) {
   EXPECT_EQ(evaluations["tasks"].size(), 200u) << "names of tasks come from outside";
 }
 
-TEST(RunReportTest, WeightsOfTasksAreCurvesWhereTheyMove) {
+TEST(RunReportTest, ChangingTaskWeightsAreCurves) {
   const RunFolder run;
   run.append_steps(1, 5, 10);
-  EXPECT_FALSE(data_of(run)["curves"].contains("task_weight")) << "1 and 2 in all steps";
-  StepMetrics moved = RunFolder::example_step(6, 10);
-  moved.tasks["read"].weight = 1.5;
-  moved.tasks["count"].weight = 1.5;
-  run.append("metrics.jsonl", moved.to_json_line() + "\n");
-  const auto weights = data_of(run)["curves"]["task_weight"];
+  EXPECT_FALSE(render_and_parse(run)["curves"].contains("task_weight")) << "1 and 2 in all steps";
+  StepMetrics changed_step = RunFolder::example_step(6, 10);
+  changed_step.tasks["read"].weight = 1.5;
+  changed_step.tasks["count"].weight = 1.5;
+  run.append("metrics.jsonl", changed_step.to_json_line() + "\n");
+  const auto weights = render_and_parse(run)["curves"]["task_weight"];
   EXPECT_EQ(weights[0]["mean"].dump(), "[2,2,2,2,2,1.5]") << "read";
   EXPECT_EQ(weights[1]["mean"].dump(), "[1,1,1,1,1,1.5]");
 }
 
-TEST(RunReportTest, EpochsAreRowsAndTheOneUnderWayIsTheLast) {
+TEST(RunReportTest, EpochsAreRowsAndTheCurrentOneIsLast) {
   const RunFolder run;
   run.append_evaluated_steps(100, 10);  // two epochs
-  StepMetrics further = RunFolder::example_step(101, 100);
-  run.append("metrics.jsonl", further.to_json_line() + "\n");
-  const auto epochs = data_of(run)["epochs"];
+  StepMetrics next_step = RunFolder::example_step(101, 100);
+  run.append("metrics.jsonl", next_step.to_json_line() + "\n");
+  const auto epochs = render_and_parse(run)["epochs"];
   ASSERT_EQ(epochs["rows"].size(), 3u);
   EXPECT_EQ(epochs["rows"][0]["last_step"], 50);
   EXPECT_EQ(epochs["rows"][0]["evaluation"]["loss"], 0.7);
@@ -192,18 +192,18 @@ TEST(RunReportTest, EpochsAreRowsAndTheOneUnderWayIsTheLast) {
   EXPECT_EQ(epochs["left_out"], 0);
 }
 
-TEST(RunReportTest, OfManyEpochsTheNewestAreShown) {
+TEST(RunReportTest, TheNewestEpochsAreShown) {
   const RunFolder run;
   std::string lines;
   for (int64_t step = 1; step <= 1000; ++step) lines += fmt::format("{{\"step\":{0},\"epoch\":{0}}}\n", step);
-  run.put("metrics.jsonl", lines);
-  const auto epochs = data_of(run)["epochs"];
+  run.write("metrics.jsonl", lines);
+  const auto epochs = render_and_parse(run)["epochs"];
   EXPECT_EQ(epochs["rows"].size() + epochs["left_out"].get<size_t>(), 1000u);
   EXPECT_EQ(epochs["rows"].size(), 100u);
   EXPECT_EQ(epochs["rows"].back()["epoch"], 1000);
 }
 
-TEST(RunReportTest, LongRunsAreThinnedAndKeepTheirSpikes) {
+TEST(RunReportTest, LongRunsAreDownsampledAndKeepTheirSpikes) {
   const RunFolder run;
   constexpr int64_t kSteps = 5000;
   constexpr int64_t kSpike = 3333;
@@ -213,87 +213,88 @@ TEST(RunReportTest, LongRunsAreThinnedAndKeepTheirSpikes) {
   spike.oom_splits = 3;
   run.append("metrics.jsonl", spike.to_json_line() + "\n");
   run.append_steps(kSpike + 1, kSteps, kSteps);
-  const auto data = data_of(run);
+  const auto data = render_and_parse(run);
   const auto& loss = data["curves"]["loss"];
   const int64_t width = data["curves"]["width"];
   EXPECT_EQ(width, 8);
   ASSERT_EQ(loss["mean"].size(), 625u);
-  const size_t stretch = (kSpike - 1) / 8;
-  EXPECT_EQ(loss["most"][stretch], 77);
+  const size_t bin = (kSpike - 1) / 8;
+  EXPECT_EQ(loss["most"][bin], 77);
   double sum = 0;
-  for (int64_t step = static_cast<int64_t>(stretch) * 8 + 1; step <= static_cast<int64_t>(stretch + 1) * 8; ++step) {
+  for (int64_t step = static_cast<int64_t>(bin) * 8 + 1; step <= static_cast<int64_t>(bin + 1) * 8; ++step) {
     sum += step == kSpike ? 77 : RunFolder::example_step(step, kSteps).loss;
   }
-  EXPECT_NEAR(loss["mean"][stretch], sum / 8, 1e-3);
-  EXPECT_EQ(data["curves"]["oom_splits"]["mean"][stretch], 3) << "counts are summed";
-  EXPECT_EQ(data["curves"]["oom_splits"]["mean"][stretch + 1], 0);
+  EXPECT_NEAR(loss["mean"][bin], sum / 8, 1e-3);
+  EXPECT_EQ(data["curves"]["oom_splits"]["mean"][bin], 3) << "counts are summed";
+  EXPECT_EQ(data["curves"]["oom_splits"]["mean"][bin + 1], 0);
   EXPECT_EQ(data["summary"]["oom_splits"], 3);
 }
 
-TEST(RunReportTest, AHundredThousandStepsStaySmall) {
+TEST(RunReportTest, LongRunsStaySmall) {
   const RunFolder run;
-  std::vector<std::string> endings;  // of lines, behind the step
+  std::vector<std::string> line_endings;  // of lines, behind the step
   for (int64_t step = 1; step <= 40; ++step) {
     const std::string line = RunFolder::example_step(step, 40).to_json_line();
-    endings.push_back(line.substr(line.find(",\"epoch\"")));
+    line_endings.push_back(line.substr(line.find(",\"epoch\"")));
   }
   std::string lines;
   for (size_t step = 1; step <= 100'000; ++step) {
-    lines += fmt::format("{{\"step\":{},\"total_steps\":100000{}\n", step, endings[step * 7 % endings.size()]);
+    lines +=
+        fmt::format("{{\"step\":{},\"total_steps\":100000{}\n", step, line_endings[step * 7 % line_endings.size()]);
   }
-  run.put("metrics.jsonl", lines);
-  const std::string page = run_report_html(run.path());
+  run.write("metrics.jsonl", lines);
+  const std::string page = render_run_report(run.path());
   EXPECT_LT(page.size(), 2'000'000u);
-  EXPECT_EQ(data_in(page)["summary"]["steps"], 100'000);
+  EXPECT_EQ(parse_page_data(page)["summary"]["steps"], 100'000);
 }
 
-TEST(RunReportTest, WhatIsAddedIsReadAndNothingTwice) {
+TEST(RunReportTest, ReadsOnlyAppendedLines) {
   const RunFolder run;
   run.append_steps(1, 5000, 6000);
   RunReport report(run.path());
   report.write();
   run.append_steps(5001, 5020, 6000);
-  const std::string half = RunFolder::example_step(5021, 6000).to_json_line() + "\n";
-  run.append("metrics.jsonl", half.substr(0, 100));
+  const std::string line = RunFolder::example_step(5021, 6000).to_json_line() + "\n";
+  run.append("metrics.jsonl", line.substr(0, 100));
   const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
   report.write();
   const double milliseconds = 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   RecordProperty("write_milliseconds", std::to_string(milliseconds));
   EXPECT_LT(milliseconds, 500) << "it is written while the run waits";
-  EXPECT_EQ(data_in(report.html())["summary"]["steps"], 5020) << "a line without its end is not read yet";
-  run.append("metrics.jsonl", half.substr(100));
-  EXPECT_EQ(data_in(report.html())["summary"]["steps"], 5021);
-  EXPECT_EQ(data_in(report.html())["curves"], data_of(run)["curves"]) << "as if read at once";
+  EXPECT_EQ(parse_page_data(report.html())["summary"]["steps"], 5020) << "a line without its end is not read yet";
+  run.append("metrics.jsonl", line.substr(100));
+  EXPECT_EQ(parse_page_data(report.html())["summary"]["steps"], 5021);
+  EXPECT_EQ(parse_page_data(report.html())["curves"], render_and_parse(run)["curves"]) << "as if read at once";
 }
 
-TEST(RunReportTest, AFileThatWasReplacedIsReadAnew) {
+TEST(RunReportTest, AReplacedFileIsReadAgain) {
   const RunFolder run;
   run.append_steps(1, 40, 100);
   RunReport report(run.path());
-  EXPECT_EQ(data_in(report.html())["summary"]["step"], 40);
-  { const StepLines lines(run.path() / "metrics.jsonl", 30); }  // as a run that goes on after step 30
-  EXPECT_EQ(data_in(report.html())["summary"]["step"], 30);
+  EXPECT_EQ(parse_page_data(report.html())["summary"]["step"], 40);
+  { const StepLog lines(run.path() / "metrics.jsonl", 30); }  // as a run that goes on after step 30
+  EXPECT_EQ(parse_page_data(report.html())["summary"]["step"], 30);
 }
 
-TEST(RunReportTest, HowARunEnded) {
+TEST(RunReportTest, ReportsHowARunEnded) {
   const RunFolder run;
   run.append_steps(1, 10, 100);
   run.append_event({.step = 10, .kind = EventKind::kStopped, .message = "signal 15"});
-  auto data = data_of(run);
+  auto data = render_and_parse(run);
   EXPECT_EQ(data["state"], "stopped");
   EXPECT_EQ(data["message"], "signal 15");
   run.append_event({.step = 10, .kind = EventKind::kResumed, .message = "from checkpoints/step-10"});
-  EXPECT_EQ(data_of(run)["state"], "running");
+  EXPECT_EQ(render_and_parse(run)["state"], "running");
   run.append_steps(11, 20, 100);
   run.append_event({.step = 20, .kind = EventKind::kFailed, .message = "loss nan"});
-  data = data_of(run);
+  data = render_and_parse(run);
   EXPECT_EQ(data["state"], "failed");
   EXPECT_EQ(data["message"], "loss nan");
   run.append_steps(21, 100, 100);
-  EXPECT_EQ(data_of(run)["state"], "finished") << "it did go on, whatever was said before";
+  EXPECT_EQ(render_and_parse(run)["state"], "finished") << "it did go on, whatever was said before";
 }
 
-TEST(RunReportTest, TheNewestEventsOfEachKind) {
+TEST(RunReportTest, KeepsTheNewestEventsOfEachKind) {
   const RunFolder run;
   run.append_steps(1, 3, 3);
   run.append_event(
@@ -301,7 +302,7 @@ TEST(RunReportTest, TheNewestEventsOfEachKind) {
   for (int i = 0; i < 500; ++i)
     run.append_event({.step = 2, .kind = EventKind::kCheckpoint, .message = std::to_string(i)});
   run.append("events.jsonl", "{\"step\":3,\"kind\":\"of the future\"}\n{\"step\":3}\nnull\n");
-  const auto events = data_of(run)["events"];
+  const auto events = render_and_parse(run)["events"];
   EXPECT_EQ(events["counts"]["checkpoint"], 500);
   EXPECT_EQ(events["counts"]["of the future"], 1);
   ASSERT_EQ(events["shown"].size(), 42u);
@@ -310,7 +311,7 @@ TEST(RunReportTest, TheNewestEventsOfEachKind) {
   EXPECT_EQ(events["shown"].back()["ids"].size() + events["shown"].back()["more_ids"].get<size_t>(), 20u);
 }
 
-TEST(RunReportTest, AnswersOfASampleStandTogether) {
+TEST(RunReportTest, AnswersAreGroupedBySample) {
   const RunFolder run;
   run.append_steps(1, 3, 3);
   for (const int64_t step : {0, 1, 2, 3, 4, 5}) {
@@ -320,11 +321,11 @@ TEST(RunReportTest, AnswersOfASampleStandTogether) {
                              .task = "count",
                              .question = "How many?",
                              .expected = "2",
-                             .given = std::to_string(step),
+                             .answer = std::to_string(step),
                              .images = {"data:image/jpeg;base64,AAAA", "http://elsewhere/x.png", "data:text/html,x"}});
     }
   }
-  const auto predictions = data_of(run)["predictions"];
+  const auto predictions = render_and_parse(run)["predictions"];
   ASSERT_EQ(predictions["samples"].size(), 2u);
   EXPECT_EQ(predictions["samples"][0]["id"], "a");
   EXPECT_EQ(predictions["samples"][0]["images"].dump(), R"(["data:image/jpeg;base64,AAAA"])") << "nothing is loaded";
@@ -333,12 +334,12 @@ TEST(RunReportTest, AnswersOfASampleStandTogether) {
   EXPECT_THAT(steps, testing::ElementsAre(0, 3, 4, 5)) << "the first and the newest";
 }
 
-TEST(RunReportTest, MasksStandBesideTheirAnswers) {
+TEST(RunReportTest, MasksBelongToTheirAnswers) {
   const RunFolder run;
   run.append_steps(1, 2, 2);
   const std::string picture = "data:image/jpeg;base64,AAAA";
-  run.append_prediction({.step = 1, .id = "a", .given = "none"});
-  Prediction prediction{.step = 2, .id = "a", .given = "<SEG>"};
+  run.append_prediction({.step = 1, .id = "a", .answer = "none"});
+  Prediction prediction{.step = 2, .id = "a", .answer = "<SEG>"};
   prediction.masks = {{.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = "http://elsewhere/x.png"},
                       {.overlay = "data:image/jpeg;base64," + std::string(300'000, 'A')}};
   for (int i = 0; i < 10; ++i) {
@@ -349,7 +350,7 @@ TEST(RunReportTest, MasksStandBesideTheirAnswers) {
                                   "\n"
                                   R"({"step":4,"id":"a","masks":[1,{}]})"
                                   "\n");
-  const auto answers = data_of(run)["predictions"]["samples"][0]["answers"];
+  const auto answers = render_and_parse(run)["predictions"]["samples"][0]["answers"];
   ASSERT_EQ(answers.size(), 4u);
   EXPECT_FALSE(answers[0].contains("masks"));
   ASSERT_EQ(answers[1]["masks"].size(), 6u) << "as many as pictures of a sample";
@@ -359,12 +360,12 @@ TEST(RunReportTest, MasksStandBesideTheirAnswers) {
   EXPECT_FALSE(answers[3].contains("masks"));
 }
 
-TEST(RunReportTest, MasksOfEvaluationsAreCurvesAndATable) {
+TEST(RunReportTest, MaskScoresAreCurvesAndATable) {
   const RunFolder run;
   for (int64_t step = 1; step <= 3; ++step) {
     StepMetrics metrics = RunFolder::example_step(step, 3);
     metrics.mask_learning_rate = 1e-3;
-    metrics.loss_parts = LossParts{.text = 1, .bce = 0.5, .dice = 0.25 * static_cast<double>(step)};
+    metrics.loss_components = LossComponents{.text = 1, .bce = 0.5, .dice = 0.25 * static_cast<double>(step)};
     if (step != 2) {
       metrics.evaluation = RunFolder::example_evaluation(0.5);
       metrics.evaluation->is_best = step == 1;
@@ -375,7 +376,7 @@ TEST(RunReportTest, MasksOfEvaluationsAreCurvesAndATable) {
     }
     run.append("metrics.jsonl", metrics.to_json_line() + "\n");
   }
-  const auto data = data_of(run);
+  const auto data = render_and_parse(run);
   EXPECT_EQ(data["curves"]["loss_mask_dice"]["mean"].dump(), "[0.25,0.5,0.75]");
   EXPECT_EQ(data["curves"]["loss_text"]["mean"][0], 1);
   EXPECT_EQ(data["curves"]["mask_learning_rate"]["mean"][0], 1e-3);
@@ -395,7 +396,7 @@ TEST(RunReportTest, MasksOfEvaluationsAreCurvesAndATable) {
   EXPECT_EQ(structures[2]["masks"], 0) << "the newest evaluation had none of bone";
 }
 
-TEST(RunReportTest, StructuresOfMasksDoNotPileUp) {
+TEST(RunReportTest, TheNumberOfStructuresIsLimited) {
   const RunFolder run;
   std::string lines;
   for (int64_t step = 1; step <= 300; ++step) {
@@ -404,36 +405,37 @@ TEST(RunReportTest, StructuresOfMasksDoNotPileUp) {
                          step, std::string(400, 'x'));
     lines += "\n";
   }
-  run.put("metrics.jsonl", lines + R"({"step":301,"evaluation":{"masks":[],"structures":[]}})"
-                                   "\n");
-  const auto evaluations = data_of(run)["evaluations"];
+  run.write("metrics.jsonl", lines + R"({"step":301,"evaluation":{"masks":[],"structures":[]}})"
+                                     "\n");
+  const auto evaluations = render_and_parse(run)["evaluations"];
   EXPECT_EQ(evaluations["masks"]["masks"], 0);
   EXPECT_EQ(evaluations["structures"].size(), 1u) << "names are shortened, and these begin alike";
   EXPECT_TRUE(evaluations["dice"].back().is_null());
 }
 
-TEST(RunReportTest, OtherSamplesEachTimeDoNotPileUp) {
+TEST(RunReportTest, TheNumberOfPredictedSamplesIsLimited) {
   const RunFolder run;
   run.append_steps(1, 3, 3);
   for (int64_t i = 0; i < 100; ++i) run.append_prediction({.step = i, .id = std::to_string(i)});
-  const auto predictions = data_of(run)["predictions"];
+  const auto predictions = render_and_parse(run)["predictions"];
   EXPECT_EQ(predictions["samples"].size() + predictions["left_out"].get<size_t>(), 100u);
   EXPECT_EQ(predictions["samples"].size(), 24u);
   EXPECT_EQ(predictions["samples"].back()["id"], "99");
 }
 
-TEST(RunReportTest, SurvivesWhatItDoesNotKnow) {
+TEST(RunReportTest, IgnoresUnknownContent) {
   const RunFolder run;
-  run.put("metrics.jsonl",
-          "{\"step\":1,\"loss\":null,\"tasks\":[],\"micro_batch_sizes\":{}}\n"
-          "{\"step\":2,\"loss\":\"x\",\"tasks\":{\"a\":1},\"skipped\":3}\n"
-          "{\"step\":3,\"evaluation\":7}\n{\"step\":4,\"evaluation\":{\"loss\":[],\"tasks\":{\"a\":1},\"is_best\":2}}\n"
-          "not json\n[1]\n{\"step\":\"x\"}\n{\"step\":2}\n{\"step\":-5}\n{\"step\":99999999999999999}\n"
-          "{\"step\":1000000000,\"loss\":1.5}\n{\"step\":1000000001,\"lo");
-  for (const char* file : {"plan.json", "ledger.json", "environment.json"}) run.put(file, "{\"cut\":");
-  run.put("predictions.jsonl", "{\"id\":3,\"images\":7}\n");
-  run.put("config.yaml", "\xff\xfe");
-  const auto data = data_of(run);
+  run.write(
+      "metrics.jsonl",
+      "{\"step\":1,\"loss\":null,\"tasks\":[],\"micro_batch_sizes\":{}}\n"
+      "{\"step\":2,\"loss\":\"x\",\"tasks\":{\"a\":1},\"skipped\":3}\n"
+      "{\"step\":3,\"evaluation\":7}\n{\"step\":4,\"evaluation\":{\"loss\":[],\"tasks\":{\"a\":1},\"is_best\":2}}\n"
+      "not json\n[1]\n{\"step\":\"x\"}\n{\"step\":2}\n{\"step\":-5}\n{\"step\":99999999999999999}\n"
+      "{\"step\":1000000000,\"loss\":1.5}\n{\"step\":1000000001,\"lo");
+  for (const char* file : {"plan.json", "ledger.json", "environment.json"}) run.write(file, "{\"cut\":");
+  run.write("predictions.jsonl", "{\"id\":3,\"images\":7}\n");
+  run.write("config.yaml", "\xff\xfe");
+  const auto data = render_and_parse(run);
   EXPECT_EQ(data["summary"]["steps"], 5);
   EXPECT_TRUE(data["evaluations"]["newest"]["loss"].is_null());
   EXPECT_EQ(data["summary"]["step"], 1'000'000'000);
@@ -441,35 +443,35 @@ TEST(RunReportTest, SurvivesWhatItDoesNotKnow) {
   EXPECT_TRUE(data["ledger"].is_null());
 }
 
-TEST(RunReportTest, LossesThatAreNoNumbersAreGaps) {
+TEST(RunReportTest, NanLossesAreGaps) {
   const RunFolder run;
   for (int64_t step = 1; step <= 3; ++step) {
     StepMetrics metrics = RunFolder::example_step(step, 3);
     if (step == 2) metrics.loss = metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
     run.append("metrics.jsonl", metrics.to_json_line() + "\n");
   }
-  const auto curves = data_of(run)["curves"];
+  const auto curves = render_and_parse(run)["curves"];
   EXPECT_TRUE(curves["loss"]["mean"][1].is_null());
   EXPECT_FALSE(curves["loss"]["mean"][2].is_null());
 }
 
-TEST(RunReportTest, TextFromOutsideStaysText) {
+TEST(RunReportTest, ExternalTextIsEscaped) {
   const RunFolder run;
   run.append_steps(1, 2, 2);
   StepMetrics metrics = RunFolder::example_step(3, 3);
   metrics.tasks["</script><img src=x onerror=alert(1)>{{data}}"] = {.loss = 1, .label_tokens = 1};
   run.append("metrics.jsonl", metrics.to_json_line() + "\n");
   run.append_event({.step = 1, .kind = EventKind::kAnomaly, .message = "<script>alert(1)</script>", .ids = {"<b>"}});
-  const std::string page = run_report_html(run.path());
+  const std::string page = render_run_report(run.path());
   EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
   EXPECT_THAT(page, Not(HasSubstr("<img")));
-  EXPECT_EQ(data_in(page)["tasks"].back()["name"], "</script><img src=x onerror=alert(1)>{{data}}");
+  EXPECT_EQ(parse_page_data(page)["tasks"].back()["name"], "</script><img src=x onerror=alert(1)>{{data}}");
 }
 
 TEST(RunReportTest, PageLoadsNothing) {
   const RunFolder run;
   run.append_steps(1, 2, 2);
-  const std::string page = run_report_html(run.path());
+  const std::string page = render_run_report(run.path());
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
   for (const char* const reference : {"https:", " src=", "href=", "url(http", "@import", "fetch(", "XMLHttpRequest"}) {
     EXPECT_THAT(page, Not(HasSubstr(reference)));

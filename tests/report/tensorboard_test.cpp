@@ -20,70 +20,72 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-std::string bytes_of(const std::filesystem::path& path) {
+std::string read_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST(Crc32cTest, OfRfc3720) {
+TEST(Crc32cTest, MatchesRfc3720) {
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43U);
   EXPECT_EQ(crc32c("123456789"), 0xe3069283U);
 }
 
 /// scripts/make_tensorboard_golden.py writes the same events with TensorBoard's own messages, and reads them.
-TEST(TensorBoardEventTest, TheBytesAreTensorBoards) {
+TEST(TensorBoardEventTest, MatchesTheGoldenFile) {
   using namespace std::string_literals;
-  const std::string picture = "\xff\xd8 not a picture, but bytes \0\xff"s;
+  const std::string image = "\xff\xd8 not a picture, but bytes \0\xff"s;
   const std::string events[] = {
-      version_event(1.5e9),
-      session_start_event(1.5e9, 1),
-      text_event(1.5e9, 0, "config", "a: ü\n"),
-      scalars_event(1.5e9 + 0.25, 1, {{"train/loss", 2.5}, {"train/rate", 1e-4}}),
-      scalars_event(1.5e9 + 0.5, 300, {{"train/loss", std::nan("")}}),
-      image_event(1.5e9 + 1, 300, "answers/a/image 1", picture, {.height = 120, .width = 160}),
-      session_start_event(1.5e9 + 2, 300),
-      scalars_event(1.5e9 + 3, 300, {{"train/loss", 0.5}}),
-      scalars_event(1.5e9 + 4, int64_t{1} << 40, {{"train/loss", 0.25}})};
+      make_version_event(1.5e9),
+      make_session_start_event(1.5e9, 1),
+      make_text_event(1.5e9, 0, "config", "a: ü\n"),
+      make_scalars_event(1.5e9 + 0.25, 1, {{"train/loss", 2.5}, {"train/rate", 1e-4}}),
+      make_scalars_event(1.5e9 + 0.5, 300, {{"train/loss", std::nan("")}}),
+      make_image_event(1.5e9 + 1, 300, "answers/a/image 1", image, {.height = 120, .width = 160}),
+      make_session_start_event(1.5e9 + 2, 300),
+      make_scalars_event(1.5e9 + 3, 300, {{"train/loss", 0.5}}),
+      make_scalars_event(1.5e9 + 4, int64_t{1} << 40, {{"train/loss", 0.25}})};
   std::string file;
-  for (const auto& event : events) file += framed(event);
+  for (const auto& event : events) file += frame_record(event);
   const std::string golden =
-      bytes_of(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/report/data/tensorboard/events.golden");
+      read_bytes(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/report/data/tensorboard/events.golden");
   ASSERT_FALSE(golden.empty());
   EXPECT_EQ(file == golden, true);
 }
 
-std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder) {
+std::vector<std::filesystem::path> list_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   return files;
 }
 
-TEST(TensorBoardEventTest, TextsAreUtf8) {
-  EXPECT_EQ(text_event(0, 1, "answers/caf\xE9\n", "a\nb\xFF"), text_event(0, 1, "answers/caf\\xe9\\n", "a\nb\\xff"));
-  EXPECT_EQ(scalars_event(0, 1, {{"tasks/\x1b[2J/loss", 1}}), scalars_event(0, 1, {{"tasks/\\x1b[2J/loss", 1}}));
+TEST(TensorBoardEventTest, WritesValidUtf8) {
+  EXPECT_EQ(make_text_event(0, 1, "answers/caf\xE9\n", "a\nb\xFF"),
+            make_text_event(0, 1, "answers/caf\\xe9\\n", "a\nb\\xff"));
+  EXPECT_EQ(make_scalars_event(0, 1, {{"tasks/\x1b[2J/loss", 1}}),
+            make_scalars_event(0, 1, {{"tasks/\\x1b[2J/loss", 1}}));
 }
 
 TEST(TensorBoardTest, WritesStepsAndAnswers) {
   const RunFolder run;
   const auto folder = run.path() / "tensorboard";
   {
-    TensorBoard board(folder, 0);
-    board.text(0, "config", "    model: m");
-    for (int64_t step = 1; step <= 3; ++step) board.step(RunFolder::example_step(step, 3));
-    const auto picture = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/mixed_batch/images";
-    board.prediction({.step = 3,
-                      .id = "sample",
-                      .question = "How many?\nSay it.",
-                      .expected = "2",
-                      .given = "3",
-                      .images = {thumbnail_data_uri(std::filesystem::directory_iterator(picture)->path())}});
+    TensorBoard tensorboard(folder, 0);
+    tensorboard.text(0, "config", "    model: m");
+    for (int64_t step = 1; step <= 3; ++step) tensorboard.step(RunFolder::example_step(step, 3));
+    const auto image_dir = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/mixed_batch/images";
+    tensorboard.prediction({.step = 3,
+                            .id = "sample",
+                            .question = "How many?\nSay it.",
+                            .expected = "2",
+                            .answer = "3",
+                            .images = {make_thumbnail_uri(std::filesystem::directory_iterator(image_dir)->path())}});
   }
-  ASSERT_EQ(files_in(folder).size(), 1u);
-  EXPECT_THAT(files_in(folder)[0].filename().string(),
+  ASSERT_EQ(list_files(folder).size(), 1u);
+  EXPECT_THAT(list_files(folder)[0].filename().string(),
               testing::MatchesRegex("events\\.out\\.tfevents\\.[0-9]{10}\\..*"));
-  const std::string bytes = bytes_of(files_in(folder)[0]);
+  const std::string bytes = read_bytes(list_files(folder)[0]);
   for (const char* tag :
        {"train/loss", "speed/tokens_per_second", "memory/predicted_reserved_peak_gb", "tasks/read/loss",
         "tasks/count/accuracy", "answers/sample/image 1", "> How many?  \n> Say it.", "model: m"}) {
@@ -98,7 +100,7 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
   metrics.evaluation = RunFolder::example_evaluation(0.5);
   metrics.tasks["read"].weight = 1.75;
   TensorBoard(run.path(), 0).step(metrics);
-  std::string bytes = bytes_of(files_in(run.path())[0]);
+  std::string bytes = read_bytes(list_files(run.path())[0]);
   const std::map<std::string, float> values{{"eval/loss", 0.7F},
                                             {"eval/exact_match", 0.25F},
                                             {"eval/seconds", 12.5F},
@@ -114,9 +116,9 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
   EXPECT_THAT(bytes, Not(HasSubstr("eval/tasks/read/exact_match"))) << "nothing was to be answered";
   EXPECT_THAT(bytes, Not(HasSubstr("eval/best")));
   metrics.evaluation->is_best = true;
-  std::filesystem::remove(files_in(run.path())[0]);
+  std::filesystem::remove(list_files(run.path())[0]);
   TensorBoard(run.path(), 0).step(metrics);
-  bytes = bytes_of(files_in(run.path())[0]);
+  bytes = read_bytes(list_files(run.path())[0]);
   EXPECT_THAT(bytes, HasSubstr("eval/best"));
   EXPECT_THAT(bytes, HasSubstr("step 7: validation loss 0.7, exact match 25.0 %, 12 s"));
 }
@@ -125,17 +127,17 @@ TEST(TensorBoardTest, WritesMasks) {
   const RunFolder run;
   StepMetrics metrics = RunFolder::example_step(7, 9);
   metrics.mask_learning_rate = 0.25;
-  metrics.loss_parts = LossParts{.text = 1.5, .bce = 0.5, .dice = 0.75};
+  metrics.loss_components = LossComponents{.text = 1.5, .bce = 0.5, .dice = 0.75};
   metrics.evaluation = RunFolder::example_evaluation(0.5);
   metrics.evaluation->total.masks = MaskMetrics{.masks = 3, .dice = 0.875, .iou = 0.75, .hausdorff95 = 4};
   metrics.evaluation->tasks["count"].masks = MaskMetrics{.masks = 3, .dice = 0.875, .iou = 0.75};
   metrics.evaluation->structures["liver"] = {.masks = 3, .dice = 0.625, .iou = 0.5};
-  TensorBoard board(run.path(), 0);
-  board.step(metrics);
-  const at::Tensor picture = at::full({3, 40, 60}, 90, at::kByte), mask = at::full({40, 60}, 1, at::kByte);
-  board.prediction(
-      {.step = 7, .id = "sample", .masks = {{.dice = 1, .overlay = overlay_data_uri(picture, mask, mask)}}});
-  const std::string bytes = bytes_of(files_in(run.path())[0]);
+  TensorBoard tensorboard(run.path(), 0);
+  tensorboard.step(metrics);
+  const at::Tensor image = at::full({3, 40, 60}, 90, at::kByte), mask = at::full({40, 60}, 1, at::kByte);
+  tensorboard.prediction(
+      {.step = 7, .id = "sample", .masks = {{.dice = 1, .overlay = make_overlay_uri(image, mask, mask)}}});
+  const std::string bytes = read_bytes(list_files(run.path())[0]);
   const std::map<std::string, float> values{{"train/loss_text", 1.5F},
                                             {"train/loss_mask_bce", 0.5F},
                                             {"train/loss_mask_dice", 0.75F},
@@ -154,24 +156,24 @@ TEST(TensorBoardTest, WritesMasks) {
   EXPECT_THAT(bytes, Not(HasSubstr("eval/tasks/count/hausdorff95"))) << "a side was empty each time";
 }
 
-TEST(TensorBoardTest, ARunThatGoesOnPurgesWhatLiesBehindItsCheckpoint) {
+TEST(TensorBoardTest, AResumedRunPurgesTheStepsAfterItsCheckpoint) {
   const RunFolder run;
   { const TensorBoard first(run.path(), 0); }
   { const TensorBoard second(run.path(), 30); }
-  const auto files = files_in(run.path());
+  const auto files = list_files(run.path());
   ASSERT_EQ(files.size(), 2u) << "also within a second";
-  const auto without_times = [](std::string bytes) {
+  const auto strip_times = [](std::string bytes) {
     return bytes.substr(bytes.find("brain.Event:2") + 13 + 4 + 12 + 9);
   };
-  EXPECT_THAT(without_times(bytes_of(files[0])), testing::StartsWith("\x10\x01:\x02\x08\x01"));
-  EXPECT_THAT(without_times(bytes_of(files[1])), testing::StartsWith("\x10\x1f:\x02\x08\x01")) << "step 31 on";
+  EXPECT_THAT(strip_times(read_bytes(files[0])), testing::StartsWith("\x10\x01:\x02\x08\x01"));
+  EXPECT_THAT(strip_times(read_bytes(files[1])), testing::StartsWith("\x10\x1f:\x02\x08\x01")) << "step 31 on";
 }
 
-TEST(TensorBoardTest, AFolderThatCannotBeMadeIsNamed) {
+TEST(TensorBoardTest, AFolderThatCannotBeCreatedIsReported) {
   const RunFolder run;
-  run.put("file", "");
+  run.write("file", "");
   try {
-    const TensorBoard board(run.path() / "file/tensorboard", 0);
+    const TensorBoard tensorboard(run.path() / "file/tensorboard", 0);
     ADD_FAILURE() << "it was made";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);

@@ -15,18 +15,20 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-const Tokenizer& qwen2() {
-  static const Tokenizer tokenizer = Tokenizer::from_file(data_path("qwen2.tokenizer.json"));
+const Tokenizer& load_qwen2() {
+  static const Tokenizer tokenizer = Tokenizer::from_file(get_data_path("qwen2.tokenizer.json"));
   return tokenizer;
 }
 
-ChatTemplate own(const std::string& jinja, TemplateSettings settings = {}) {
-  return {{.jinja = jinja, .name = "chat_template.jinja", .is_in_checkpoint = true}, std::move(settings), qwen2()};
+ChatTemplate make_template(const std::string& jinja, TemplateSettings settings = {}) {
+  return {{.jinja = jinja, .name = "chat_template.jinja", .is_checkpoint_default = true},
+          std::move(settings),
+          load_qwen2()};
 }
 
 /// A template of ChatML whose assistant turns are `answer`, in which `c` is the text.
-ChatTemplate chatml_with(const std::string& answer) {
-  return own(
+ChatTemplate make_chatml(const std::string& answer) {
+  return make_template(
       "{% for m in messages %}{% set c = m['content'] %}{{ '<|im_start|>' + m['role'] + '\n' }}"
       "{% if m['role'] == 'assistant' %}" +
       answer +
@@ -34,108 +36,113 @@ ChatTemplate chatml_with(const std::string& answer) {
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
 }
 
-std::vector<std::string> learned(const RenderedChat& chat) {
+std::vector<std::string> get_learned_texts(const RenderedChat& chat) {
   std::vector<std::string> texts;
   for (const Span& span : chat.answers) texts.push_back(chat.text.substr(span.begin, span.end - span.begin));
   return texts;
 }
 
-std::vector<std::string> learned(const ChatTemplate& chat_template, const std::string& answer) {
+std::vector<std::string> get_learned_texts(const ChatTemplate& chat_template, const std::string& answer) {
   const RenderedChat chat =
       chat_template.render(std::vector<Turn>{{Role::kUser, "Is it red?"}, {Role::kAssistant, answer}}, false);
-  return learned(chat);
+  return get_learned_texts(chat);
 }
 
 /// As Qwen3's, which takes the reasoning out and writes the marks itself.
-constexpr const char* kReasoning =
+constexpr const char* kParseReasoning =
     "{% set r = '' %}{% if '</think>' in c %}"
     "{% set r = c.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
     "{% set c = c.split('</think>')[-1].lstrip('\n') %}{% endif %}";
 
-TEST(Answers, PartsThatATemplateWritesItselfAreLearned) {
+TEST(Answers, TemplateTextInsideAnswersIsLearned) {
   const ChatTemplate chat_template =
-      chatml_with(std::string(kReasoning) + "{{ '<think>\n' + r + '\n</think>\n\n' + c + '<|im_end|>' }}");
-  EXPECT_THAT(learned(chat_template, "<think>\nI see red.\n</think>\n\nYes"),
+      make_chatml(std::string(kParseReasoning) + "{{ '<think>\n' + r + '\n</think>\n\n' + c + '<|im_end|>' }}");
+  EXPECT_THAT(get_learned_texts(chat_template, "<think>\nI see red.\n</think>\n\nYes"),
               ElementsAre("<think>\nI see red.\n</think>\n\nYes<|im_end|>"));
-  EXPECT_THAT(learned(chat_template, "<think>I see red.</think>Yes"),
+  EXPECT_THAT(get_learned_texts(chat_template, "<think>I see red.</think>Yes"),
               ElementsAre("<think>\nI see red.\n</think>\n\nYes<|im_end|>"));
-  EXPECT_THAT(learned(chat_template, "<think>\n\n</think>\n\nYes"),
+  EXPECT_THAT(get_learned_texts(chat_template, "<think>\n\n</think>\n\nYes"),
               ElementsAre("<think>\n\n</think>\n\nYes<|im_end|>"));
-  EXPECT_THAT(learned(chat_template, "<think>\nI see red.\n</think>"),
+  EXPECT_THAT(get_learned_texts(chat_template, "<think>\nI see red.\n</think>"),
               ElementsAre("<think>\nI see red.\n</think>\n\n<|im_end|>"));
-  EXPECT_THAT(learned(chat_template, "<think></think>"), ElementsAre("<think>\n\n</think>\n\n<|im_end|>"));
-  const RenderedChat whole = chat_template.render(
+  EXPECT_THAT(get_learned_texts(chat_template, "<think></think>"), ElementsAre("<think>\n\n</think>\n\n<|im_end|>"));
+  const RenderedChat chat = chat_template.render(
       std::vector<Turn>{{Role::kUser, "Red?"}, {Role::kAssistant, "<think>\nHm.\n</think>\n\nYes"}}, false);
-  EXPECT_THAT(whole.notices, IsEmpty());
+  EXPECT_THAT(chat.notices, IsEmpty());
   // The empty block before an answer without reasoning is the template's, as before.
-  EXPECT_THAT(learned(chat_template, "Yes"), ElementsAre("Yes<|im_end|>"));
+  EXPECT_THAT(get_learned_texts(chat_template, "Yes"), ElementsAre("Yes<|im_end|>"));
 }
 
-TEST(Answers, OtherMarksAndLinesAreLearnedToo) {
+TEST(Answers, OtherMarkersAndLinesAreLearned) {
   EXPECT_THAT(
-      learned(chatml_with(
-                  "{% set p = c.split('Final answer: ') %}"
-                  "{{ ('[analysis] ' + p[0] + ' [final answer] ' if p | length > 1 else '') + p[-1] + '<|im_end|>' }}"),
-              "It is wet. Final answer: Rain"),
+      get_learned_texts(
+          make_chatml(
+              "{% set p = c.split('Final answer: ') %}"
+              "{{ ('[analysis] ' + p[0] + ' [final answer] ' if p | length > 1 else '') + p[-1] + '<|im_end|>' }}"),
+          "It is wet. Final answer: Rain"),
       ElementsAre("It is wet.  [final answer] Rain<|im_end|>"));
-  EXPECT_THAT(learned(chatml_with("{% for line in c.splitlines() %}{{ line.strip() + '\n' }}{% endfor %}<|im_end|>"),
-                      "One.\nTwo.\nThree."),
-              ElementsAre("One.\nTwo.\nThree.\n<|im_end|>"));
   EXPECT_THAT(
-      learned(chatml_with("{{ c.replace('<a>', '').replace('</a>', '') | indent(0) }}{{ '</a>' if '<a>' in c else '' }}"
-                          "<|im_end|>"),
-              "So <a>Rain</a>"),
+      get_learned_texts(make_chatml("{% for line in c.splitlines() %}{{ line.strip() + '\n' }}{% endfor %}<|im_end|>"),
+                        "One.\nTwo.\nThree."),
+      ElementsAre("One.\nTwo.\nThree.\n<|im_end|>"));
+  EXPECT_THAT(
+      get_learned_texts(
+          make_chatml("{{ c.replace('<a>', '').replace('</a>', '') | indent(0) }}{{ '</a>' if '<a>' in c else '' }}"
+                      "<|im_end|>"),
+          "So <a>Rain</a>"),
       ElementsAre("So Rain</a><|im_end|>"));
   // What a template adds to some answers stands before their end, and no second end is put there.
-  EXPECT_THAT(learned(chatml_with("{{ c + (' [1]' if 'Rain' in c else '') + '<|im_end|>' }}"), "Rain"),
+  EXPECT_THAT(get_learned_texts(make_chatml("{{ c + (' [1]' if 'Rain' in c else '') + '<|im_end|>' }}"), "Rain"),
               ElementsAre("Rain [1]<|im_end|>"));
 }
 
-TEST(Answers, WhatTheGenerationPromptWritesIsNotLearned) {
-  const ChatTemplate chat_template =
-      own("{% for m in messages %}{% set c = m['content'] %}{{ '<|im_start|>' + m['role'] + '\n' }}"
-          "{% if m['role'] == 'assistant' %}{{ '<think>\n' + c.removeprefix('<think>').lstrip() }}"
-          "{% else %}{{ c }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
-          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}");
+TEST(Answers, GenerationPromptIsNotLearned) {
+  const ChatTemplate chat_template = make_template(
+      "{% for m in messages %}{% set c = m['content'] %}{{ '<|im_start|>' + m['role'] + '\n' }}"
+      "{% if m['role'] == 'assistant' %}{{ '<think>\n' + c.removeprefix('<think>').lstrip() }}"
+      "{% else %}{{ c }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}");
   const RenderedChat chat = chat_template.render(
       std::vector<Turn>{{Role::kUser, "Is it red?"}, {Role::kAssistant, "<think>\nHm.\n</think>\nYes"}}, false);
-  EXPECT_THAT(learned(chat), ElementsAre("Hm.\n</think>\nYes<|im_end|>"));
+  EXPECT_THAT(get_learned_texts(chat), ElementsAre("Hm.\n</think>\nYes<|im_end|>"));
 }
 
-TEST(Answers, WhatGenerationBlocksWriteIsLearned) {
+TEST(Answers, GenerationBlocksAreLearned) {
   // transformers 5.24.0, return_assistant_tokens_mask, and the end of turn.
   EXPECT_THAT(
-      learned(chatml_with("{% generation %}{{ '<think>\n\n</think>\n\n' + c + '<|im_end|>' }}{% endgeneration %}"),
-              "Yes"),
+      get_learned_texts(
+          make_chatml("{% generation %}{{ '<think>\n\n</think>\n\n' + c + '<|im_end|>' }}{% endgeneration %}"), "Yes"),
       ElementsAre("<think>\n\n</think>\n\nYes<|im_end|>"));
-  EXPECT_THAT(learned(chatml_with("{% generation %}{{ c }}<|im_end|>{{ '\n' }}{% endgeneration %}"), "Yes"),
+  EXPECT_THAT(get_learned_texts(make_chatml("{% generation %}{{ c }}<|im_end|>{{ '\n' }}{% endgeneration %}"), "Yes"),
               ElementsAre("Yes<|im_end|>\n"));
-  EXPECT_THAT(learned(chatml_with("{% generation %}{{ 'So: ' + c }}{% endgeneration %}{{ '<|im_end|>' }}"), "Yes"),
-              ElementsAre("So: Yes<|im_end|>"));
-  EXPECT_THAT(learned(chatml_with("{% macro answer() %}{{ 'A' }}{% generation %}{{ 'B' + c }}{% endgeneration %}"
-                                  "{% endmacro %}{{ answer() + '<|im_end|>' }}"),
-                      "Yes"),
-              ElementsAre("BYes<|im_end|>"));
-  EXPECT_THAT(chatml_with("{% generation %}{{ '<think>\n\n</think>\n\n' + c + '<|im_end|>' }}{% endgeneration %}")
+  EXPECT_THAT(
+      get_learned_texts(make_chatml("{% generation %}{{ 'So: ' + c }}{% endgeneration %}{{ '<|im_end|>' }}"), "Yes"),
+      ElementsAre("So: Yes<|im_end|>"));
+  EXPECT_THAT(
+      get_learned_texts(make_chatml("{% macro answer() %}{{ 'A' }}{% generation %}{{ 'B' + c }}{% endgeneration %}"
+                                    "{% endmacro %}{{ answer() + '<|im_end|>' }}"),
+                        "Yes"),
+      ElementsAre("BYes<|im_end|>"));
+  EXPECT_THAT(make_chatml("{% generation %}{{ '<think>\n\n</think>\n\n' + c + '<|im_end|>' }}{% endgeneration %}")
                   .description(),
               Not(HasSubstr("not learnt")));
 }
 
-TEST(Answers, AnEndIsPutBehindAGenerationBlock) {
-  const ChatTemplate chat_template =
-      own("{% for m in messages %}{{ m['role'] + ': ' }}{% if m['role'] == 'assistant' %}{% generation %}"
-          "{{ m['content'] + ' #' }}{% endgeneration %}{% else %}{{ m['content'] }}{% endif %}{{ '\n' }}{% endfor %}",
-          {.end_tokens = {"<|im_end|>"}});
+TEST(Answers, EndOfTurnIsAddedAfterAGenerationBlock) {
+  const ChatTemplate chat_template = make_template(
+      "{% for m in messages %}{{ m['role'] + ': ' }}{% if m['role'] == 'assistant' %}{% generation %}"
+      "{{ m['content'] + ' #' }}{% endgeneration %}{% else %}{{ m['content'] }}{% endif %}{{ '\n' }}{% endfor %}",
+      {.end_tokens = {"<|im_end|>"}});
   const RenderedChat chat =
       chat_template.render(std::vector<Turn>{{Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}}, false);
-  EXPECT_THAT(learned(chat), ElementsAre("Yes #<|im_end|>"));
+  EXPECT_THAT(get_learned_texts(chat), ElementsAre("Yes #<|im_end|>"));
   EXPECT_EQ(chat.text, "user: Red?\nassistant: Yes #<|im_end|>");
 }
 
-TEST(Answers, AnEndThatATextSpellsIsANotice) {
+TEST(Answers, EndOfTurnInATextGivesANotice) {
   const ChatTemplate chat_template =
-      own("{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '<|im_end|>\n' }}{% endfor %}",
-          {.end_tokens = {"<|im_end|>"}});
+      make_template("{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '<|im_end|>\n' }}{% endfor %}",
+                    {.end_tokens = {"<|im_end|>"}});
   for (const Role role : {Role::kSystem, Role::kUser, Role::kAssistant}) {
     std::vector<Turn> turns{{Role::kSystem, "Be brief."}, {Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}};
     EXPECT_THAT(chat_template.render(turns, false).notices, testing::IsEmpty());
@@ -146,16 +153,16 @@ TEST(Answers, AnEndThatATextSpellsIsANotice) {
   }
 }
 
-TEST(Answers, WhiteSpaceAtTheEndOfAGenerationBlockIsNotLearned) {
-  const ChatTemplate chat_template =
-      own("{% for m in messages %}{{ m['role'] + ': ' }}{% if m['role'] == 'assistant' %}{% generation %}"
-          "{{ m['content'] + ' ' }}{% endgeneration %}{% else %}{{ m['content'] + ' ' }}{% endif %}{% endfor %}",
-          {.end_tokens = {"<|im_end|>"}});
+TEST(Answers, TrailingWhiteSpaceOfAGenerationBlockIsNotLearned) {
+  const ChatTemplate chat_template = make_template(
+      "{% for m in messages %}{{ m['role'] + ': ' }}{% if m['role'] == 'assistant' %}{% generation %}"
+      "{{ m['content'] + ' ' }}{% endgeneration %}{% else %}{{ m['content'] + ' ' }}{% endif %}{% endfor %}",
+      {.end_tokens = {"<|im_end|>"}});
   const RenderedChat chat = chat_template.render(
       std::vector<Turn>{
           {Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}, {Role::kUser, "Big?"}, {Role::kAssistant, "No"}},
       false);
-  EXPECT_THAT(learned(chat), ElementsAre("Yes", "No<|im_end|>"));
+  EXPECT_THAT(get_learned_texts(chat), ElementsAre("Yes", "No<|im_end|>"));
 }
 
 TEST(Answers, MediaOfAnAnswerAreNotLearned) {
@@ -166,47 +173,52 @@ TEST(Answers, MediaOfAnAnswerAreNotLearned) {
       "{% endif %}{{ '<|im_end|>' }}{% endfor %}";
   const std::vector<Turn> turns{{Role::kUser, "Draw."}, {Role::kAssistant, "Here: <image> and <image>."}};
   const TemplateSettings settings{.image = {"<|image_pad|>", "<|image_pad|>"}};
-  for (const bool has_blocks : {true, false}) {
-    std::string text = jinja;
-    if (!has_blocks) {
-      for (const std::string tag : {"{% generation %}", "{% endgeneration %}"}) text.erase(text.find(tag), tag.size());
+  for (const bool has_generation_blocks : {true, false}) {
+    std::string jinja_variant = jinja;
+    if (!has_generation_blocks) {
+      for (const std::string tag : {"{% generation %}", "{% endgeneration %}"})
+        jinja_variant.erase(jinja_variant.find(tag), tag.size());
     }
-    EXPECT_THAT(learned(own(text, settings).render(turns, false)), ElementsAre("Here: ", " and ", ".<|im_end|>"));
+    EXPECT_THAT(get_learned_texts(make_template(jinja_variant, settings).render(turns, false)),
+                ElementsAre("Here: ", " and ", ".<|im_end|>"));
   }
 }
 
-std::vector<std::string> kinds(const RenderedChat& chat) {
-  std::vector<std::string> kinds;
-  for (const io::Notice& notice : chat.notices) kinds.push_back(notice.kind);
-  return kinds;
+std::vector<std::string> get_notice_kinds(const RenderedChat& chat) {
+  std::vector<std::string> notice_kinds;
+  for (const io::Notice& notice : chat.notices) notice_kinds.push_back(notice.kind);
+  return notice_kinds;
 }
 
-TEST(Answers, TextThatATemplateLeavesOutIsANotice) {
-  const ChatTemplate drops =
-      own("{% for m in messages if m['role'] != 'system' %}{{ '<|im_start|>' + m['role'] + '\n' }}"
-          "{{ m['content'].split('</think>')[-1].split('##')[0].strip() + '<|im_end|>\n' }}{% endfor %}");
-  const auto noticed = [&](const std::vector<Turn>& turns) { return kinds(drops.render(turns, false)); };
+TEST(Answers, OmittedTextGivesANotice) {
+  const ChatTemplate dropping_template = make_template(
+      "{% for m in messages if m['role'] != 'system' %}{{ '<|im_start|>' + m['role'] + '\n' }}"
+      "{{ m['content'].split('</think>')[-1].split('##')[0].strip() + '<|im_end|>\n' }}{% endfor %}");
+  const auto get_kinds = [&](const std::vector<Turn>& turns) {
+    return get_notice_kinds(dropping_template.render(turns, false));
+  };
   const Turn question{Role::kUser, "Red?"}, answer{Role::kAssistant, " Yes \n"};
-  EXPECT_THAT(noticed({question, answer}), IsEmpty());
+  EXPECT_THAT(get_kinds({question, answer}), IsEmpty());
   EXPECT_THAT(
-      noticed({question, {Role::kAssistant, "<think>Hm.</think>Yes"}, question, {Role::kAssistant, "a</think>b"}}),
+      get_kinds({question, {Role::kAssistant, "<think>Hm.</think>Yes"}, question, {Role::kAssistant, "a</think>b"}}),
       ElementsAre("text of an answer that the chat template leaves out"));
-  EXPECT_THAT(noticed({{Role::kSystem, "Be brief."}, question, answer}),
+  EXPECT_THAT(get_kinds({{Role::kSystem, "Be brief."}, question, answer}),
               ElementsAre("system text that the chat template leaves out"));
-  EXPECT_THAT(noticed({{Role::kUser, "Red? ## Or blue?"}, answer}),
+  EXPECT_THAT(get_kinds({{Role::kUser, "Red? ## Or blue?"}, answer}),
               ElementsAre("text of a question that the chat template leaves out"));
   const RenderedChat chat =
-      drops.render(std::vector<Turn>{question, {Role::kAssistant, "<think>Hm.</think>Yes"}}, false);
+      dropping_template.render(std::vector<Turn>{question, {Role::kAssistant, "<think>Hm.</think>Yes"}}, false);
   EXPECT_EQ(chat.notices.at(0).example, "<think>Hm.</think>Yes");
 }
 
-TEST(Answers, AnswersWithoutAnEndAreANotice) {
-  const ChatTemplate chat_template = own(
+TEST(Answers, AnswersWithoutEndOfTurnGiveANotice) {
+  const ChatTemplate chat_template = make_template(
       "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + ' ' }}{% endfor %}", {.end_tokens = {"<|im_end|>"}});
   std::vector<Turn> turns{{Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}};
-  EXPECT_THAT(kinds(chat_template.render(turns, false)), IsEmpty());
+  EXPECT_THAT(get_notice_kinds(chat_template.render(turns, false)), IsEmpty());
   turns.push_back({Role::kUser, "Why?"});
-  EXPECT_THAT(kinds(chat_template.render(turns, false)), ElementsAre("answers that no end-of-turn token follows"));
+  EXPECT_THAT(get_notice_kinds(chat_template.render(turns, false)),
+              ElementsAre("answers that no end-of-turn token follows"));
 }
 
 }  // namespace

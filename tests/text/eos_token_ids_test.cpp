@@ -11,23 +11,23 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-std::vector<int64_t> ids_in(std::string_view config) {
-  return eos_token_ids(nlohmann::json::parse(config), "generation_config.json");
+std::vector<int64_t> parse_ids(std::string_view config) {
+  return parse_eos_token_ids(nlohmann::json::parse(config), "generation_config.json");
 }
 
-TEST(EosTokenIds, AreOneOrSeveralOrNone) {
-  EXPECT_THAT(ids_in(R"({"eos_token_id": 7})"), ElementsAre(7));
-  EXPECT_THAT(ids_in(R"({"eos_token_id": [7, 2]})"), ElementsAre(7, 2));
-  EXPECT_THAT(ids_in(R"({"eos_token_id": []})"), IsEmpty());
-  EXPECT_THAT(ids_in(R"({"eos_token_id": null})"), IsEmpty());
-  EXPECT_THAT(ids_in("{}"), IsEmpty());
+TEST(EosTokenIds, AcceptsOneSeveralOrNone) {
+  EXPECT_THAT(parse_ids(R"({"eos_token_id": 7})"), ElementsAre(7));
+  EXPECT_THAT(parse_ids(R"({"eos_token_id": [7, 2]})"), ElementsAre(7, 2));
+  EXPECT_THAT(parse_ids(R"({"eos_token_id": []})"), IsEmpty());
+  EXPECT_THAT(parse_ids(R"({"eos_token_id": null})"), IsEmpty());
+  EXPECT_THAT(parse_ids("{}"), IsEmpty());
 }
 
-TEST(EosTokenIds, AnythingElseIsRefusedByFileAndKey) {
+TEST(EosTokenIds, RejectsOtherValuesNamingFileAndKey) {
   for (const auto* const config : {R"({"eos_token_id": "</s>"})", R"({"eos_token_id": [7, "</s>"]})",
                                    R"({"eos_token_id": 7.5})", R"({"eos_token_id": {"id": 7}})", "[7]"}) {
     try {
-      ids_in(config);
+      parse_ids(config);
       ADD_FAILURE() << config;
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData) << config;

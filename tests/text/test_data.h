@@ -7,12 +7,12 @@
 
 namespace vlmtrain::text {
 
-inline std::string data_path(const std::string& name) {
+inline std::string get_data_path(const std::string& name) {
   return VLMTRAIN_SOURCE_DIR "/tests/text/data/" + name;
 }
 
-inline nlohmann::json read_data(const std::string& name) {
-  return nlohmann::json::parse(std::ifstream(data_path(name)));
+inline nlohmann::json read_json_data(const std::string& name) {
+  return nlohmann::json::parse(std::ifstream(get_data_path(name)));
 }
 
 }  // namespace vlmtrain::text

@@ -18,8 +18,9 @@ struct Golden {
   nlohmann::json cases;
 };
 
-Golden load(const std::string& kind) {
-  return {Tokenizer::from_file(data_path(kind + ".tokenizer.json")), read_data(kind + ".golden.json")};
+Golden load_golden(const std::string& tokenizer_name) {
+  return {Tokenizer::from_file(get_data_path(tokenizer_name + ".tokenizer.json")),
+          read_json_data(tokenizer_name + ".golden.json")};
 }
 
 /// Offsets of the first byte of the character that each offset lies in, as Hugging Face counts.
@@ -32,48 +33,50 @@ std::vector<uint32_t> to_character_starts(const std::string& text, std::vector<u
 
 class TokenizerGolden : public testing::TestWithParam<const char*> {};
 
-TEST_P(TokenizerGolden, GivesTheSameIds) {
-  const Golden golden = load(GetParam());
+TEST_P(TokenizerGolden, IdsMatch) {
+  const Golden golden = load_golden(GetParam());
   ASSERT_GT(golden.cases.size(), 100U);
-  for (const auto& wanted : golden.cases) {
-    const auto text = wanted["text"].get<std::string>();
-    const Ids plain = wanted["ids"].get<Ids>();
-    EXPECT_EQ(golden.tokenizer.encode(text).ids, plain) << wanted["text"];
-    const Ids with_special = wanted.contains("ids_with_special") ? wanted["ids_with_special"].get<Ids>() : plain;
-    EXPECT_EQ(golden.tokenizer.encode(text, true).ids, with_special) << wanted["text"];
+  for (const auto& golden_case : golden.cases) {
+    const auto text = golden_case["text"].get<std::string>();
+    const Ids expected_ids = golden_case["ids"].get<Ids>();
+    EXPECT_EQ(golden.tokenizer.encode(text).ids, expected_ids) << golden_case["text"];
+    const Ids expected_ids_with_special =
+        golden_case.contains("ids_with_special") ? golden_case["ids_with_special"].get<Ids>() : expected_ids;
+    EXPECT_EQ(golden.tokenizer.encode(text, true).ids, expected_ids_with_special) << golden_case["text"];
   }
 }
 
-TEST_P(TokenizerGolden, GivesTheSameOffsets) {
-  const Golden golden = load(GetParam());
-  for (const auto& wanted : golden.cases) {
-    if (!wanted.contains("starts")) continue;  // where NFC reorders characters
-    const auto text = wanted["text"].get<std::string>();
+TEST_P(TokenizerGolden, OffsetsMatch) {
+  const Golden golden = load_golden(GetParam());
+  for (const auto& golden_case : golden.cases) {
+    if (!golden_case.contains("starts")) continue;  // where NFC reorders characters
+    const auto text = golden_case["text"].get<std::string>();
     EXPECT_EQ(to_character_starts(text, golden.tokenizer.encode(text).starts),
-              wanted["starts"].get<std::vector<uint32_t>>())
-        << wanted["text"];
+              golden_case["starts"].get<std::vector<uint32_t>>())
+        << golden_case["text"];
   }
 }
 
-TEST_P(TokenizerGolden, DecodesTheSame) {
-  const Golden golden = load(GetParam());
-  for (const auto& wanted : golden.cases) {
-    const Ids ids = wanted["ids"].get<Ids>();
-    const auto decoded = wanted["decoded"].get<std::string>();
-    EXPECT_EQ(golden.tokenizer.decode(ids, false), decoded) << wanted["text"];
-    EXPECT_EQ(golden.tokenizer.decode(ids, true), wanted.value("decoded_without_special", decoded)) << wanted["text"];
+TEST_P(TokenizerGolden, DecodedTextMatches) {
+  const Golden golden = load_golden(GetParam());
+  for (const auto& golden_case : golden.cases) {
+    const Ids ids = golden_case["ids"].get<Ids>();
+    const auto decoded = golden_case["decoded"].get<std::string>();
+    EXPECT_EQ(golden.tokenizer.decode(ids, false), decoded) << golden_case["text"];
+    EXPECT_EQ(golden.tokenizer.decode(ids, true), golden_case.value("decoded_without_special", decoded))
+        << golden_case["text"];
   }
 }
 
-TEST_P(TokenizerGolden, GivesTheSameFromManyThreads) {
-  const Golden golden = load(GetParam());
+TEST_P(TokenizerGolden, EncodeIsThreadSafe) {
+  const Golden golden = load_golden(GetParam());
   constexpr int kThreads = 4;
   std::vector<std::vector<Ids>> results(kThreads);
   std::vector<std::thread> threads;
   for (auto& result : results) {
     threads.emplace_back([&golden, &result] {
-      for (const auto& wanted : golden.cases) {
-        result.push_back(golden.tokenizer.encode(wanted["text"].get_ref<const std::string&>()).ids);
+      for (const auto& golden_case : golden.cases) {
+        result.push_back(golden.tokenizer.encode(golden_case["text"].get_ref<const std::string&>()).ids);
       }
     });
   }
@@ -85,7 +88,7 @@ TEST_P(TokenizerGolden, GivesTheSameFromManyThreads) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerGolden,
                          testing::Values("gpt2", "smollm2", "qwen2", "llama3", "llama2", "metaspace"),
-                         [](const auto& kind) { return std::string(kind.param); });
+                         [](const auto& parameter) { return std::string(parameter.param); });
 
 }  // namespace
 }  // namespace vlmtrain::text

@@ -19,7 +19,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class AnomalyWatchTest : public testing::Test {
  protected:
-  AnomalyWatchTest() { callbacks_.add(std::make_unique<HeardEvents>(events_)); }
+  AnomalyWatchTest() { callbacks_.add(std::make_unique<EventRecorder>(events_)); }
 
   void step(double loss, double grad_norm, bool skipped, std::optional<double> loss_scale = std::nullopt) {
     StepReport report{.metrics = {}, .sample_ids = {"first", "second"}};
@@ -28,7 +28,7 @@ class AnomalyWatchTest : public testing::Test {
     report.metrics.grad_norm = grad_norm;
     report.metrics.skipped = skipped;
     report.metrics.loss_scale = loss_scale;
-    watch_.look_at(report);
+    watch_.observe(report);
   }
 
   CallbackList callbacks_;
@@ -46,7 +46,7 @@ TEST_F(AnomalyWatchTest, NamesTheSamplesOfASkippedStep) {
   EXPECT_THAT(events_[0].ids, ElementsAre("first", "second"));
 }
 
-TEST_F(AnomalyWatchTest, StopsTheRunAtTheThirdInARow) {
+TEST_F(AnomalyWatchTest, StopsAfterThreeConsecutiveSkips) {
   step(kNan, 1, true);
   step(kNan, 1, true);
   step(1, 1, false);
@@ -63,7 +63,7 @@ TEST_F(AnomalyWatchTest, StopsTheRunAtTheThirdInARow) {
   EXPECT_EQ(events_.size(), 5U);
 }
 
-TEST_F(AnomalyWatchTest, AnOverflowThatALowerLossScaleMendsIsNone) {
+TEST_F(AnomalyWatchTest, IgnoresOverflowsThatALowerLossScaleFixes) {
   for (const double scale : {65536.0, 32768.0, 16384.0, 8192.0, 2.0}) step(1, kInfinity, true, scale);
   for (const auto& event : events_) EXPECT_EQ(event.kind, report::EventKind::kSkippedStep);
   step(1, kInfinity, true, 1.0);
@@ -75,7 +75,7 @@ TEST_F(AnomalyWatchTest, AFixedLossScaleThatIsTooLargeStopsTheRun) {
   EXPECT_THROW(step(1, kInfinity, true, 1024.0), UserError);
 }
 
-TEST_F(AnomalyWatchTest, ALossThatIsNotFiniteIsOneWithAnyScale) {
+TEST_F(AnomalyWatchTest, NonFiniteLossIsAnAnomalyAtAnyScale) {
   step(kNan, kNan, true, 65536.0);
   EXPECT_EQ(events_.back().kind, report::EventKind::kAnomaly);
 }

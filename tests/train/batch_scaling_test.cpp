@@ -25,28 +25,28 @@ engine::TrainingOptions options(BatchScaling scaling, Auto<int64_t> tokens, Auto
   return training;
 }
 
-TEST(BatchScaling, RatesFollowTheReferenceByTheRule) {
+TEST(BatchScaling, LearningRatesScaleWithTheReferenceBatch) {
   for (const auto& [scaling, factor] : {std::pair{BatchScaling::kSqrt, 2.0}, {BatchScaling::kLinear, 4.0}}) {
     const auto training = options(scaling, {}, 16);
     check_batch_scaling(training);
-    EXPECT_DOUBLE_EQ(reference_factor(training), factor);
-    const auto rates = learning_rates(training, 0.5);
+    EXPECT_DOUBLE_EQ(compute_reference_lr_factor(training), factor);
+    const auto rates = compute_learning_rates(training, 0.5);
     EXPECT_DOUBLE_EQ(rates.language_model, 0.5 * factor * 1e-4);
     EXPECT_DOUBLE_EQ(rates.projector, 0.5 * factor * 1e-4);
     EXPECT_DOUBLE_EQ(rates.vision_tower, 0.5 * factor * 2e-5);
   }
-  EXPECT_EQ(reference_factor(options(BatchScaling::kNone, {}, {})), 1.0);
-  EXPECT_DOUBLE_EQ(reference_factor(options(BatchScaling::kSqrt, {}, 256)), 0.5);
+  EXPECT_EQ(compute_reference_lr_factor(options(BatchScaling::kNone, {}, {})), 1.0);
+  EXPECT_DOUBLE_EQ(compute_reference_lr_factor(options(BatchScaling::kSqrt, {}, 256)), 0.5);
 }
 
-TEST(BatchScaling, AStepsRatesFollowItsTokens) {
-  EXPECT_EQ(step_factor(options(BatchScaling::kNone, 1000, {}), 250), 1.0);
-  EXPECT_DOUBLE_EQ(step_factor(options(BatchScaling::kSqrt, 1000, {}), 250), 0.5);
-  EXPECT_DOUBLE_EQ(step_factor(options(BatchScaling::kLinear, 1000, {}), 250), 0.25);
-  EXPECT_EQ(step_factor(options(BatchScaling::kLinear, {}, 16), 250), 1.0) << "the batch has its size";
+TEST(BatchScaling, StepLearningRatesScaleWithTokens) {
+  EXPECT_EQ(compute_step_lr_factor(options(BatchScaling::kNone, 1000, {}), 250), 1.0);
+  EXPECT_DOUBLE_EQ(compute_step_lr_factor(options(BatchScaling::kSqrt, 1000, {}), 250), 0.5);
+  EXPECT_DOUBLE_EQ(compute_step_lr_factor(options(BatchScaling::kLinear, 1000, {}), 250), 0.25);
+  EXPECT_EQ(compute_step_lr_factor(options(BatchScaling::kLinear, {}, 16), 250), 1.0) << "the batch has its size";
 }
 
-TEST(BatchScaling, TheLogNamesTheRuleAndWhatComesOfIt) {
+TEST(BatchScaling, LogDescribesRuleAndLearningRates) {
   EXPECT_THAT(describe_batch_scaling(options(BatchScaling::kNone, {}, {})), IsEmpty());
   EXPECT_THAT(describe_batch_scaling(options(BatchScaling::kSqrt, {}, 16)),
               testing::AllOf(HasSubstr("sqrt"), HasSubstr("16"), HasSubstr("0.0002"), HasSubstr("4e-05")));
@@ -55,8 +55,8 @@ TEST(BatchScaling, TheLogNamesTheRuleAndWhatComesOfIt) {
   EXPECT_THAT(describe_batch_scaling(options(BatchScaling::kNone, 4096, {})), HasSubstr("do not follow"));
 }
 
-TEST(BatchScaling, WhatDoesNotGoTogetherIsRefusedWithTheRemedy) {
-  const auto refusal = [](const engine::TrainingOptions& training) -> std::string {
+TEST(BatchScaling, RejectsConflictingOptions) {
+  const auto get_refusal = [](const engine::TrainingOptions& training) -> std::string {
     try {
       check_batch_scaling(training);
     } catch (const UserError& error) {
@@ -67,10 +67,10 @@ TEST(BatchScaling, WhatDoesNotGoTogetherIsRefusedWithTheRemedy) {
   };
   auto without_steps = options(BatchScaling::kNone, 4096, {});
   without_steps.max_steps.reset();
-  EXPECT_THAT(refusal(without_steps), HasSubstr("set training.max_steps"));
-  EXPECT_THAT(refusal(options(BatchScaling::kSqrt, 4096, 16)), HasSubstr("set one of the two to auto"));
-  EXPECT_THAT(refusal(options(BatchScaling::kSqrt, {}, {})), HasSubstr("nothing to scale by"));
-  EXPECT_THAT(refusal(options(BatchScaling::kNone, {}, 16)), HasSubstr("set training.batch_scaling"));
+  EXPECT_THAT(get_refusal(without_steps), HasSubstr("set training.max_steps"));
+  EXPECT_THAT(get_refusal(options(BatchScaling::kSqrt, 4096, 16)), HasSubstr("set one of the two to auto"));
+  EXPECT_THAT(get_refusal(options(BatchScaling::kSqrt, {}, {})), HasSubstr("nothing to scale by"));
+  EXPECT_THAT(get_refusal(options(BatchScaling::kNone, {}, 16)), HasSubstr("set training.batch_scaling"));
 }
 
 }  // namespace

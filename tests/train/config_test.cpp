@@ -47,17 +47,17 @@ TEST(ConfigTest, ItsYamlReadsBackAsTheSame) {
   const std::string yaml = options.to_yaml();
   const fs::path file = fs::temp_directory_path() / "vlmtrain_config_test.yaml";
   std::ofstream(file) << yaml;
-  Config again;
-  OptionTable read = declare(again);
-  read.read(file, {});
+  Config reread;
+  OptionTable reread_options = declare(reread);
+  reread_options.read(file, {});
   fs::remove(file);
-  EXPECT_EQ(read.to_yaml(), yaml);
-  EXPECT_EQ(again.model.path, "a: b");
-  EXPECT_EQ(again.training.max_steps, 7);
+  EXPECT_EQ(reread_options.to_yaml(), yaml);
+  EXPECT_EQ(reread.model.path, "a: b");
+  EXPECT_EQ(reread.training.max_steps, 7);
 }
 
-TEST(ConfigTest, KeysOfOtherTrainersNameTheirCounterpart) {
-  const std::pair<const char*, const char*> kWords[] = {
+TEST(ConfigTest, SuggestsKeysForOptionsOfOtherTrainers) {
+  const std::pair<const char*, const char*> kExpected[] = {
       {"training.per_device_train_batch_size", "training.micro_batch_size"},
       {"gradient_accumulation_steps", "training.global_batch_size"},
       {"training.num_train_epochs", "training.epochs"},
@@ -74,35 +74,35 @@ TEST(ConfigTest, KeysOfOtherTrainersNameTheirCounterpart) {
       {"deepspeed", "--launch"},
       {"learning_rate", "did you mean training.learning_rate?"},
       {"data.learning_rate", "did you mean training.learning_rate?"}};
-  for (const auto& [word, here] : kWords) {
+  for (const auto& [option, key] : kExpected) {
     Config config;
-    EXPECT_THAT(declare(config).remedy_of_unknown(word), HasSubstr(here)) << word;
+    EXPECT_THAT(declare(config).suggest_known_key(option), HasSubstr(key)) << option;
   }
 }
 
-TEST(ConfigTest, CounterpartsAreKeysThatThereAre) {
+TEST(ConfigTest, SuggestedKeysExist) {
   Config config;
   const OptionTable options = declare(config);
-  for (const char* word : {"lr", "num_epochs", "adam_eps", "lora_dropout", "vit_lr", "fps", "save_total_limit"}) {
-    const std::string remedy = options.remedy_of_unknown(word);
-    const std::string key = remedy.substr(remedy.rfind(' ') + 1);
-    EXPECT_NO_THROW(options.value_of(key)) << word << " → " << key;
+  for (const char* option : {"lr", "num_epochs", "adam_eps", "lora_dropout", "vit_lr", "fps", "save_total_limit"}) {
+    const std::string suggestion = options.suggest_known_key(option);
+    const std::string key = suggestion.substr(suggestion.rfind(' ') + 1);
+    EXPECT_NO_THROW(options.format_value(key)) << option << " → " << key;
   }
 }
 
-TEST(ConfigTest, StepsAreGivenOrFollowFromTheEpochs) {
+TEST(ConfigTest, TotalStepsFromMaxStepsOrEpochs) {
   engine::TrainingOptions options;
   options.global_batch_size = 4;
   options.epochs = 2;
-  EXPECT_EQ(total_steps(options, 10), 5);
-  EXPECT_EQ(total_steps(options, 11), 6) << "rounded up";
+  EXPECT_EQ(compute_total_steps(options, 10), 5);
+  EXPECT_EQ(compute_total_steps(options, 11), 6) << "rounded up";
   options.epochs = 0.01;
-  EXPECT_EQ(total_steps(options, 10), 1);
+  EXPECT_EQ(compute_total_steps(options, 10), 1);
   options.max_steps = 3;
-  EXPECT_EQ(total_steps(options, 10), 3);
+  EXPECT_EQ(compute_total_steps(options, 10), 3);
 }
 
-TEST(ConfigTest, WhatNoMachineCanDoIsRefusedWithItsBound) {
+TEST(ConfigTest, RejectsValuesOutOfRange) {
   const std::string long_entry(1001, '(');
   for (const auto& [value, bound] :
        {std::pair<std::string, std::string>{"training.global_batch_size=9223372036854775807", "from 1 to 1000000"},
@@ -130,43 +130,45 @@ TEST(ConfigTest, EpochsOfTooManyStepsAreRefused) {
   engine::TrainingOptions options;
   options.global_batch_size = 1;
   options.epochs = 1e6;
-  EXPECT_EQ(total_steps(options, 1000), 1'000'000'000);
-  EXPECT_THROW(total_steps(options, 1001), UserError);
+  EXPECT_EQ(compute_total_steps(options, 1000), 1'000'000'000);
+  EXPECT_THROW(compute_total_steps(options, 1001), UserError);
 }
 
-TEST(ConfigTest, ARunThatGoesOnChangedHasTheStepsThatItsEpochsLeave) {
+TEST(ConfigTest, ChangedRunHasTheRemainingSteps) {
   engine::TrainingOptions options;
   options.global_batch_size = 4;
   options.epochs = 3;
-  EXPECT_EQ(total_steps_after(5, 2.0, options, 10), total_steps(options, 10)) << "20 of 30 samples in 5 steps";
-  EXPECT_EQ(total_steps_after(100, 2.0, options, 10), 103);
-  EXPECT_EQ(total_steps_after(100, 0, options, 10), 108) << "another data set";
-  EXPECT_EQ(total_steps_after(100, 3.0, options, 10), 100) << "nothing left";
-  EXPECT_EQ(total_steps_after(100, 3.4, options, 10), 100);
+  EXPECT_EQ(compute_total_steps_after_change(5, 2.0, options, 10), compute_total_steps(options, 10))
+      << "20 of 30 samples in 5 steps";
+  EXPECT_EQ(compute_total_steps_after_change(100, 2.0, options, 10), 103);
+  EXPECT_EQ(compute_total_steps_after_change(100, 0, options, 10), 108) << "another data set";
+  EXPECT_EQ(compute_total_steps_after_change(100, 3.0, options, 10), 100) << "nothing left";
+  EXPECT_EQ(compute_total_steps_after_change(100, 3.4, options, 10), 100);
   options.max_steps = 7;
-  EXPECT_EQ(total_steps_after(5, 2.0, options, 10), 7) << "steps of the whole run";
+  EXPECT_EQ(compute_total_steps_after_change(5, 2.0, options, 10), 7) << "steps of the whole run";
 }
 
 TEST(ConfigTest, TheMicroBatchDividesTheGlobalBatch) {
   Config config;
   engine::TrainingOptions& options = config.training;
-  for (const auto& [global, micro] : {std::pair<int64_t, int64_t>{16, 8}, {12, 6}, {7, 7}, {11, 1}, {1, 1}}) {
-    options.global_batch_size = global;
-    EXPECT_EQ(largest_micro_batch(config), micro) << global;
+  for (const auto& [global_batch_size, micro_batch_size] :
+       {std::pair<int64_t, int64_t>{16, 8}, {12, 6}, {7, 7}, {11, 1}, {1, 1}}) {
+    options.global_batch_size = global_batch_size;
+    EXPECT_EQ(compute_max_micro_batch_size(config), micro_batch_size) << global_batch_size;
   }
   config.data.packing = true;
-  EXPECT_EQ(largest_micro_batch(config), 8) << "of one pack";
+  EXPECT_EQ(compute_max_micro_batch_size(config), 8) << "of one pack";
   config.data.packing = false;
   options.global_batch_size = 12;
   options.micro_batch_size = 12;
-  EXPECT_EQ(largest_micro_batch(config), 12);
+  EXPECT_EQ(compute_max_micro_batch_size(config), 12);
   EXPECT_NO_THROW(check_micro_batch(config));
-  for (const int64_t wrong : {5, 24}) {
-    options.micro_batch_size = wrong;
+  for (const int64_t invalid : {5, 24}) {
+    options.micro_batch_size = invalid;
     config.data.packing = false;
     try {
       check_micro_batch(config);
-      ADD_FAILURE() << wrong << " was taken";
+      ADD_FAILURE() << invalid << " was taken";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kUsage);
       EXPECT_THAT(error.what(), HasSubstr("training.micro_batch_size"));

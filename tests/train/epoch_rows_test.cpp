@@ -15,13 +15,13 @@ class EpochRowsTest : public SmallRunTest {
     config_.training.global_batch_size = 1;
     config_.training.micro_batch_size = 1;
     config_.output.save_steps = 1;
-    config_.output.keep = 99;
+    config_.output.save_total_limit = 99;
     config_.output.report = config_.output.tensorboard = false;
   }
 
   /// Without what was measured.
   std::vector<nlohmann::json> rows() const {
-    auto rows = lines_of("epochs.jsonl");
+    auto rows = read_json_lines("epochs.jsonl");
     for (auto& row : rows) {
       EXPECT_GT(row["seconds"], 0);
       EXPECT_GT(row["host_mean_bytes"], 1'000'000);
@@ -38,12 +38,12 @@ class EpochRowsTest : public SmallRunTest {
   }
 };
 
-TEST_F(EpochRowsTest, AreTheSumsOfTheirStepsAndTheLastMayBeBegun) {
+TEST_F(EpochRowsTest, SumTheirStepsAndIncludeTheUnfinishedEpoch) {
   config_.training.max_steps = 6;
-  train_well();
+  run_training();
   const auto rows = this->rows();
   ASSERT_THAT(rows, SizeIs(2));
-  const auto steps = lines_of("metrics.jsonl");
+  const auto steps = read_json_lines("metrics.jsonl");
   double loss = 0;
   int64_t label_tokens = 0;
   int64_t tokens = 0;
@@ -64,37 +64,37 @@ TEST_F(EpochRowsTest, AreTheSumsOfTheirStepsAndTheLastMayBeBegun) {
   EXPECT_EQ(rows[1]["last_step"], 6);
 }
 
-TEST_F(EpochRowsTest, AreTheSameOfARunThatGoesOnInTheMiddleOfAnEpoch) {
+TEST_F(EpochRowsTest, AreTheSameAfterResumingInMidEpoch) {
   config_.training.max_steps = 8;
-  train_well();
-  const auto straight = rows();
-  ASSERT_THAT(straight, SizeIs(2));
+  run_training();
+  const auto uninterrupted = rows();
+  ASSERT_THAT(uninterrupted, SizeIs(2));
   for (const int64_t step : {8, 7, 6}) fs::remove_all(run_folder() / fmt::format("checkpoints/step-{}", step));
-  train_well();
-  EXPECT_EQ(rows(), straight) << "rows behind the checkpoint are dropped, steps before it count";
+  run_training();
+  EXPECT_EQ(rows(), uninterrupted) << "rows behind the checkpoint are dropped, steps before it count";
 }
 
-TEST_F(EpochRowsTest, AreMadeAnewWhateverTheFileHolds) {
+TEST_F(EpochRowsTest, AreRebuiltWhateverTheFileHolds) {
   config_.training.max_steps = 6;
-  train_well();
-  const auto before = rows();
+  run_training();
+  const auto before_resume = rows();
   std::ofstream(run_folder() / "epochs.jsonl", std::ios::app) << R"({"step": "six"})"
                                                               << "\nno JSON\n";
-  config_.resume = Resume::kChanged;
+  config_.resume = ResumePolicy::kChanged;
   config_.training.max_steps = 7;
-  train_well();
-  const auto after = rows();
-  ASSERT_THAT(after, SizeIs(2));
-  EXPECT_EQ(after.front(), before.front());
+  run_training();
+  const auto after_resume = rows();
+  ASSERT_THAT(after_resume, SizeIs(2));
+  EXPECT_EQ(after_resume.front(), before_resume.front());
 }
 
-TEST_F(EpochRowsTest, WhatWasBegunIsNoRowOnceTheRunGoesOn) {
+TEST_F(EpochRowsTest, UnfinishedEpochRowIsReplacedOnResume) {
   config_.training.max_steps = 6;
-  train_well();
+  run_training();
   fs::remove(run_folder() / "epochs.jsonl");  // as an older version left it
   config_.training.max_steps = 8;
-  config_.resume = Resume::kChanged;
-  train_well();
+  config_.resume = ResumePolicy::kChanged;
+  run_training();
   const auto rows = this->rows();
   ASSERT_THAT(rows, SizeIs(2));
   EXPECT_EQ(rows[0]["last_step"], 4);
@@ -103,15 +103,15 @@ TEST_F(EpochRowsTest, WhatWasBegunIsNoRowOnceTheRunGoesOn) {
   EXPECT_EQ(rows[1]["last_step"], 8);
 }
 
-TEST_F(EpochRowsTest, AnEvaluationThatIsMadeUpIsInItsRow) {
+TEST_F(EpochRowsTest, IncludeAMissedEvaluation) {
   config_.training.max_steps = 4;
   config_.data.eval = config_.data.train.name();
   config_.evaluation.steps = 2;
   config_.evaluation.max_new_tokens = 4;
-  train_well();
-  const auto straight = rows();
-  ASSERT_THAT(straight, SizeIs(1));
-  EXPECT_EQ(straight[0]["evaluation"]["loss"], lines_of("metrics.jsonl").back()["evaluation"]["loss"]);
+  run_training();
+  const auto uninterrupted = rows();
+  ASSERT_THAT(uninterrupted, SizeIs(1));
+  EXPECT_EQ(uninterrupted[0]["evaluation"]["loss"], read_json_lines("metrics.jsonl").back()["evaluation"]["loss"]);
   // As a stop leaves it: the step's line and checkpoint are there, without the evaluation.
   const auto file = run_folder() / "checkpoints/step-4/trainer_state/state.json";
   auto state = nlohmann::json::parse(read_text(file));
@@ -119,15 +119,15 @@ TEST_F(EpochRowsTest, AnEvaluationThatIsMadeUpIsInItsRow) {
   std::ofstream(file) << state.dump();
   std::filesystem::remove(file.parent_path() / "checksums.json");  // which would notice it
   std::string lines;
-  for (auto line : lines_of("metrics.jsonl")) {
+  for (auto line : read_json_lines("metrics.jsonl")) {
     if (line["step"] == 4) line.erase("evaluation");
     lines += line.dump() + "\n";
   }
   std::ofstream(run_folder() / "metrics.jsonl") << lines;
-  train_well();
-  const auto again = rows();
-  ASSERT_THAT(again, SizeIs(1));
-  EXPECT_EQ(again[0]["evaluation"]["loss"], straight[0]["evaluation"]["loss"]);
+  run_training();
+  const auto resumed = rows();
+  ASSERT_THAT(resumed, SizeIs(1));
+  EXPECT_EQ(resumed[0]["evaluation"]["loss"], uninterrupted[0]["evaluation"]["loss"]);
 }
 
 }  // namespace

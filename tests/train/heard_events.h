@@ -7,9 +7,9 @@
 namespace vlmtrain::train {
 
 /// Keeps the events of a run.
-class HeardEvents final : public Callback {
+class EventRecorder final : public Callback {
  public:
-  explicit HeardEvents(std::vector<report::Event>& events) : events_(events) {}
+  explicit EventRecorder(std::vector<report::Event>& events) : events_(events) {}
   void on_event(const report::Event& event) override { events_.push_back(event); }
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 constexpr data::SampleShape kShape{.tokens = 40, .label_tokens = 10};
 
-Config config() {
+Config make_config() {
   Config config;
   config.model.path = parity::Case("mixed_batch").checkpoint();
   config.training.global_batch_size = 4;
@@ -23,94 +23,99 @@ Config config() {
   return config;
 }
 
-HostRun run_of(const Config& config, const data::SampleShape& shape, const std::filesystem::path& folder,
-               const std::optional<KeptChoices>& kept = {}) {
-  planner::Workload workload{.candidates = {{.shapes = {shape}, .first_id = "one"}}, .global_batch_size = 4};
-  static const RunRanks alone({});
-  return {config, std::move(workload), {}, /*making_bytes=*/0, job_of(config), alone, folder, kept};
+HostRunPlan make_run_plan(const Config& config, const data::SampleShape& shape, const std::filesystem::path& folder,
+                          const std::optional<SavedPlan>& saved_plan = {}) {
+  planner::Workload workload{.candidates = {{.shapes = {shape}, .first_sample_id = "one"}}, .global_batch_size = 4};
+  static const RankGroup single_rank({});
+  return {config, std::move(workload), {}, /*decode_bytes=*/0, make_job(config), single_rank, folder, saved_plan};
 }
 
 /// A shape that no sample can have: its rehearsal fails, and not for lack of memory.
-TEST(HostRunTest, APlanThatFailsLeavesCautiousChoicesAndTheGuard) {
+TEST(HostRunPlanTest, FailedPlanFallsBackToMinMemory) {
   const parity::TemporaryFolder folder;
-  data::SampleShape broken = kShape;
-  broken.label_tokens = 2 * broken.tokens;
-  HostRun run = run_of(config(), broken, folder.path());
-  EXPECT_EQ(run.fixed().choices.micro_batch_size, 1);
-  EXPECT_GE(run.fixed().choices.recompute.language, 2);
-  EXPECT_EQ(run.fixed().choices.vision_tiles_per_pass, 1);
-  EXPECT_GT(run.fixed().limit_bytes, 0);
-  EXPECT_NE(run.guard(), nullptr);
+  data::SampleShape impossible_shape = kShape;
+  impossible_shape.label_tokens = 2 * impossible_shape.tokens;
+  HostRunPlan run_plan = make_run_plan(make_config(), impossible_shape, folder.path());
+  EXPECT_EQ(run_plan.saved_plan().step_config.micro_batch_size, 1);
+  EXPECT_GE(run_plan.saved_plan().step_config.recompute.language, 2);
+  EXPECT_EQ(run_plan.saved_plan().step_config.vision_tiles_per_pass, 1);
+  EXPECT_GT(run_plan.saved_plan().limit_bytes, 0);
+  EXPECT_NE(run_plan.make_allocation_limit(), nullptr);
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "plan.json"));
-  EXPECT_NO_THROW(run.compare(1));
+  EXPECT_NO_THROW(run_plan.report_measured(1));
 }
 
-TEST(HostRunTest, APlanThatFailsKeepsWhatIsFixed) {
+TEST(HostRunPlanTest, FailedPlanKeepsConfiguredSettings) {
   const parity::TemporaryFolder folder;
-  data::SampleShape broken = kShape;
-  broken.label_tokens = 2 * broken.tokens;
-  Config fixed = config();
-  fixed.training.micro_batch_size = 2;
-  fixed.memory.recompute.text = "none";
-  fixed.memory.loss_chunk_rows = 77;
-  const auto choices = run_of(fixed, broken, folder.path()).fixed().choices;
-  EXPECT_EQ(choices.micro_batch_size, 2);
-  EXPECT_EQ(choices.recompute, models::RecomputeBlocks{});
-  EXPECT_EQ(choices.loss_chunk_rows, 77);
+  data::SampleShape impossible_shape = kShape;
+  impossible_shape.label_tokens = 2 * impossible_shape.tokens;
+  Config fixed_config = make_config();
+  fixed_config.training.micro_batch_size = 2;
+  fixed_config.memory.recompute.text = "none";
+  fixed_config.memory.loss_chunk_rows = 77;
+  const auto step_config = make_run_plan(fixed_config, impossible_shape, folder.path()).saved_plan().step_config;
+  EXPECT_EQ(step_config.micro_batch_size, 2);
+  EXPECT_EQ(step_config.recompute, models::RecomputeBlocks{});
+  EXPECT_EQ(step_config.loss_chunk_rows, 77);
 
-  const KeptChoices kept{.choices = {.micro_batch_size = 4, .recompute = {1, 0}}, .limit_bytes = 1'000'000};
-  EXPECT_EQ(run_of(config(), broken, folder.path(), kept).fixed().choices, kept.choices);
+  const SavedPlan saved_plan{.step_config = {.micro_batch_size = 4, .recompute = {1, 0}}, .limit_bytes = 1'000'000};
+  EXPECT_EQ(make_run_plan(make_config(), impossible_shape, folder.path(), saved_plan).saved_plan().step_config,
+            saved_plan.step_config);
 }
 
-TEST(HostRunTest, APlanThatIsMadeIsWritten) {
+TEST(HostRunPlanTest, WritesThePlan) {
   const parity::TemporaryFolder folder;
-  const HostRun run = run_of(config(), kShape, folder.path());
+  const HostRunPlan run_plan = make_run_plan(make_config(), kShape, folder.path());
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "plan.json"));
-  EXPECT_EQ(run.fixed().choices.micro_batch_size, 4);
+  EXPECT_EQ(run_plan.saved_plan().step_config.micro_batch_size, 4);
 }
 
-TEST(HostRunTest, SaysWhatItsPlanLeavesOfTheLimit) {
+TEST(HostRunPlanTest, ReportsRemainingBytes) {
   const parity::TemporaryFolder folder;
-  Config limited = config();
-  limited.memory.limit_gb = 4;
-  const HostRun run = run_of(limited, kShape, folder.path());
-  EXPECT_EQ(run.left_bytes(), 4'000'000'000 - 200'000'000 - run.planned_bytes()) << "less the margin of 5 %";
-  data::SampleShape broken = kShape;
-  broken.label_tokens = 2 * broken.tokens;
-  EXPECT_EQ(run_of(limited, broken, folder.path()).left_bytes(), 0) << "nobody knows";
+  Config limited_config = make_config();
+  limited_config.memory.limit_gb = 4;
+  const HostRunPlan run_plan = make_run_plan(limited_config, kShape, folder.path());
+  EXPECT_EQ(run_plan.remaining_bytes(), 4'000'000'000 - 200'000'000 - run_plan.planned_bytes())
+      << "less the margin of 5 %";
+  data::SampleShape impossible_shape = kShape;
+  impossible_shape.label_tokens = 2 * impossible_shape.tokens;
+  EXPECT_EQ(make_run_plan(limited_config, impossible_shape, folder.path()).remaining_bytes(), 0) << "nobody knows";
 }
 
-TEST(HostRunTest, ARunGoesOnWithWhatItHad) {
+TEST(HostRunPlanTest, ResumesWithTheSavedPlan) {
   const parity::TemporaryFolder folder;
   const data::SampleShape shape{.tokens = 40,
                                 .label_tokens = 10,
                                 .image_tokens = 8,
-                                .images = 1,
+                                .num_media = 1,
                                 .pixel_rows = 2,
                                 .row = {.height = 32, .width = 32}};
-  const KeptChoices kept{.choices = {.micro_batch_size = 2,
-                                     .recompute = {.vision = 1, .language = 0},
-                                     .vision_tiles_per_pass = 1,
-                                     .loss_chunk_rows = 77},
-                         .limit_bytes = 500'000'000};
-  EXPECT_EQ(run_of(config(), shape, folder.path(), kept).fixed().choices, kept.choices);
-  EXPECT_EQ(run_of(config(), shape, folder.path(), kept).fixed().limit_bytes, kept.limit_bytes);
-  Config fixed = config();
-  fixed.memory.vision_tiles_per_pass = 2;
-  fixed.memory.loss_chunk_rows = 33;
-  const auto choices = run_of(fixed, shape, folder.path(), kept).fixed().choices;
-  EXPECT_EQ(choices.vision_tiles_per_pass, 2) << "what the configuration says goes first";
-  EXPECT_EQ(choices.loss_chunk_rows, 33);
+  const SavedPlan saved_plan{.step_config = {.micro_batch_size = 2,
+                                             .recompute = {.vision = 1, .language = 0},
+                                             .vision_tiles_per_pass = 1,
+                                             .loss_chunk_rows = 77},
+                             .limit_bytes = 500'000'000};
+  EXPECT_EQ(make_run_plan(make_config(), shape, folder.path(), saved_plan).saved_plan().step_config,
+            saved_plan.step_config);
+  EXPECT_EQ(make_run_plan(make_config(), shape, folder.path(), saved_plan).saved_plan().limit_bytes,
+            saved_plan.limit_bytes);
+  Config fixed_config = make_config();
+  fixed_config.memory.vision_tiles_per_pass = 2;
+  fixed_config.memory.loss_chunk_rows = 33;
+  const auto step_config = make_run_plan(fixed_config, shape, folder.path(), saved_plan).saved_plan().step_config;
+  EXPECT_EQ(step_config.vision_tiles_per_pass, 2) << "what the configuration says goes first";
+  EXPECT_EQ(step_config.loss_chunk_rows, 33);
 }
 
-TEST(HostRunTest, WhatDoesNotFitSaysWhatThereIs) {
+TEST(HostRunPlanTest, RefusalNamesTheLimit) {
   const parity::TemporaryFolder folder;
-  Config small = config();
-  small.memory.limit_gb = 0.05;
-  EXPECT_THAT(planner::message_of([&] { run_of(small, kShape, folder.path()); }, ExitCode::kDoesNotFit),
-              testing::AllOf(
-                  testing::HasSubstr("does not fit in host memory"),
-                  testing::HasSubstr("this process may have 0.05 GB (memory.limit_gb), of which 5 % are kept free")));
+  Config small_config = make_config();
+  small_config.memory.limit_gb = 0.05;
+  EXPECT_THAT(
+      planner::get_error_message([&] { make_run_plan(small_config, kShape, folder.path()); }, ExitCode::kDoesNotFit),
+      testing::AllOf(
+          testing::HasSubstr("does not fit in host memory"),
+          testing::HasSubstr("this process may have 0.05 GB (memory.limit_gb), of which 5 % are kept free")));
 }
 
 struct FakePlan {
@@ -119,23 +124,23 @@ struct FakePlan {
 };
 
 /// What fits is a single sample.
-TEST(PlanOrSplitTest, AsksForSingleSamplesOnceWhereSplitsAreAllowed) {
-  std::vector<std::pair<int64_t, bool>> asked;
-  const auto make = [&](const planner::HostPlanRequest& request) {
-    asked.emplace_back(*request.fixed.micro_batch_size, request.with_remedies);
-    return FakePlan{*request.fixed.micro_batch_size == 1, *request.fixed.micro_batch_size};
+TEST(PlanOrSplitTest, PlansSingleSamplesIfSplitsAreAllowed) {
+  std::vector<std::pair<int64_t, bool>> requests;
+  const auto make = [&](const planner::CpuPlanRequest& request) {
+    requests.emplace_back(*request.constraints.micro_batch_size, request.with_suggestions);
+    return FakePlan{*request.constraints.micro_batch_size == 1, *request.constraints.micro_batch_size};
   };
-  planner::HostPlanRequest request;
-  request.fixed.micro_batch_size = 4;
-  const auto refused = plan_or_split(request, /*allow_splits=*/false, make);
+  planner::CpuPlanRequest request;
+  request.constraints.micro_batch_size = 4;
+  const auto refused = make_plan_or_split(request, /*allow_splits=*/false, make);
   EXPECT_FALSE(refused.plan.fits);
-  EXPECT_FALSE(refused.may_not_fit);
-  const auto split = plan_or_split(request, /*allow_splits=*/true, make);
+  EXPECT_FALSE(refused.oversized_micro_batch);
+  const auto split = make_plan_or_split(request, /*allow_splits=*/true, make);
   EXPECT_TRUE(split.plan.fits);
-  EXPECT_EQ(split.may_not_fit, 4);
-  request.with_remedies = false;
-  plan_or_split(request, /*allow_splits=*/false, make);
-  EXPECT_EQ(asked, (std::vector<std::pair<int64_t, bool>>{{4, true}, {4, false}, {1, true}, {4, false}}));
+  EXPECT_EQ(split.oversized_micro_batch, 4);
+  request.with_suggestions = false;
+  make_plan_or_split(request, /*allow_splits=*/false, make);
+  EXPECT_EQ(requests, (std::vector<std::pair<int64_t, bool>>{{4, true}, {4, false}, {1, true}, {4, false}}));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 // The tests, and the rehearsal process that they start: this program with the argument `rehearse`.
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "rehearse") {
-    vlmtrain::planner::serve_rehearsals();
+    vlmtrain::planner::serve_dry_runs();
     return 0;
   }
   // What they measure is of no use to the person who runs them.

@@ -25,9 +25,9 @@ class MaskTraining {
   explicit MaskTraining(const models::MaskSamples& data) : samples_(data.samples()) {
     model_ = models::load_model(data.checkpoint(), at::kCPU, at::kFloat);
     training_ = std::make_unique<engine::Training>(*model_, engine::AdamWSettings{});
-    guard_ = std::make_unique<OomGuard>(*training_, at::kCPU, alone_,
+    guard_ = std::make_unique<OomGuard>(*training_, at::kCPU, consensus_,
                                         [](const std::string& /*reason*/, const engine::StepLayout& /*next*/) {});
-    layout_.cut = engine::equal_cut(std::ssize(samples_), 3);
+    layout_.split = engine::split_evenly(std::ssize(samples_), 3);
   }
 
   double step() {
@@ -35,61 +35,61 @@ class MaskTraining {
       std::jthread([this] { copy_gradients(); });  // another thread's allocations do not count
       return engine::LearningRates{1e-4, 1e-4, 1e-4, 1e-4};
     };
-    done_ = guard_->step(objective_, samples_, layout_, /*step_seed=*/5, rates);
-    return done_.result.loss.item<double>();
+    completed_ = guard_->step(objective_, samples_, layout_, /*step_seed=*/5, rates);
+    return completed_.result.loss.item<double>();
   }
   /// As they were before the optimizer's step.
   const Gradients& gradients() const { return gradients_; }
-  int64_t failed_attempts() const { return done_.failed_attempts; }
+  int64_t failed_attempts() const { return completed_.failed_attempts; }
 
  private:
   void copy_gradients() {
     gradients_.clear();
     for (const auto& parameter : model_->parameters().all()) {
       if (!parameter.tensor.requires_grad()) continue;
-      const at::Tensor sum = training_->sums.sum(parameter.name);
+      const at::Tensor sum = training_->gradient_buckets.sum(parameter.name);
       if (sum.defined()) gradients_[parameter.name] = sum.clone();
     }
   }
 
-  const engine::Consensus alone_;
+  const engine::Consensus consensus_;
   const engine::TextAndMasks objective_{{}, {}};
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
   std::unique_ptr<engine::Training> training_;
   std::unique_ptr<OomGuard> guard_;
   engine::StepLayout layout_;
-  DoneStep done_;
+  CompletedStep completed_;
   Gradients gradients_;
 };
 
-TEST(MaskOomTest, AStepWithAFailureAnywhereHasTheLossAndGradientsOfOneWithout) {
+TEST(MaskOomTest, AnyFailingAllocationKeepsLossAndGradients) {
   constexpr int64_t kPoints = 16;
   const models::MaskSamples data;
   memory::FaultInjection faults;
-  MaskTraining calm(data);
-  calm.step();
+  MaskTraining reference(data);
+  reference.step();
   faults.arm({});
-  const double loss = calm.step();
+  const double loss = reference.step();
   const int64_t allocations = faults.allocations();
   faults.disarm();
-  const Gradients wanted = calm.gradients();
+  const Gradients expected = reference.gradients();
   double largest = 0;
-  for (const auto& [name, gradient] : wanted) largest = std::max(largest, gradient.abs().max().item<double>());
+  for (const auto& [name, gradient] : expected) largest = std::max(largest, gradient.abs().max().item<double>());
   ASSERT_GT(allocations, 1000);
   int64_t failed_attempts = 0;
   for (int64_t point = 0; point < kPoints; ++point) {
     MaskTraining training(data);
     training.step();
     faults.arm({.failing_allocation = point * (allocations - 1) / (kPoints - 1)});
-    const double found = training.step();
+    const double actual = training.step();
     EXPECT_EQ(faults.failures(), 1) << "point " << point;
     faults.disarm();
     failed_attempts += training.failed_attempts();
-    EXPECT_NEAR(found / loss, 1, 1e-5) << "point " << point;
-    ASSERT_EQ(training.gradients().size(), wanted.size());
+    EXPECT_NEAR(actual / loss, 1, 1e-5) << "point " << point;
+    ASSERT_EQ(training.gradients().size(), expected.size());
     for (const auto& [name, gradient] : training.gradients()) {
-      const double difference = (gradient - wanted.at(name)).abs().max().item<double>();
+      const double difference = (gradient - expected.at(name)).abs().max().item<double>();
       // Smaller micro-batches add up in another order.
       EXPECT_LE(difference, 1e-5 * largest) << "point " << point << ", " << name;
     }

@@ -43,11 +43,11 @@ class MaskRunTest : public SmallRunTest {
   }
 };
 
-TEST_F(MaskRunTest, TellsOfTheMasksAndTheBestOfThem) {
-  const auto summary = train_well();
-  const auto lines = lines_of("metrics.jsonl");
+TEST_F(MaskRunTest, ReportsMasksAndBestDice) {
+  const auto summary = run_training();
+  const auto lines = read_json_lines("metrics.jsonl");
   ASSERT_THAT(lines, SizeIs(kSteps));
-  double most = -1, loss_of_best = 0;
+  double max_dice = -1, best_loss = 0;
   for (const auto& line : lines) {
     EXPECT_GT(line["loss_parts"]["mask_dice"], 0);
     EXPECT_TRUE(line["mask_learning_rate"].is_number());
@@ -56,17 +56,17 @@ TEST_F(MaskRunTest, TellsOfTheMasksAndTheBestOfThem) {
     EXPECT_EQ(evaluation["structures"]["liver"]["masks"], 2);
     const double dice = evaluation["masks"]["dice"];
     const double loss = evaluation["loss"];
-    const bool is_best = dice > most || (dice == most && loss < loss_of_best);
+    const bool is_best = dice > max_dice || (dice == max_dice && loss < best_loss);
     EXPECT_EQ(evaluation["is_best"], is_best);
     if (is_best) {
-      most = dice;
-      loss_of_best = loss;
+      max_dice = dice;
+      best_loss = loss;
     }
   }
   EXPECT_EQ(summary.best_metric, "dice");
-  EXPECT_EQ(summary.best_value, most);
+  EXPECT_EQ(summary.best_value, max_dice);
 
-  const auto predictions = lines_of("predictions.jsonl");
+  const auto predictions = read_json_lines("predictions.jsonl");
   ASSERT_FALSE(predictions.empty());
   for (const auto& prediction : predictions) {
     ASSERT_THAT(prediction["masks"], SizeIs(prediction["id"] == "two" ? 2 : 1));

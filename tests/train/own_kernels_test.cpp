@@ -12,37 +12,39 @@ namespace {
 using kernels::Kernel;
 using kernels::KernelSet;
 
-class LeftOutKernelsTest : public testing::Test {
+class DisabledKernelsTest : public testing::Test {
  protected:
   void TearDown() override { unsetenv("VLMTRAIN_WITHOUT_KERNELS"); }
 
-  static KernelSet left_out_without(const char* names, kernels::KernelChoice choice = kernels::KernelChoice::kOwn) {
+  static KernelSet find_disabled_with(const char* names,
+                                      kernels::KernelBackend choice = kernels::KernelBackend::kCustom) {
     setenv("VLMTRAIN_WITHOUT_KERNELS", names, /*overwrite=*/1);
     engine::TrainingOptions options;
     options.kernels = choice;
-    return left_out_kernels(options);
+    return find_disabled_kernels(options);
   }
 };
 
-TEST_F(LeftOutKernelsTest, AreNoneUnlessSomeoneSaysSo) {
-  EXPECT_EQ(left_out_kernels({}), KernelSet{});
-  EXPECT_EQ(left_out_without(""), KernelSet{});
+TEST_F(DisabledKernelsTest, AreEmptyByDefault) {
+  EXPECT_EQ(find_disabled_kernels({}), KernelSet{});
+  EXPECT_EQ(find_disabled_with(""), KernelSet{});
 }
 
-TEST_F(LeftOutKernelsTest, AreThoseThatTheEnvironmentNames) {
-  EXPECT_EQ(left_out_without("adamw"), KernelSet{Kernel::kAdamW});
-  EXPECT_EQ(left_out_without("norm_rotate,gate"), (KernelSet{Kernel::kNormRotate, Kernel::kGate}));
-  EXPECT_EQ(left_out_without(" norm_rotate, gate ,"), (KernelSet{Kernel::kNormRotate, Kernel::kGate}));
+TEST_F(DisabledKernelsTest, AreReadFromTheEnvironment) {
+  EXPECT_EQ(find_disabled_with("adamw"), KernelSet{Kernel::kAdamW});
+  EXPECT_EQ(find_disabled_with("qk_norm_rope,gated_activation"),
+            (KernelSet{Kernel::kQkNormRope, Kernel::kGatedActivation}));
+  EXPECT_EQ(find_disabled_with(" norm_rotate, gate ,"), (KernelSet{Kernel::kQkNormRope, Kernel::kGatedActivation}));
 }
 
-TEST_F(LeftOutKernelsTest, AreAllWithAten) {
+TEST_F(DisabledKernelsTest, AreAllWithAten) {
   const auto all = kernels::all_kernels();
-  EXPECT_EQ(left_out_without("gate", kernels::KernelChoice::kAten), KernelSet(all.begin(), all.end()));
+  EXPECT_EQ(find_disabled_with("gate", kernels::KernelBackend::kAten), KernelSet(all.begin(), all.end()));
 }
 
-TEST_F(LeftOutKernelsTest, OfAnotherNameAreRefused) {
+TEST_F(DisabledKernelsTest, RejectsUnknownNames) {
   try {
-    left_out_without("gate,softmax");
+    find_disabled_with("gate,softmax");
     FAIL() << "nothing was thrown";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);

@@ -20,59 +20,63 @@ using testing::HasSubstr;
 
 class PastRunsTest : public testing::Test {
  protected:
-  static RunPlace place(const std::string& device = "NVIDIA Test") { return {device, "580.1", "2.11.0", "here"}; }
+  static RunEnvironment make_environment(const std::string& device = "NVIDIA Test") {
+    return {device, "580.1", "2.11.0", "here"};
+  }
 
   const parity::TemporaryFolder folder_;
   const std::filesystem::path file_ = folder_.path() / "state/vlmtrain/past_runs.json";
 };
 
-TEST_F(PastRunsTest, ARunIsKnownWhereItWas) {
-  EXPECT_FALSE(past_runs(file_, place()));
-  remember_run(file_, place(), {.runs = 1, .context_bytes = 520'000'000, .step_time_ratio = 1.5, .peak_ratio = 1.01});
-  const auto past = past_runs(file_, place());
-  ASSERT_TRUE(past);
-  EXPECT_EQ(past->runs, 1);
-  EXPECT_EQ(past->context_bytes, 520'000'000);
-  EXPECT_DOUBLE_EQ(*past->step_time_ratio, 1.5);
-  EXPECT_DOUBLE_EQ(*past->peak_ratio, 1.01);
-  EXPECT_THAT(past->last, testing::MatchesRegex("....-..-.."));
-  for (RunPlace other :
-       {place("NVIDIA Other"), RunPlace{"NVIDIA Test", "581", "2.11.0", "here"},
-        RunPlace{"NVIDIA Test", "580.1", "2.12.0", "here"}, RunPlace{"NVIDIA Test", "580.1", "2.11.0", "there"}}) {
-    EXPECT_FALSE(past_runs(file_, other));
+TEST_F(PastRunsTest, RunsAreFoundByEnvironment) {
+  EXPECT_FALSE(load_past_runs(file_, make_environment()));
+  record_run(file_, make_environment(),
+             {.runs = 1, .context_bytes = 520'000'000, .step_time_ratio = 1.5, .peak_ratio = 1.01});
+  const auto past_runs = load_past_runs(file_, make_environment());
+  ASSERT_TRUE(past_runs);
+  EXPECT_EQ(past_runs->runs, 1);
+  EXPECT_EQ(past_runs->context_bytes, 520'000'000);
+  EXPECT_DOUBLE_EQ(*past_runs->step_time_ratio, 1.5);
+  EXPECT_DOUBLE_EQ(*past_runs->peak_ratio, 1.01);
+  EXPECT_THAT(past_runs->last_date, testing::MatchesRegex("....-..-.."));
+  for (RunEnvironment other_environment :
+       {make_environment("NVIDIA Other"), RunEnvironment{"NVIDIA Test", "581", "2.11.0", "here"},
+        RunEnvironment{"NVIDIA Test", "580.1", "2.12.0", "here"},
+        RunEnvironment{"NVIDIA Test", "580.1", "2.11.0", "there"}}) {
+    EXPECT_FALSE(load_past_runs(file_, other_environment));
   }
 }
 
-TEST_F(PastRunsTest, RunsAddUp) {
-  remember_run(file_, place(), {.runs = 1, .context_bytes = 500, .step_time_ratio = 4.0});
-  remember_run(file_, place(), {.runs = 1, .context_bytes = 400, .step_time_ratio = 1.0, .peak_ratio = 0.9});
-  remember_run(file_, place(), {.runs = 1});
-  const auto past = past_runs(file_, place());
-  ASSERT_TRUE(past);
-  EXPECT_EQ(past->runs, 3);
-  EXPECT_EQ(past->context_bytes, 500);
-  EXPECT_DOUBLE_EQ(*past->step_time_ratio, 2.0);
-  EXPECT_DOUBLE_EQ(*past->peak_ratio, 0.9);
+TEST_F(PastRunsTest, RunsAreCombined) {
+  record_run(file_, make_environment(), {.runs = 1, .context_bytes = 500, .step_time_ratio = 4.0});
+  record_run(file_, make_environment(), {.runs = 1, .context_bytes = 400, .step_time_ratio = 1.0, .peak_ratio = 0.9});
+  record_run(file_, make_environment(), {.runs = 1});
+  const auto past_runs = load_past_runs(file_, make_environment());
+  ASSERT_TRUE(past_runs);
+  EXPECT_EQ(past_runs->runs, 3);
+  EXPECT_EQ(past_runs->context_bytes, 500);
+  EXPECT_DOUBLE_EQ(*past_runs->step_time_ratio, 2.0);
+  EXPECT_DOUBLE_EQ(*past_runs->peak_ratio, 0.9);
 }
 
-TEST_F(PastRunsTest, TheFileHoldsTheLastPlacesOnly) {
-  for (int i = 0; i < 70; ++i) remember_run(file_, place(std::to_string(i)), {.runs = 1});
+TEST_F(PastRunsTest, KeepsTheLatestEnvironmentsOnly) {
+  for (int i = 0; i < 70; ++i) record_run(file_, make_environment(std::to_string(i)), {.runs = 1});
   EXPECT_EQ(io::read_json(file_)["places"].size(), 64U);
-  EXPECT_FALSE(past_runs(file_, place("5")));
-  EXPECT_TRUE(past_runs(file_, place("6")));
+  EXPECT_FALSE(load_past_runs(file_, make_environment("5")));
+  EXPECT_TRUE(load_past_runs(file_, make_environment("6")));
 }
 
-TEST_F(PastRunsTest, RunsAtTheSameTimeAreAllCounted) {
+TEST_F(PastRunsTest, CountsConcurrentRuns) {
   constexpr int kThreads = 4;
   std::vector<std::jthread> threads;
   for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&] { remember_run(file_, place(), {.runs = 1}); });
+    threads.emplace_back([&] { record_run(file_, make_environment(), {.runs = 1}); });
   }
   threads.clear();
-  EXPECT_EQ(past_runs(file_, place())->runs, kThreads);
+  EXPECT_EQ(load_past_runs(file_, make_environment())->runs, kThreads);
 }
 
-TEST_F(PastRunsTest, WhatIsDamagedIsPassedOverWithALineAndReplaced) {
+TEST_F(PastRunsTest, IgnoresAndReplacesADamagedFile) {
   std::filesystem::create_directories(file_.parent_path());
   const std::string entry = R"({"device": "NVIDIA Test", "driver": "580.1", "libtorch": "2.11.0", "host": "here", )"
                             R"("runs": 1, "last": "2026-01-01", )";
@@ -86,67 +90,67 @@ TEST_F(PastRunsTest, WhatIsDamagedIsPassedOverWithALineAndReplaced) {
     SCOPED_TRACE(text.substr(0, 200));
     io::write_file(file_, text);
     const CapturedLog log;
-    EXPECT_FALSE(past_runs(file_, place()));
+    EXPECT_FALSE(load_past_runs(file_, make_environment()));
     EXPECT_THAT(log.text(), HasSubstr("is not used"));
-    remember_run(file_, place(), {.runs = 1});
-    EXPECT_TRUE(past_runs(file_, place()));
+    record_run(file_, make_environment(), {.runs = 1});
+    EXPECT_TRUE(load_past_runs(file_, make_environment()));
   }
 }
 
-TEST_F(PastRunsTest, AFifoIsNotWaitedFor) {
+TEST_F(PastRunsTest, DoesNotWaitForAFifo) {
   std::filesystem::create_directories(file_.parent_path());
   ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
-  EXPECT_FALSE(past_runs(file_, place()));
+  EXPECT_FALSE(load_past_runs(file_, make_environment()));
 }
 
-TEST_F(PastRunsTest, AFolderThatCannotBeMadeIsNoError) {
+TEST_F(PastRunsTest, IgnoresAnUnwritableFolder) {
   io::write_file(folder_.path() / "state", "a file");
   const CapturedLog log;
-  remember_run(file_, place(), {.runs = 1});
+  record_run(file_, make_environment(), {.runs = 1});
   EXPECT_THAT(log.text(), HasSubstr("not kept for later plans"));
 }
 
-TEST_F(PastRunsTest, OffIsNoFile) {
-  EXPECT_TRUE(past_runs_file().empty()) << "tests are to leave the user's own file alone";
-  remember_run({}, place(), {.runs = 1});
-  EXPECT_FALSE(past_runs({}, place()));
+TEST_F(PastRunsTest, OffDisablesTheFile) {
+  EXPECT_TRUE(find_past_runs_file().empty()) << "tests are to leave the user's own file alone";
+  record_run({}, make_environment(), {.runs = 1});
+  EXPECT_FALSE(load_past_runs({}, make_environment()));
   setenv("VLMTRAIN_PAST_RUNS", "/somewhere/else.json", 1);
-  EXPECT_EQ(past_runs_file(), "/somewhere/else.json");
+  EXPECT_EQ(find_past_runs_file(), "/somewhere/else.json");
   setenv("VLMTRAIN_PAST_RUNS", "", 1);
   setenv("XDG_STATE_HOME", "/xdg", 1);
-  EXPECT_EQ(past_runs_file(), "/xdg/vlmtrain/past_runs.json");
+  EXPECT_EQ(find_past_runs_file(), "/xdg/vlmtrain/past_runs.json");
   setenv("XDG_STATE_HOME", "not/absolute", 1);
-  EXPECT_EQ(past_runs_file(), std::filesystem::path(getenv("HOME")) / ".local/state/vlmtrain/past_runs.json");
+  EXPECT_EQ(find_past_runs_file(), std::filesystem::path(getenv("HOME")) / ".local/state/vlmtrain/past_runs.json");
   unsetenv("XDG_STATE_HOME");
   setenv("VLMTRAIN_PAST_RUNS", "off", 1);
 }
 
-TEST_F(PastRunsTest, PlansLearn) {
-  planner::TargetCard card = planner::card_by_name("rtx4090");
-  EXPECT_FALSE(card.context_measured);
-  EXPECT_EQ(card.device_name, "NVIDIA GeForce RTX 4090");
-  learn(card, {.runs = 1});
-  EXPECT_FALSE(card.context_measured) << "nothing was measured";
-  const PastRuns past{.runs = 2, .last = "2026-11-23", .context_bytes = 420'000'000, .step_time_ratio = 2.0};
-  learn(card, past);
-  EXPECT_TRUE(card.context_measured);
-  EXPECT_EQ(card.context_bytes, 420'000'000);
-  EXPECT_EQ(planner::card_of_size(24).device_name, "");
+TEST_F(PastRunsTest, CalibratesPlans) {
+  planner::TargetGpu target = planner::find_target_gpu("rtx4090");
+  EXPECT_FALSE(target.context_measured);
+  EXPECT_EQ(target.device_name, "NVIDIA GeForce RTX 4090");
+  calibrate(target, {.runs = 1});
+  EXPECT_FALSE(target.context_measured) << "nothing was measured";
+  const PastRuns past_runs{.runs = 2, .last_date = "2026-11-23", .context_bytes = 420'000'000, .step_time_ratio = 2.0};
+  calibrate(target, past_runs);
+  EXPECT_TRUE(target.context_measured);
+  EXPECT_EQ(target.context_bytes, 420'000'000);
+  EXPECT_EQ(planner::make_target_gpu(24).device_name, "");
 
   planner::Plan plan;
-  plan.chosen.step_seconds = 3;
-  plan.chosen.tokens_per_second = 100;
-  plan.alternatives = {plan.chosen};
+  plan.best.step_seconds = 3;
+  plan.best.tokens_per_second = 100;
+  plan.alternatives = {plan.best};
   plan.average.emplace();
   plan.average->step_seconds = 1;
   plan.average->samples_per_second = 8;
-  learn(plan, past);
-  EXPECT_DOUBLE_EQ(plan.chosen.step_seconds, 6);
-  EXPECT_DOUBLE_EQ(plan.chosen.tokens_per_second, 50);
+  calibrate(plan, past_runs);
+  EXPECT_DOUBLE_EQ(plan.best.step_seconds, 6);
+  EXPECT_DOUBLE_EQ(plan.best.tokens_per_second, 50);
   EXPECT_DOUBLE_EQ(plan.alternatives.front().step_seconds, 6);
   EXPECT_DOUBLE_EQ(plan.average->step_seconds, 2);
   EXPECT_DOUBLE_EQ(plan.average->samples_per_second, 4);
-  EXPECT_THAT(past.words(),
+  EXPECT_THAT(past_runs.description(),
               testing::AllOf(HasSubstr("2 runs on this machine"), HasSubstr("0.42 GB"), HasSubstr("2 times")));
 }
 

@@ -11,19 +11,19 @@ namespace {
 using testing::ElementsAre;
 using testing::Pair;
 
-TEST(RecordSettingsOfRun, TakesTheSettingsOfRecords) {
+TEST(SavedRecordSettingsTest, ExtractsRecordSettings) {
   std::vector<std::string> settings{"data.volume.size=64", "data.ignore_keys=[tools, weight]",
                                     "data.columns={image: img}", "data.columns.answer=label"};
-  const auto taken = take_record_settings(settings);
+  const auto extracted = extract_record_settings(settings);
   EXPECT_THAT(settings, ElementsAre("data.volume.size=64"));
-  const io::RecordSettings read = record_settings_of_run("no-run", taken);
-  EXPECT_THAT(read.ignore_keys, ElementsAre("tools", "weight"));
-  EXPECT_THAT(read.columns, ElementsAre(Pair("answer", "label"), Pair("image", "img")));
-  EXPECT_FALSE(read.image_root);
+  const io::RecordSettings loaded = load_record_settings("no-run", extracted);
+  EXPECT_THAT(loaded.ignore_keys, ElementsAre("tools", "weight"));
+  EXPECT_THAT(loaded.columns, ElementsAre(Pair("answer", "label"), Pair("image", "img")));
+  EXPECT_FALSE(loaded.image_root);
 }
 
-TEST(RecordSettingsOfRun, RefusesUnknownColumns) {
-  EXPECT_THROW(record_settings_of_run("no-run", {"data.columns={picture: img}"}), UserError);
+TEST(SavedRecordSettingsTest, RefusesUnknownColumns) {
+  EXPECT_THROW(load_record_settings("no-run", {"data.columns={picture: img}"}), UserError);
 }
 
 }  // namespace

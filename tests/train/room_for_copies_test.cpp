@@ -10,42 +10,42 @@ namespace {
 
 constexpr int64_t kGigabyte = 1'000'000'000;
 
-HostFigures figures_of(int64_t room, int64_t own, int64_t planned, int64_t plan_leaves) {
-  HostFigures figures;
-  figures.room.bytes = room * kGigabyte;
-  figures.room.bound = "free memory of the machine";
-  figures.own_bytes = own * kGigabyte;
-  figures.planned_bytes = planned * kGigabyte;
-  figures.plan_leaves_bytes = plan_leaves * kGigabyte;
-  return figures;
+AsyncSaveInputs make_inputs(int64_t available_gb, int64_t process_gb, int64_t planned_gb, int64_t plan_remaining_gb) {
+  AsyncSaveInputs inputs;
+  inputs.available.bytes = available_gb * kGigabyte;
+  inputs.available.bound = "free memory of the machine";
+  inputs.process_bytes = process_gb * kGigabyte;
+  inputs.planned_bytes = planned_gb * kGigabyte;
+  inputs.plan_remaining_bytes = plan_remaining_gb * kGigabyte;
+  return inputs;
 }
 
-TEST(RoomForCopiesTest, IsWhatIsFreeLessTheMarginAndWhatStepsWillTake) {
-  const auto room = room_for_copies(figures_of(20, 4, 7, 100), /*margin_percent=*/5);
-  EXPECT_EQ(room.bytes, (20 - 4 - 1 - 3) * kGigabyte);
-  EXPECT_EQ(room.bound, "free memory of the machine");
+TEST(AsyncSaveBudgetTest, IsFreeMemoryLessMarginAndGrowth) {
+  const auto budget = compute_async_save_budget(make_inputs(20, 4, 7, 100), /*margin_percent=*/5);
+  EXPECT_EQ(budget.bytes, (20 - 4 - 1 - 3) * kGigabyte);
+  EXPECT_EQ(budget.bound, "free memory of the machine");
 }
 
-TEST(RoomForCopiesTest, IsNoMoreThanThePlanLeaves) {
-  const auto room = room_for_copies(figures_of(20, 4, 7, 2), 5);
-  EXPECT_EQ(room.bytes, 2 * kGigabyte);
-  EXPECT_THAT(room.bound, testing::HasSubstr("plan.json"));
+TEST(AsyncSaveBudgetTest, IsLimitedByThePlan) {
+  const auto budget = compute_async_save_budget(make_inputs(20, 4, 7, 2), 5);
+  EXPECT_EQ(budget.bytes, 2 * kGigabyte);
+  EXPECT_THAT(budget.bound, testing::HasSubstr("plan.json"));
 }
 
-TEST(RoomForCopiesTest, OfSeveralRanksAllGrow) {
-  auto figures = figures_of(20, 4, 7, 100);
-  figures.ranks = 3;
-  EXPECT_EQ(room_for_copies(figures, 5).bytes, (20 - 4 - 1 - 9) * kGigabyte);
+TEST(AsyncSaveBudgetTest, CountsTheGrowthOfAllRanks) {
+  auto inputs = make_inputs(20, 4, 7, 100);
+  inputs.ranks = 3;
+  EXPECT_EQ(compute_async_save_budget(inputs, 5).bytes, (20 - 4 - 1 - 9) * kGigabyte);
 }
 
-TEST(RoomForCopiesTest, IsNothingWhereOthersTookWhatWasPlanned) {
-  EXPECT_EQ(room_for_copies(figures_of(5, 4, 7, 100), 5).bytes, 0);
+TEST(AsyncSaveBudgetTest, IsZeroWithoutFreeMemory) {
+  EXPECT_EQ(compute_async_save_budget(make_inputs(5, 4, 7, 100), 5).bytes, 0);
 }
 
-TEST(RoomForCopiesTest, OnAGpuOnlyTheHostCounts) {
-  const auto room = room_for_copies(nullptr, planner::Mode::kBalanced, 1);
-  EXPECT_GT(room.bytes, 0);
-  EXPECT_LT(room.bytes, memory::machine_bytes());
+TEST(AsyncSaveBudgetTest, OnAGpuOnlyHostMemoryCounts) {
+  const auto budget = compute_async_save_budget(nullptr, planner::MemoryMode::kBalanced, 1);
+  EXPECT_GT(budget.bytes, 0);
+  EXPECT_LT(budget.bytes, memory::machine_bytes());
 }
 
 }  // namespace

@@ -16,17 +16,17 @@ using testing::HasSubstr;
 using RowGroupLimit = io::ParquetTest;
 
 TEST_F(RowGroupLimit, ComparesTheLargestGroupOfOpenFiles) {
-  constexpr double kTooLittle = 1e-6;
-  check_row_groups(kTooLittle);  // no file is open
-  const auto small = io::open_records(io::golden("cauldron.parquet"), {});
-  const auto large = io::open_records(io::golden("mixed_batch.parquet"), {});
+  constexpr double kTinyLimitGb = 1e-6;
+  check_row_groups(kTinyLimitGb);  // no file is open
+  const auto small = io::open_records(io::golden_path("cauldron.parquet"), {});
+  const auto large = io::open_records(io::golden_path("mixed_batch.parquet"), {});
   check_row_groups({});
   check_row_groups(1e6);
-  EXPECT_THAT(io::message_of([&] { check_row_groups(kTooLittle); }, ExitCode::kDoesNotFit),
+  EXPECT_THAT(io::get_error_message([&] { check_row_groups(kTinyLimitGb); }, ExitCode::kDoesNotFit),
               AllOf(HasSubstr("mixed_batch.parquet: its row group "), HasSubstr("GB (memory.limit_gb)"),
                     HasSubstr("row_group_size=")));
-  EXPECT_EQ(row_group_remedy(), "") << "they are small";
-  EXPECT_EQ(io::row_group_memory().held_bytes, 0) << "nothing was read";
+  EXPECT_EQ(suggest_row_group_size(), "") << "they are small";
+  EXPECT_EQ(io::get_row_group_memory().cached_bytes, 0) << "nothing was read";
 }
 
 }  // namespace

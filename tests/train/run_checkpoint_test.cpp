@@ -32,12 +32,12 @@ class RunCheckpointTest : public testing::Test {
 
   const fs::path& folder() const { return folder_; }
 
-  void put_state(const std::string& json) const {
+  void write_state(const std::string& json) const {
     fs::create_directories(folder_ / "trainer_state");
     std::ofstream(folder_ / "trainer_state/state.json") << json;
   }
 
-  std::string refusal() const {
+  std::string get_refusal() const {
     try {
       load_run_state(folder_);
     } catch (const UserError& error) {
@@ -53,74 +53,76 @@ class RunCheckpointTest : public testing::Test {
 };
 
 TEST_F(RunCheckpointTest, TheStateReadsBack) {
-  put_state(R"({"step":7,"epoch":2,"position":3,"fingerprint":{"training.seed":"5"}})");
+  write_state(R"({"step":7,"epoch":2,"position":3,"fingerprint":{"training.seed":"5"}})");
   const RunState state = load_run_state(folder());
   EXPECT_EQ(state.step, 7);
-  EXPECT_EQ(state.cursor.lanes.at(0).epoch, 2);
-  EXPECT_EQ(state.cursor.lanes.at(0).position, 3);
+  EXPECT_EQ(state.cursor.sources.at(0).epoch, 2);
+  EXPECT_EQ(state.cursor.sources.at(0).offset, 3);
 }
 
-TEST_F(RunCheckpointTest, AStateThatIsDamagedIsNamed) {
-  put_state(R"({"step":"seven","epoch":2,"position":3})");
-  EXPECT_THAT(refusal(), HasSubstr("state.json"));
-  put_state(R"({"step":7)");
-  EXPECT_THAT(refusal(), HasSubstr("state.json"));
+TEST_F(RunCheckpointTest, NamesADamagedState) {
+  write_state(R"({"step":"seven","epoch":2,"position":3})");
+  EXPECT_THAT(get_refusal(), HasSubstr("state.json"));
+  write_state(R"({"step":7)");
+  EXPECT_THAT(get_refusal(), HasSubstr("state.json"));
 }
 
-TEST_F(RunCheckpointTest, ANumberThatNoRunCanHaveIsNamedWithItsKey) {
-  const nlohmann::ordered_json right{{"step", 30},        {"skipped_steps", 2},
-                                     {"total_steps", 40}, {"epoch", 1},
-                                     {"position", 5},     {"fingerprint", {{kSamplesKey, "6"}, {kStepsKey, "40"}}}};
-  const auto put = [&](const std::string& key, int64_t value) {
-    auto state = right;
+TEST_F(RunCheckpointTest, RejectsNumbersOutOfRange) {
+  const nlohmann::ordered_json original{{"step", 30},        {"skipped_steps", 2},
+                                        {"total_steps", 40}, {"epoch", 1},
+                                        {"position", 5},     {"fingerprint", {{kSamplesKey, "6"}, {kStepsKey, "40"}}}};
+  const auto write_value = [&](const std::string& key, int64_t value) {
+    auto state = original;
     state[key] = value;
-    put_state(state.dump());
+    write_state(state.dump());
   };
-  const std::vector<std::pair<std::string, std::vector<int64_t>>> possible{
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> valid_values{
       {"step", {2, 40}}, {"skipped_steps", {0, 30}}, {"total_steps", {30, 40}}, {"epoch", {0}}, {"position", {0, 5}}};
-  for (const auto& [key, values] : possible) {
+  for (const auto& [key, values] : valid_values) {
     for (const int64_t value : values) {
-      put(key, value);
+      write_value(key, value);
       EXPECT_NO_THROW(load_run_state(folder())) << key << " " << value;
     }
   }
-  put_state(R"({"step":0,"epoch":0,"position":0})");
+  write_state(R"({"step":0,"epoch":0,"position":0})");
   EXPECT_NO_THROW(load_run_state(folder())) << "of a run that has not begun";
   constexpr int64_t kHuge = int64_t{1} << 62;
-  const std::vector<std::pair<std::string, std::vector<int64_t>>> wrong{{"step", {-1, 41, kHuge}},
-                                                                        {"skipped_steps", {-1, 31}},
-                                                                        {"total_steps", {-1, 0, 29, 41, kHuge}},
-                                                                        {"epoch", {-1, kHuge}},
-                                                                        {"position", {-1, 6}},
-                                                                        {"changed_at", {-1, kHuge}},
-                                                                        {"schedule_start", {-1, 31}},
-                                                                        {"schedule_start_skipped", {-1, 1}}};
-  for (const auto& [key, values] : wrong) {
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> invalid_values{
+      {"step", {-1, 41, kHuge}},
+      {"skipped_steps", {-1, 31}},
+      {"total_steps", {-1, 0, 29, 41, kHuge}},
+      {"epoch", {-1, kHuge}},
+      {"position", {-1, 6}},
+      {"changed_at", {-1, kHuge}},
+      {"schedule_start", {-1, 31}},
+      {"schedule_start_skipped", {-1, 1}}};
+  for (const auto& [key, values] : invalid_values) {
     for (const int64_t value : values) {
-      put(key, value);
+      write_value(key, value);
       // A run of fewer steps than were done: which of the two numbers is wrong cannot be known.
-      const std::string named = value == 29 ? "step is 30" : fmt::format("{} is {}", key, value);
-      EXPECT_THAT(refusal(), AllOf(HasSubstr("trainer_state/state.json"), HasSubstr(named)));
+      const std::string expected_text = value == 29 ? "step is 30" : fmt::format("{} is {}", key, value);
+      EXPECT_THAT(get_refusal(), AllOf(HasSubstr("trainer_state/state.json"), HasSubstr(expected_text)));
     }
   }
 }
 
-TEST_F(RunCheckpointTest, AnEvaluationThatNoRunCanHaveIsNamed) {
-  const auto put = [&](const std::string& evaluation) {
-    put_state(R"({"step":7,"epoch":0,"position":3,"evaluation":)" + evaluation + "}");
+TEST_F(RunCheckpointTest, RejectsInvalidEvaluationState) {
+  const auto write_evaluation = [&](const std::string& evaluation) {
+    write_state(R"({"step":7,"epoch":0,"position":3,"evaluation":)" + evaluation + "}");
   };
-  put(R"({"basis":{},"without_improvement":0,"is_due":false,"best_step":5,"best_value":0.1,"best_loss":0.3})");
+  write_evaluation(
+      R"({"basis":{},"without_improvement":0,"is_due":false,"best_step":5,"best_value":0.1,"best_loss":0.3})");
   EXPECT_EQ(load_run_state(folder()).evaluation.best_loss, 0.3);
-  put(R"({"basis":{"a":"b"},"without_improvement":2,"is_due":true,"best_step":5,"best_value":0.1})");
-  const EvaluationState right = load_run_state(folder()).evaluation;
-  EXPECT_EQ(right.best_loss, std::nullopt) << "of an older version";
-  EXPECT_EQ(right.best_step, 5);
-  EXPECT_EQ(right.best_value, 0.1);
-  EXPECT_EQ(right.without_improvement, 2);
-  EXPECT_TRUE(right.is_due);
-  put("null");
+  write_evaluation(R"({"basis":{"a":"b"},"without_improvement":2,"is_due":true,"best_step":5,"best_value":0.1})");
+  const EvaluationState original = load_run_state(folder()).evaluation;
+  EXPECT_EQ(original.best_loss, std::nullopt) << "of an older version";
+  EXPECT_EQ(original.best_step, 5);
+  EXPECT_EQ(original.best_value, 0.1);
+  EXPECT_EQ(original.evaluations_without_improvement, 2);
+  EXPECT_TRUE(original.is_due);
+  write_evaluation("null");
   EXPECT_EQ(load_run_state(folder()).evaluation.best_step, std::nullopt);
-  const std::pair<const char*, const char*> wrong[]{
+  const std::pair<const char*, const char*> invalid_values[]{
       {R"([1])", "evaluation: is [1]"},
       {R"({"is_due":false})", "without_improvement"},
       {R"({"without_improvement":0})", "is_due"},
@@ -134,45 +136,45 @@ TEST_F(RunCheckpointTest, AnEvaluationThatNoRunCanHaveIsNamed) {
       {R"({"without_improvement":0,"is_due":false,"best_step":4611686018427387904,"best_value":1})", "best_step"},
       {R"({"without_improvement":0,"is_due":false,"best_step":5,"best_value":"less"})", "best_value"},
       {R"({"without_improvement":0,"is_due":false,"best_step":5,"best_value":null})", "best_value"}};
-  for (const auto& [evaluation, named] : wrong) {
-    put(evaluation);
-    EXPECT_THAT(refusal(), AllOf(HasSubstr("trainer_state/state.json"), HasSubstr(named))) << evaluation;
+  for (const auto& [evaluation, expected_text] : invalid_values) {
+    write_evaluation(evaluation);
+    EXPECT_THAT(get_refusal(), AllOf(HasSubstr("trainer_state/state.json"), HasSubstr(expected_text))) << evaluation;
   }
 }
 
 /// Epochs of another data set count from there: the whole may have more steps than they take.
-TEST_F(RunCheckpointTest, ARunThatWasChangedMayHaveStepsFromBefore) {
+TEST_F(RunCheckpointTest, ChangedRunMayHaveEarlierSteps) {
   nlohmann::ordered_json state{{"step", 45}, {"total_steps", 60}, {"epoch", 0}, {"position", 5}};
   state["fingerprint"] = {{kSamplesKey, "6"}, {kStepsKey, "40"}};
-  put_state(state.dump());
-  EXPECT_THAT(refusal(), HasSubstr("total_steps is 60"));
+  write_state(state.dump());
+  EXPECT_THAT(get_refusal(), HasSubstr("total_steps is 60"));
   state["changed_at"] = 20;
-  put_state(state.dump());
+  write_state(state.dump());
   EXPECT_EQ(load_run_state(folder()).total_steps, 60);
   state["total_steps"] = 61;
-  put_state(state.dump());
-  EXPECT_THAT(refusal(), HasSubstr("total_steps is 61"));
+  write_state(state.dump());
+  EXPECT_THAT(get_refusal(), HasSubstr("total_steps is 61"));
 }
 
 /// A source that is gone through several times an epoch, in the spellings of data.train.
 TEST_F(RunCheckpointTest, RepeatedSourcesMakeMoreStepsThanSamples) {
   nlohmann::ordered_json state{{"step", 45}, {"total_steps", 60}, {"epoch", 0}, {"position", 5}};
   state["fingerprint"] = {{kSamplesKey, "6"}, {kStepsKey, "40"}, {"data.train", "d.json"}};
-  put_state(state.dump());
-  EXPECT_THAT(refusal(), HasSubstr("total_steps is 60"));
+  write_state(state.dump());
+  EXPECT_THAT(get_refusal(), HasSubstr("total_steps is 60"));
   data::Sources sources;
   for (const char* value : {R"([{"path":"d.json","repeat":2}])", R"({"path":"d.json","repeat":1.5})",
                             R"(["a.json",{"path":"d.json","repeat":0.5},{"path":"e.json","repeat":9}])"}) {
     ASSERT_EQ(sources.set(nlohmann::ordered_json::parse(value)), std::nullopt);
     Config config;
     config.data.train = sources;
-    state["fingerprint"]["data.train"] = run_fingerprint(config, 6)["data.train"];
-    put_state(state.dump());
+    state["fingerprint"]["data.train"] = make_run_fingerprint(config, 6)["data.train"];
+    write_state(state.dump());
     EXPECT_EQ(load_run_state(folder()).total_steps, 60) << value;
   }
 }
 
-TEST_F(RunCheckpointTest, AStepThatIsNotTheFoldersIsRefused) {
+TEST_F(RunCheckpointTest, RejectsAStepOtherThanTheFolders) {
   const auto checkpoint = folder() / "step-30";
   fs::create_directories(checkpoint / "trainer_state");
   const auto load_with_step = [&](int64_t step) {
@@ -190,12 +192,12 @@ TEST_F(RunCheckpointTest, AStepThatIsNotTheFoldersIsRefused) {
   }
 }
 
-TEST_F(RunCheckpointTest, AFingerprintThatIsNoneIsDamage) {
-  put_state(R"({"step":7,"epoch":2,"position":3,"fingerprint":-1})");
-  EXPECT_THAT(refusal(), HasSubstr("fingerprint is -1"));
+TEST_F(RunCheckpointTest, RejectsAnInvalidFingerprint) {
+  write_state(R"({"step":7,"epoch":2,"position":3,"fingerprint":-1})");
+  EXPECT_THAT(get_refusal(), HasSubstr("fingerprint is -1"));
 }
 
-TEST_F(RunCheckpointTest, TheNewestIsTheOneWithTheMostSteps) {
+TEST_F(RunCheckpointTest, NewestHasTheMostSteps) {
   for (const char* name : {"step-9", "step-10", "step-x", "step-", ".step-11.new", "other"}) {
     fs::create_directories(folder() / "checkpoints" / name);
   }
@@ -203,26 +205,26 @@ TEST_F(RunCheckpointTest, TheNewestIsTheOneWithTheMostSteps) {
   EXPECT_EQ(RunCheckpoints(folder(), 2).newest(), folder() / "checkpoints/step-10");
 }
 
-TEST_F(RunCheckpointTest, ARunsFolderStandsForItsNewest) {
-  EXPECT_EQ(checkpoint_in(folder() / "nowhere"), folder() / "nowhere");
-  EXPECT_EQ(checkpoint_in(folder()), folder()) << "a folder of something else";
+TEST_F(RunCheckpointTest, ResolvesARunFolderToItsNewestCheckpoint) {
+  EXPECT_EQ(resolve_checkpoint(folder() / "nowhere"), folder() / "nowhere");
+  EXPECT_EQ(resolve_checkpoint(folder()), folder()) << "a folder of something else";
   std::ofstream(folder() / "run.lock") << "";
   try {
-    checkpoint_in(folder());
+    resolve_checkpoint(folder());
     FAIL() << "it has none yet";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadData);
     EXPECT_THAT(error.what(), HasSubstr("has no checkpoint yet"));
   }
   for (const char* name : {"step-9", "step-10"}) fs::create_directories(folder() / "checkpoints" / name);
-  EXPECT_EQ(checkpoint_in(folder()), folder() / "checkpoints/step-10");
+  EXPECT_EQ(resolve_checkpoint(folder()), folder() / "checkpoints/step-10");
   fs::remove(folder() / "run.lock");
-  EXPECT_EQ(checkpoint_in(folder()), folder() / "checkpoints/step-10") << "one that was copied without its lock";
+  EXPECT_EQ(resolve_checkpoint(folder()), folder() / "checkpoints/step-10") << "one that was copied without its lock";
   std::ofstream(folder() / "config.json") << "{}";
-  EXPECT_EQ(checkpoint_in(folder()), folder()) << "a checkpoint itself";
+  EXPECT_EQ(resolve_checkpoint(folder()), folder()) << "a checkpoint itself";
 }
 
-TEST_F(RunCheckpointTest, AFolderThatWasRemovedMeanwhileIsNotMadeAgain) {
+TEST_F(RunCheckpointTest, DoesNotRecreateARemovedFolder) {
   fs::create_directories(folder() / "run");
   RunCheckpoints checkpoints(folder() / "run", 2);
   fs::remove_all(folder() / "run");
@@ -236,7 +238,7 @@ TEST_F(RunCheckpointTest, AFolderThatWasRemovedMeanwhileIsNotMadeAgain) {
   EXPECT_FALSE(fs::exists(folder() / "run"));
 }
 
-TEST_F(RunCheckpointTest, ANewRunHasNone) {
+TEST_F(RunCheckpointTest, NewRunHasNoCheckpoint) {
   EXPECT_EQ(RunCheckpoints(folder() / "nowhere", 2).newest(), std::nullopt);
 }
 
@@ -245,7 +247,7 @@ class RunCheckpointCheckTest : public RunCheckpointTest {
   fs::path checkpoint(int64_t step) const { return folder() / "checkpoints" / fmt::format("step-{}", step); }
 
   /// All files of a checkpoint, as short as may be.
-  void put_checkpoint(int64_t step) const {
+  void write_checkpoint(int64_t step) const {
     fs::create_directories(checkpoint(step) / "trainer_state");
     io::write_safetensors(checkpoint(step) / "model.safetensors", {{"weight", at::zeros({2})}});
     io::write_safetensors(checkpoint(step) / "trainer_state/optimizer.safetensors", {{"moment", at::zeros({2})}});
@@ -254,7 +256,7 @@ class RunCheckpointCheckTest : public RunCheckpointTest {
   }
 
   /// Why the checkpoints are refused; empty where they are not.
-  std::string complaint() const {
+  std::string get_refusal() const {
     try {
       RunCheckpoints(folder(), 2).check();
     } catch (const UserError& error) {
@@ -265,42 +267,42 @@ class RunCheckpointCheckTest : public RunCheckpointTest {
   }
 };
 
-TEST_F(RunCheckpointCheckTest, WholeOnesAndNoneAreTaken) {
-  EXPECT_EQ(complaint(), "");
-  put_checkpoint(5);
-  EXPECT_EQ(complaint(), "");
+TEST_F(RunCheckpointCheckTest, AcceptsCompleteCheckpoints) {
+  EXPECT_EQ(get_refusal(), "");
+  write_checkpoint(5);
+  EXPECT_EQ(get_refusal(), "");
 }
 
-TEST_F(RunCheckpointCheckTest, AnEmptyFolderIsNamedWithTheWayOn) {
+TEST_F(RunCheckpointCheckTest, RejectsAnEmptyFolder) {
   fs::create_directories(checkpoint(7));
-  EXPECT_THAT(complaint(), AllOf(HasSubstr("step-7: is not a whole checkpoint"), HasSubstr("trainer_state/state.json"),
-                                 HasSubstr("begin the run anew")));
-  put_checkpoint(5);
-  EXPECT_THAT(complaint(), HasSubstr("go on from step-5"));
+  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("step-7: is not a whole checkpoint"),
+                                   HasSubstr("trainer_state/state.json"), HasSubstr("begin the run anew")));
+  write_checkpoint(5);
+  EXPECT_THAT(get_refusal(), HasSubstr("go on from step-5"));
 }
 
-TEST_F(RunCheckpointCheckTest, WhateverIsMissingOrCutOffInTheNewestIsNamed) {
-  put_checkpoint(5);
+TEST_F(RunCheckpointCheckTest, NamesMissingAndTruncatedFiles) {
+  write_checkpoint(5);
   for (const char* file : {"model.safetensors", "trainer_state/optimizer.safetensors", "trainer_state/state.json",
                            "trainer_state/ledger.json"}) {
-    put_checkpoint(7);
+    write_checkpoint(7);
     fs::remove(checkpoint(7) / file);
-    EXPECT_THAT(complaint(), AllOf(HasSubstr("step-7: is not a whole checkpoint"), HasSubstr("go on from step-5")))
+    EXPECT_THAT(get_refusal(), AllOf(HasSubstr("step-7: is not a whole checkpoint"), HasSubstr("go on from step-5")))
         << file;
-    put_checkpoint(7);
+    write_checkpoint(7);
     fs::resize_file(checkpoint(7) / file, fs::file_size(checkpoint(7) / file) - 1);
-    EXPECT_THAT(complaint(), AllOf(HasSubstr(fs::path(file).filename().string()), HasSubstr("go on from step-5")))
+    EXPECT_THAT(get_refusal(), AllOf(HasSubstr(fs::path(file).filename().string()), HasSubstr("go on from step-5")))
         << file;
   }
-  put_checkpoint(7);
+  write_checkpoint(7);
   fs::remove(checkpoint(5) / "model.safetensors");
-  EXPECT_EQ(complaint(), "") << "only the newest is needed";
+  EXPECT_EQ(get_refusal(), "") << "only the newest is needed";
 }
 
-TEST_F(RunCheckpointCheckTest, AFileWithACheckpointsNameIsFoundBeforeTheRunGetsThere) {
-  put_checkpoint(5);
+TEST_F(RunCheckpointCheckTest, RejectsAFileWithACheckpointName) {
+  write_checkpoint(5);
   std::ofstream(folder() / "checkpoints/step-9") << "a file";
-  EXPECT_THAT(complaint(), AllOf(HasSubstr("step-9"), HasSubstr("is no folder; move it away")));
+  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("step-9"), HasSubstr("is no folder; move it away")));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace vlmtrain::train {
 namespace {
 
 namespace fs = std::filesystem;
-using planner::message_of;
+using planner::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -19,24 +19,24 @@ using testing::HasSubstr;
 class RunFilesTest : public testing::Test {
  protected:
   RunFilesTest() {
-    fs::create_directories(run());
-    config_.output.dir = run();
-    config_.data.train = put(folder_.path() / "train.json");
+    fs::create_directories(run_folder());
+    config_.output.dir = run_folder();
+    config_.data.train = write_input(folder_.path() / "train.json");
     config_.model.path = folder_.path();
-    config_file_ = put(folder_.path() / "train.yaml");
+    config_file_ = write_input(folder_.path() / "train.yaml");
   }
 
-  fs::path run() const { return folder_.path() / "run"; }
+  fs::path run_folder() const { return folder_.path() / "run"; }
 
-  static fs::path put(const fs::path& file) {
+  static fs::path write_input(const fs::path& file) {
     fs::create_directories(file.parent_path());
     std::ofstream(file) << "something";
     return file;
   }
 
-  void expect_refused(const std::string& words) const {
-    EXPECT_THAT(message_of([this] { check_run_files(config_, config_file_); }),
-                AllOf(HasSubstr(words), HasSubstr("another output.dir")));
+  void expect_refused(const std::string& text) const {
+    EXPECT_THAT(get_error_message([this] { check_run_files(config_, config_file_); }),
+                AllOf(HasSubstr(text), HasSubstr("another output.dir")));
   }
 
   Config config_;
@@ -46,34 +46,35 @@ class RunFilesTest : public testing::Test {
   const parity::TemporaryFolder folder_;
 };
 
-TEST_F(RunFilesTest, InputsElsewhereAreFine) {
+TEST_F(RunFilesTest, AcceptsInputsInOtherFolders) {
   EXPECT_NO_THROW(check_run_files(config_, config_file_));
-  config_.data.eval = put(run() / "my_data/eval.json");  // beside what the run writes
-  config_.model.adapter = put(run() / "checkpoints-of-last-week/step-1/adapter_config.json").parent_path();
+  config_.data.eval = write_input(run_folder() / "my_data/eval.json");  // beside what the run writes
+  config_.model.adapter =
+      write_input(run_folder() / "checkpoints-of-last-week/step-1/adapter_config.json").parent_path();
   EXPECT_NO_THROW(check_run_files(config_, config_file_));
-  config_.data.train = run() / "checkpoints/train.json";  // which is not there
+  config_.data.train = run_folder() / "checkpoints/train.json";  // which is not there
   EXPECT_NO_THROW(check_run_files(config_, config_file_));
 }
 
-TEST_F(RunFilesTest, NoInputStandsWhereTheRunClears) {
-  put(run() / "run.lock");
-  config_.data.eval = put(run() / "checkpoints/step-1/eval.json");
+TEST_F(RunFilesTest, RejectsInputsInFoldersThatTheRunClears) {
+  write_input(run_folder() / "run.lock");
+  config_.data.eval = write_input(run_folder() / "checkpoints/step-1/eval.json");
   expect_refused("data.eval: ");
 }
 
-TEST_F(RunFilesTest, NoInputIsAFileOfTheRun) {
-  put(run() / "run.lock");
-  config_.data.train = put(run() / "samples.jsonl");
+TEST_F(RunFilesTest, RejectsInputsThatTheRunWrites) {
+  write_input(run_folder() / "run.lock");
+  config_.data.train = write_input(run_folder() / "samples.jsonl");
   expect_refused("data.train: ");
-  config_.data.train = run().parent_path() / "link.jsonl";
-  fs::create_symlink(run() / "samples.jsonl", config_.data.train.name());
+  config_.data.train = run_folder().parent_path() / "link.jsonl";
+  fs::create_symlink(run_folder() / "samples.jsonl", config_.data.train.name());
   expect_refused("samples.jsonl, a file that the run writes");
 }
 
-TEST_F(RunFilesTest, FilesOfAnotherProgramAreNotWrittenOver) {
-  put(run() / "metrics.jsonl");
-  EXPECT_THAT(message_of([this] { check_run_files(config_, config_file_); }), HasSubstr("holds metrics.jsonl"));
-  put(run() / "run.lock");
+TEST_F(RunFilesTest, DoesNotOverwriteForeignFiles) {
+  write_input(run_folder() / "metrics.jsonl");
+  EXPECT_THAT(get_error_message([this] { check_run_files(config_, config_file_); }), HasSubstr("holds metrics.jsonl"));
+  write_input(run_folder() / "run.lock");
   EXPECT_NO_THROW(check_run_files(config_, config_file_)) << "of a run before";
 }
 

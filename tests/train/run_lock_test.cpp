@@ -35,7 +35,7 @@ class RunLockTest : public testing::Test {
 
   const fs::path& folder() const { return folder_; }
 
-  std::string refusal(ExitCode code) const {
+  std::string get_refusal(ExitCode code) const {
     try {
       const RunLock lock(folder_);
     } catch (const UserError& error) {
@@ -49,55 +49,55 @@ class RunLockTest : public testing::Test {
   fs::path folder_;
 };
 
-TEST_F(RunLockTest, ASecondOneIsRefusedByNameUntilTheFirstIsGone) {
+TEST_F(RunLockTest, RejectsASecondRun) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
   {
     const RunLock first(folder());
-    EXPECT_THAT(refusal(ExitCode::kUsage),
+    EXPECT_THAT(get_refusal(ExitCode::kUsage),
                 AllOf(HasSubstr(folder().string()), HasSubstr(fmt::format("process {} on {}", getpid(), host.data())),
                       HasSubstr("since 20"), HasSubstr("output.dir")));
   }
-  EXPECT_EQ(refusal(ExitCode::kUsage), "");
+  EXPECT_EQ(get_refusal(ExitCode::kUsage), "");
 }
 
-TEST_F(RunLockTest, WhatIsNoFileIsNamedWithTheRemedy) {
+TEST_F(RunLockTest, RejectsANamedPipe) {
   ASSERT_EQ(mkfifo((folder() / "run.lock").c_str(), 0600), 0);
-  EXPECT_THAT(refusal(ExitCode::kFailed), AllOf(HasSubstr("run.lock is a named pipe"), HasSubstr("remove it")));
+  EXPECT_THAT(get_refusal(ExitCode::kFailed), AllOf(HasSubstr("run.lock is a named pipe"), HasSubstr("remove it")));
 }
 
-TEST_F(RunLockTest, AKillGivesItUp) {
-  std::array<int, 2> held{};
-  ASSERT_EQ(pipe(held.data()), 0);
+TEST_F(RunLockTest, IsReleasedByAKill) {
+  std::array<int, 2> pipe_ends{};
+  ASSERT_EQ(pipe(pipe_ends.data()), 0);
   const pid_t holder = fork();
   if (holder == 0) {
     const RunLock lock(folder());
-    if (write(held[1], "!", 1) == 1) pause();
+    if (write(pipe_ends[1], "!", 1) == 1) pause();
     _exit(1);
   }
   char byte = 0;
-  ASSERT_EQ(read(held[0], &byte, 1), 1);
-  EXPECT_THAT(refusal(ExitCode::kUsage), HasSubstr(fmt::format("process {} on", holder)));
+  ASSERT_EQ(read(pipe_ends[0], &byte, 1), 1);
+  EXPECT_THAT(get_refusal(ExitCode::kUsage), HasSubstr(fmt::format("process {} on", holder)));
   kill(holder, SIGKILL);
   waitpid(holder, nullptr, 0);
-  EXPECT_EQ(refusal(ExitCode::kUsage), "");
+  EXPECT_EQ(get_refusal(ExitCode::kUsage), "");
 }
 
-TEST_F(RunLockTest, WhereThereAreLocksNothingIsSaid) {
+TEST_F(RunLockTest, LogsNothingWithLocks) {
   const CapturedLog log;
   const RunLock lock(folder());
   EXPECT_EQ(log.text(), "");
 }
 
-TEST_F(RunLockTest, WhatTheLastHolderLeftInTheFileDoesNotMatter) {
+TEST_F(RunLockTest, IgnoresOldFileContent) {
   { const RunLock first(folder()); }
   EXPECT_TRUE(fs::exists(folder() / "run.lock"));
-  EXPECT_EQ(refusal(ExitCode::kUsage), "");
+  EXPECT_EQ(get_refusal(ExitCode::kUsage), "");
 }
 
-TEST_F(RunLockTest, AFolderThatIsNotThereIsNamed) {
+TEST_F(RunLockTest, NamesAMissingFolder) {
   fs::remove_all(folder());
-  EXPECT_THAT(refusal(ExitCode::kFailed), HasSubstr((folder() / "run.lock").string()));
+  EXPECT_THAT(get_refusal(ExitCode::kFailed), HasSubstr((folder() / "run.lock").string()));
 }
 
 }  // namespace

@@ -23,14 +23,14 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// A run between two steps. While io::remove_unfinished() is held, nothing is written.
+/// A run between two steps. While io::remove_temp_files() is held, nothing is written.
 class RunSaverTest : public SmallRunTest {
  protected:
-  RunSaverTest() { config_.output.keep = 9; }
+  RunSaverTest() { config_.output.save_total_limit = 9; }
 
-  void begin() {
+  void start_run() {
     fs::create_directories(run_folder());
-    run_.emplace(config_, at::kCPU, alone_);
+    run_.emplace(config_, at::kCPU, single_rank_);
     run_->state.total_steps = 100;
     step();
   }
@@ -44,27 +44,29 @@ class RunSaverTest : public SmallRunTest {
     }
   }
 
-  std::unique_ptr<RunSaver> saver(AsyncSave async, int64_t room_bytes = 0) {
-    config_.output.async_save = async;
+  std::unique_ptr<RunSaver> make_saver(AsyncSave mode, int64_t budget_bytes = 0) {
+    config_.output.async_save = mode;
     return std::make_unique<RunSaver>(
-        config_, *run_, alone_, [this](int64_t step, const fs::path& /*folder*/) { heard_.push_back(step); },
-        [room_bytes] { return memory::HostRoom{.bytes = room_bytes, .bound = "a test"}; });
+        config_, *run_, single_rank_, [this](int64_t step, const fs::path& /*folder*/) { recorded_.push_back(step); },
+        [budget_bytes] { return memory::AvailableHostMemory{.bytes = budget_bytes, .bound = "a test"}; });
   }
-  int64_t needed_bytes() const { return bytes_of_copies(run_->training->optimizer) + bytes_of_writing(*run_->model); }
+  int64_t compute_required_bytes() const {
+    return compute_copy_bytes(run_->training->optimizer) + compute_write_buffer_bytes(*run_->model);
+  }
 
   fs::path checkpoint() const { return run_folder() / fmt::format("checkpoints/step-{}", run_->state.step); }
-  static std::map<std::string, std::string> files_of(const fs::path& checkpoint) {
+  static std::map<std::string, std::string> read_files(const fs::path& checkpoint) {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(checkpoint)) {
       if (entry.is_regular_file()) files.emplace(fs::relative(entry.path(), checkpoint), read_text(entry.path()));
     }
     return files;
   }
-  std::string ledger() const { return read_text(run_folder() / "ledger.json"); }
+  std::string read_ledger() const { return read_text(run_folder() / "ledger.json"); }
 
-  const RunRanks alone_{{}};
+  const RankGroup single_rank_{{}};
   std::optional<RunSetup> run_;
-  std::vector<int64_t> heard_;
+  std::vector<int64_t> recorded_;
 };
 
 struct SavedRun {
@@ -72,37 +74,37 @@ struct SavedRun {
   std::function<void(Config&)> configure;
 };
 
-class RunSaverOf : public RunSaverTest, public testing::WithParamInterface<SavedRun> {};
+class RunSaverConfigTest : public RunSaverTest, public testing::WithParamInterface<SavedRun> {};
 
-TEST_P(RunSaverOf, SavesTheStepAsItWasWhateverTrainingDoesMeanwhile) {
+TEST_P(RunSaverConfigTest, SavesASnapshotOfTheStep) {
   GetParam().configure(config_);
-  begin();
-  saver(AsyncSave::kFalse)->save(/*goes_on=*/true);
-  EXPECT_THAT(heard_, ElementsAre(1));
-  const auto expected = files_of(checkpoint());
-  const std::string expected_ledger = ledger();
+  start_run();
+  make_saver(AsyncSave::kFalse)->save(/*goes_on=*/true);
+  EXPECT_THAT(recorded_, ElementsAre(1));
+  const auto expected = read_files(checkpoint());
+  const std::string expected_ledger = read_ledger();
   ASSERT_GT(expected.size(), 4U);
   fs::remove_all(checkpoint());
   fs::remove(run_folder() / "ledger.json");
 
   const fs::path saved = checkpoint();
-  const auto meanwhile = saver(AsyncSave::kTrue);
-  auto nobody_writes = io::remove_unfinished();
-  meanwhile->save(/*goes_on=*/true);
-  EXPECT_TRUE(meanwhile->is_saved());
+  const auto async_saver = make_saver(AsyncSave::kTrue);
+  auto write_block = io::remove_temp_files();
+  async_saver->save(/*goes_on=*/true);
+  EXPECT_TRUE(async_saver->is_saved());
   step();
-  EXPECT_FALSE(meanwhile->is_saved());
-  meanwhile->look();
-  EXPECT_THAT(heard_, ElementsAre(1)) << "nothing is whole yet";
+  EXPECT_FALSE(async_saver->is_saved());
+  async_saver->poll();
+  EXPECT_THAT(recorded_, ElementsAre(1)) << "nothing is whole yet";
   EXPECT_FALSE(fs::exists(saved));
-  nobody_writes.unlock();
-  while (heard_.size() == 1) meanwhile->look();
-  EXPECT_THAT(heard_, ElementsAre(1, 1)) << "not the step that the run has come to";
-  EXPECT_EQ(files_of(saved), expected);
-  EXPECT_EQ(ledger(), expected_ledger);
+  write_block.unlock();
+  while (recorded_.size() == 1) async_saver->poll();
+  EXPECT_THAT(recorded_, ElementsAre(1, 1)) << "not the step that the run has come to";
+  EXPECT_EQ(read_files(saved), expected);
+  EXPECT_EQ(read_ledger(), expected_ledger);
 }
 
-INSTANTIATE_TEST_SUITE_P(A, RunSaverOf,
+INSTANTIATE_TEST_SUITE_P(A, RunSaverConfigTest,
                          testing::Values(SavedRun{"RunInFp32", [](Config&) {}},
                                          SavedRun{"RunIn16Bits",
                                                   [](Config& config) {
@@ -115,152 +117,154 @@ INSTANTIATE_TEST_SUITE_P(A, RunSaverOf,
                                          SavedRun{"RunWithAdapters", [](Config& config) { config.lora.rank = 2; }}),
                          [](const auto& instance) { return instance.param.name; });
 
-TEST_F(RunSaverTest, WritesOneAfterTheOther) {
-  config_.output.keep = 1;
-  begin();
-  const auto meanwhile = saver(AsyncSave::kTrue);
-  meanwhile->save(/*goes_on=*/true);
+TEST_F(RunSaverTest, WritesOneCheckpointAtATime) {
+  config_.output.save_total_limit = 1;
+  start_run();
+  const auto async_saver = make_saver(AsyncSave::kTrue);
+  async_saver->save(/*goes_on=*/true);
   step();
-  meanwhile->save(/*goes_on=*/true);
-  EXPECT_THAT(heard_, ElementsAre(1)) << "the first one is whole before the second is begun";
-  meanwhile->finish();
-  meanwhile->finish();
-  EXPECT_THAT(heard_, ElementsAre(1, 2));
+  async_saver->save(/*goes_on=*/true);
+  EXPECT_THAT(recorded_, ElementsAre(1)) << "the first one is whole before the second is begun";
+  async_saver->finish();
+  async_saver->finish();
+  EXPECT_THAT(recorded_, ElementsAre(1, 2));
   EXPECT_THAT(checkpoints(), ElementsAre("step-2"));
   step();
-  meanwhile->save(/*goes_on=*/false);
-  EXPECT_THAT(heard_, ElementsAre(1, 2, 3)) << "nobody trains meanwhile";
-  EXPECT_GT(meanwhile->seconds(), 0);
+  async_saver->save(/*goes_on=*/false);
+  EXPECT_THAT(recorded_, ElementsAre(1, 2, 3)) << "nobody trains meanwhile";
+  EXPECT_GT(async_saver->seconds(), 0);
 }
 
-TEST_F(RunSaverTest, KeepsTheOneBeforeUntilTheNewOneIsWhole) {
-  config_.output.keep = 1;
-  begin();
-  const auto meanwhile = saver(AsyncSave::kTrue);
-  meanwhile->save(/*goes_on=*/true);
-  meanwhile->finish();
+TEST_F(RunSaverTest, KeepsThePreviousCheckpointUntilCommit) {
+  config_.output.save_total_limit = 1;
+  start_run();
+  const auto async_saver = make_saver(AsyncSave::kTrue);
+  async_saver->save(/*goes_on=*/true);
+  async_saver->finish();
   const fs::path first = checkpoint();
   step();
-  auto nobody_writes = io::remove_unfinished();
-  meanwhile->save(/*goes_on=*/true);
+  auto write_block = io::remove_temp_files();
+  async_saver->save(/*goes_on=*/true);
   EXPECT_TRUE(fs::exists(first));
   EXPECT_EQ(run_->checkpoints.newest(), first);
-  nobody_writes.unlock();
-  meanwhile->finish();
+  write_block.unlock();
+  async_saver->finish();
   EXPECT_THAT(checkpoints(), ElementsAre("step-2"));
 }
 
-TEST_F(RunSaverTest, AFailureIsToldAtTheNextStepInTheSameWords) {
-  begin();
+TEST_F(RunSaverTest, ReportsAFailureAtTheNextStep) {
+  start_run();
   std::ofstream(run_folder() / "checkpoints") << "a file";
-  const std::string told = planner::message_of([this] { saver(AsyncSave::kFalse)->save(true); }, ExitCode::kFailed);
-  EXPECT_THAT(told, HasSubstr("step-1"));
+  const std::string message =
+      planner::get_error_message([this] { make_saver(AsyncSave::kFalse)->save(true); }, ExitCode::kFailed);
+  EXPECT_THAT(message, HasSubstr("step-1"));
 
-  const auto meanwhile = saver(AsyncSave::kTrue);
-  meanwhile->save(/*goes_on=*/true);
+  const auto async_saver = make_saver(AsyncSave::kTrue);
+  async_saver->save(/*goes_on=*/true);
   step();
-  const auto look_until_it_is_told = [&] {
-    for (;;) meanwhile->look();
+  const auto poll_until_error = [&] {
+    for (;;) async_saver->poll();
   };
-  EXPECT_EQ(planner::message_of(look_until_it_is_told, ExitCode::kFailed), told);
-  EXPECT_NO_THROW(meanwhile->finish()) << "it is told once";
+  EXPECT_EQ(planner::get_error_message(poll_until_error, ExitCode::kFailed), message);
+  EXPECT_NO_THROW(async_saver->finish()) << "it is told once";
 
   const CapturedLog log;
-  meanwhile->save_before_the_end(run_error("{}", told), [] { return false; });
+  async_saver->emergency_save(run_error("{}", message), [] { return false; });
   EXPECT_THAT(log.text(), HasSubstr("are not saved: the error came while a checkpoint was written"));
-  EXPECT_THAT(heard_, IsEmpty());
+  EXPECT_THAT(recorded_, IsEmpty());
 }
 
-TEST_F(RunSaverTest, AnErrorWaitsForWhatIsBeingWrittenAndSavesWhatIsNewer) {
-  begin();
-  const auto meanwhile = saver(AsyncSave::kTrue);
-  meanwhile->save(/*goes_on=*/true);
+TEST_F(RunSaverTest, EmergencySaveWaitsForTheCurrentOne) {
+  start_run();
+  const auto async_saver = make_saver(AsyncSave::kTrue);
+  async_saver->save(/*goes_on=*/true);
   step();
   const CapturedLog log;
-  meanwhile->save_before_the_end(run_error("no luck"), [] { return false; });
-  EXPECT_THAT(heard_, ElementsAre(1, 2));
+  async_saver->emergency_save(run_error("no luck"), [] { return false; });
+  EXPECT_THAT(recorded_, ElementsAre(1, 2));
   EXPECT_THAT(log.text(), HasSubstr("what was done up to step 2 is saved"));
 }
 
-TEST_F(RunSaverTest, TwoErrorsAreBothTold) {
-  begin();
+TEST_F(RunSaverTest, ReportsBothErrors) {
+  start_run();
   std::ofstream(run_folder() / "checkpoints") << "a file";
-  const auto meanwhile = saver(AsyncSave::kTrue);
-  meanwhile->save(/*goes_on=*/true);
+  const auto async_saver = make_saver(AsyncSave::kTrue);
+  async_saver->save(/*goes_on=*/true);
   step();
   step();
   const CapturedLog log;
-  meanwhile->save_before_the_end(run_error("no luck"), [] { return false; });
+  async_saver->emergency_save(run_error("no luck"), [] { return false; });
   EXPECT_THAT(log.text(), AllOf(HasSubstr("while step 1 was saved: cannot write"), HasSubstr("are not saved")));
 }
 
-TEST_F(RunSaverTest, GoesOnWhereThereIsRoomForCopies) {
-  begin();
-  auto nobody_writes = io::remove_unfinished();
+TEST_F(RunSaverTest, SavesAsyncIfCopiesFit) {
+  start_run();
+  auto write_block = io::remove_temp_files();
   const CapturedLog log;
-  const auto meanwhile = saver(AsyncSave::kAuto, needed_bytes());
-  meanwhile->save(/*goes_on=*/true);
-  EXPECT_THAT(heard_, IsEmpty());
+  const auto async_saver = make_saver(AsyncSave::kAuto, compute_required_bytes());
+  async_saver->save(/*goes_on=*/true);
+  EXPECT_THAT(recorded_, IsEmpty());
   EXPECT_THAT(log.text(), Not(HasSubstr("steps wait")));
-  nobody_writes.unlock();
+  write_block.unlock();
 }
 
-TEST_F(RunSaverTest, WaitsWithoutRoomAndSaysSoOnce) {
-  begin();
+TEST_F(RunSaverTest, SavesSyncIfCopiesDoNotFit) {
+  start_run();
   const CapturedLog log;
-  const auto waiting = saver(AsyncSave::kAuto, needed_bytes() - 1);
-  waiting->save(/*goes_on=*/true);
-  EXPECT_THAT(heard_, ElementsAre(1));
+  const auto sync_saver = make_saver(AsyncSave::kAuto, compute_required_bytes() - 1);
+  sync_saver->save(/*goes_on=*/true);
+  EXPECT_THAT(recorded_, ElementsAre(1));
   step();
-  waiting->save(/*goes_on=*/true);
-  EXPECT_THAT(heard_, ElementsAre(1, 2));
+  sync_saver->save(/*goes_on=*/true);
+  EXPECT_THAT(recorded_, ElementsAre(1, 2));
   EXPECT_THAT(log.text(), AllOf(HasSubstr("checkpoint of step 1: steps wait until it is written"),
                                 HasSubstr("are left for them by a test")));
   EXPECT_EQ(log.lines(), 1) << log.text();
 }
 
-TEST_F(RunSaverTest, WaitsWhereCopiesGetNoMemory) {
-  begin();
+TEST_F(RunSaverTest, SavesSyncIfCopyingRunsOutOfMemory) {
+  start_run();
   const CapturedLog log;
   memory::FaultInjection faults;
   faults.arm({.failing_allocation = 2});
-  saver(AsyncSave::kTrue)->save(/*goes_on=*/true);
+  make_saver(AsyncSave::kTrue)->save(/*goes_on=*/true);
   EXPECT_EQ(faults.failures(), 1);
-  EXPECT_THAT(heard_, ElementsAre(1));
+  EXPECT_THAT(recorded_, ElementsAre(1));
   EXPECT_THAT(checkpoints(), ElementsAre("step-1"));
   EXPECT_THAT(log.text(), HasSubstr("there is no memory for copies"));
 }
 
-TEST_F(RunSaverTest, CopiesTakeWhatIsSaidAndGoAsTheyAreWritten) {
-  begin();
+TEST_F(RunSaverTest, CopiesTakeTheComputedBytes) {
+  start_run();
   memory::FaultInjection count;
   const RunSetup& run = *run_;
-  const CheckpointContent content = content_of(run.state, *run.model, run.training->optimizer, run.ledger, *run.base,
-                                               /*dtype=*/{}, ChangingValues::kCopied);
-  EXPECT_EQ(count.live_bytes(), bytes_of_copies(run.training->optimizer));
+  const CheckpointContent content =
+      make_checkpoint_content(run.state, *run.model, run.training->optimizer, run.ledger, *run.base,
+                              /*dtype=*/{}, ValueStorage::kCopied);
+  EXPECT_EQ(count.live_bytes(), compute_copy_bytes(run.training->optimizer));
   // fp32 weights are their own masters: of three values of each one is a weight.
   content.model.write(folder(), 1'000'000'000);
-  EXPECT_LT(count.live_bytes(), 0.7 * static_cast<double>(bytes_of_copies(run.training->optimizer)));
+  EXPECT_LT(count.live_bytes(), 0.7 * static_cast<double>(compute_copy_bytes(run.training->optimizer)));
   io::write_safetensors(folder() / "optimizer.safetensors", content.optimizer);
   EXPECT_EQ(count.live_bytes(), 0);
 }
 
-TEST(WritingGateTest, IsLeftInAnotherThreadAndThenClosed) {
-  WritingGate gate;
+TEST(CheckpointLockTest, IsReleasedByAnotherThread) {
+  CheckpointLock lock;
   {
-    auto pass = gate.pass();
-    std::jthread([moved = std::move(pass)] {});
+    auto guard = lock.acquire();
+    std::jthread([moved_guard = std::move(guard)] {});
   }
-  auto pass = std::make_unique<WritingGate::Pass>(gate.pass());
-  gate.close(std::chrono::seconds(0));
-  std::atomic<bool> is_left = false;
-  const std::jthread closes([&] {
-    gate.close(std::chrono::hours(1));
-    EXPECT_TRUE(is_left);
+  auto guard = std::make_unique<CheckpointLock::Guard>(lock.acquire());
+  lock.close(std::chrono::seconds(0));
+  std::atomic<bool> is_released = false;
+  const std::jthread closer([&] {
+    lock.close(std::chrono::hours(1));
+    EXPECT_TRUE(is_released);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  is_left = true;
-  pass.reset();
+  is_released = true;
+  guard.reset();
 }
 
 }  // namespace

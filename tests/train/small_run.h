@@ -38,7 +38,7 @@ class SmallRunTest : public testing::Test {
   const std::filesystem::path& folder() const { return folder_.path(); }
   std::filesystem::path run_folder() const { return config_.output.dir; }
 
-  TrainingSummary train_well() const { return train(config_, "", at::kCPU, /*quiet=*/true); }
+  TrainingSummary run_training() const { return train(config_, "", at::kCPU, /*quiet=*/true); }
 
   std::vector<std::string> checkpoints() const {
     std::vector<std::string> names;
@@ -54,7 +54,7 @@ class SmallRunTest : public testing::Test {
   }
 
   /// The lines of a file of the run's.
-  std::vector<nlohmann::json> lines_of(const std::string& name) const {
+  std::vector<nlohmann::json> read_json_lines(const std::string& name) const {
     std::ifstream file(run_folder() / name);
     std::vector<nlohmann::json> lines;
     for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));

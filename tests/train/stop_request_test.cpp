@@ -19,7 +19,7 @@ namespace vlmtrain::train {
 namespace {
 
 /// Whether a loss is the same to the bit while signals arrive, and the last of them was noted.
-bool is_unharmed_by_signals() {
+bool is_loss_unchanged_by_signals() {
   at::set_num_threads(1);
   const parity::Case reference("mixed_batch");
   const auto samples = reference.samples();
@@ -28,9 +28,9 @@ bool is_unharmed_by_signals() {
     for (const auto& parameter : model->parameters().all()) parameter.tensor.mutable_grad().reset();
     return engine::accumulate_gradients(*model, samples, {.micro_batch_size = 2}).loss.item<double>();
   };
-  const double wanted = loss();
-  watch_stop_signals();
-  bool same = true;
+  const double expected = loss();
+  install_stop_handlers();
+  bool is_same = true;
   {
     const std::jthread sender([](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
@@ -38,158 +38,158 @@ bool is_unharmed_by_signals() {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
     });
-    for (int i = 0; i < 20; ++i) same = same && loss() == wanted;
+    for (int i = 0; i < 20; ++i) is_same = is_same && loss() == expected;
   }
-  return same && stop_signal() == SIGUSR1;
+  return is_same && stop_signal() == SIGUSR1;
 }
 
 /// In a process of its own: a stop that was asked for is never taken back, and other tests train.
-TEST(StopRequest, SignalsDuringAStepDoNotHarmIt) {
+TEST(StopRequest, SignalsDoNotChangeAStep) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(std::_Exit(is_unharmed_by_signals() ? 0 : 1), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(std::_Exit(is_loss_unchanged_by_signals() ? 0 : 1), testing::ExitedWithCode(0), "");
 }
 
-constexpr int kWentOn = 10;
-constexpr int kLeft = 75;
-constexpr int kLate = 11;
+constexpr int kContinuedCode = 10;
+constexpr int kExitedCode = 75;
+constexpr int kTimedOutCode = 11;
 
-/// The status of a process that does `what`; signals that watch_stop_signals() respects are as `ignored` says.
-int status_of(const std::function<int()>& what, void (*disposition)(int) = SIG_DFL) {
+/// The status of a process that does `function`; signals that install_stop_handlers() respects are as `ignored` says.
+int run_in_child(const std::function<int()>& function, void (*disposition)(int) = SIG_DFL) {
   const pid_t child = fork();
   if (child == 0) {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) ::signal(signal, disposition);
-    _exit(what());
+    _exit(function());
   }
   int status = 0;
   waitpid(child, &status, 0);
   return status;
 }
 
-int exit_code_of(const std::function<int()>& what, void (*disposition)(int) = SIG_DFL) {
-  const int status = status_of(what, disposition);
+int get_exit_code(const std::function<int()>& function, void (*disposition)(int) = SIG_DFL) {
+  const int status = run_in_child(function, disposition);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-void leave(int signal) {
-  _exit(signal == stop_signal() ? kLeft : 0);
+void exit_on_stop(int signal) {
+  _exit(signal == stop_signal() ? kExitedCode : 0);
 }
 
-int wait_to_be_left() {
+int wait_for_exit() {
   std::this_thread::sleep_for(std::chrono::seconds(60));
-  return kLate;
+  return kTimedOutCode;
 }
 
-TEST(StopRequest, BeforeTheStepsItIsAnsweredAtOnceWhateverTheMainThreadDoes) {
+TEST(StopRequest, StopsAtOnceBeforeTheFirstStep) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) {
-    EXPECT_EQ(exit_code_of([signal] {
-                watch_stop_signals(leave);
+    EXPECT_EQ(get_exit_code([signal] {
+                install_stop_handlers(exit_on_stop);
                 kill(getpid(), signal);
-                return wait_to_be_left();
+                return wait_for_exit();
               }),
-              kLeft)
+              kExitedCode)
         << signal;
   }
 }
 
-TEST(StopRequest, WhatComesWhileTheProgramLoadsIsAnsweredOnceItHas) {
+TEST(StopRequest, BlockedSignalsAreDeliveredLater) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
-    EXPECT_EQ(exit_code_of([signal] {
-                hold_stop_signals();
+    EXPECT_EQ(get_exit_code([signal] {
+                block_stop_signals();
                 kill(getpid(), signal);
-                watch_stop_signals(leave);
-                return wait_to_be_left();
+                install_stop_handlers(exit_on_stop);
+                return wait_for_exit();
               }),
-              kLeft)
+              kExitedCode)
         << signal;
   }
 }
 
-TEST(StopRequest, WhatGoesWrongMeanwhileIsNoErrorToReport) {
-  EXPECT_EQ(exit_code_of([] {
-              watch_stop_signals([](int) {
+TEST(StopRequest, OtherThreadsWaitWhileExiting) {
+  EXPECT_EQ(get_exit_code([] {
+              install_stop_handlers([](int) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(100));  // such as to remove files
-                _exit(kLeft);
+                _exit(kExitedCode);
               });
               raise(SIGTERM);
-              wait_if_leaving();
-              return kWentOn;
+              wait_if_exiting();
+              return kContinuedCode;
             }),
-            kLeft);
+            kExitedCode);
 }
 
-TEST(StopRequest, BetweenStepsItIsOnlyNoted) {
+TEST(StopRequest, RecordsSignalsBetweenSteps) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) {
-    EXPECT_EQ(exit_code_of([signal] {
-                watch_stop_signals(leave);
-                stop_between_steps();
+    EXPECT_EQ(get_exit_code([signal] {
+                install_stop_handlers(exit_on_stop);
+                enable_graceful_stop();
                 raise(signal);
-                wait_if_leaving();
+                wait_if_exiting();
                 std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                return stop_signal() == signal ? kWentOn : 0;
+                return stop_signal() == signal ? kContinuedCode : 0;
               }),
-              kWentOn)
+              kContinuedCode)
         << signal;
   }
 }
 
 TEST(StopRequest, NothingHappensWithoutASignal) {
-  EXPECT_EQ(exit_code_of([] {
-              watch_stop_signals(leave);
-              wait_if_leaving();
-              stop_between_steps();
-              return stop_signal() == 0 ? kWentOn : 0;
+  EXPECT_EQ(get_exit_code([] {
+              install_stop_handlers(exit_on_stop);
+              wait_if_exiting();
+              enable_graceful_stop();
+              return stop_signal() == 0 ? kContinuedCode : 0;
             }),
-            kWentOn);
+            kContinuedCode);
 }
 
 /// From the terminal, from a launcher, and from the launcher's own launcher.
-TEST(StopRequest, OneInterruptThatArrivesSeveralTimesIsOneRequest) {
-  EXPECT_EQ(exit_code_of([] {
-              watch_stop_signals(leave);
-              stop_between_steps();
+TEST(StopRequest, RepeatedDeliveriesAreOneInterrupt) {
+  EXPECT_EQ(get_exit_code([] {
+              install_stop_handlers(exit_on_stop);
+              enable_graceful_stop();
               for (int time = 0; time < 3; ++time) raise(SIGINT);
               raise(SIGTERM);
               raise(SIGINT);
-              return stop_signal() == SIGINT ? kWentOn : 0;
+              return stop_signal() == SIGINT ? kContinuedCode : 0;
             }),
-            kWentOn);
+            kContinuedCode);
 }
 
-TEST(StopRequest, ASecondInterruptEndsAtOnce) {
-  const int status = status_of([] {
-    watch_stop_signals(leave);
-    stop_between_steps();
+TEST(StopRequest, SecondInterruptKills) {
+  const int status = run_in_child([] {
+    install_stop_handlers(exit_on_stop);
+    enable_graceful_stop();
     raise(SIGINT);
-    std::this_thread::sleep_for(std::chrono::duration<double>(kSecondsOfOneInterrupt + 0.05));
+    std::this_thread::sleep_for(std::chrono::duration<double>(kInterruptWindowSeconds + 0.05));
     raise(SIGINT);
-    return kWentOn;
+    return kContinuedCode;
   });
   ASSERT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(WTERMSIG(status), SIGINT);
 }
 
-TEST(StopRequest, WhatWasIgnoredAtTheStartStaysSoButNotTheRequestsOfABatchSystem) {
+TEST(StopRequest, IgnoredSignalsStayIgnored) {
   for (const int signal : {SIGINT, SIGHUP, SIGPIPE}) {
-    EXPECT_EQ(exit_code_of(
+    EXPECT_EQ(get_exit_code(
                   [signal] {
-                    watch_stop_signals(leave);
+                    install_stop_handlers(exit_on_stop);
                     raise(signal);
-                    wait_if_leaving();
-                    return stop_signal() == 0 ? kWentOn : 0;
+                    wait_if_exiting();
+                    return stop_signal() == 0 ? kContinuedCode : 0;
                   },
                   SIG_IGN),
-              kWentOn)
+              kContinuedCode)
         << signal;
   }
   for (const int signal : {SIGTERM, SIGUSR1}) {
-    EXPECT_EQ(exit_code_of(
+    EXPECT_EQ(get_exit_code(
                   [signal] {
-                    watch_stop_signals(leave);
+                    install_stop_handlers(exit_on_stop);
                     raise(signal);
-                    return wait_to_be_left();
+                    return wait_for_exit();
                   },
                   SIG_IGN),
-              kLeft)
+              kExitedCode)
         << signal;
   }
 }

@@ -6,7 +6,7 @@
 namespace vlmtrain::train {
 namespace {
 
-TEST(TrainingSummaryTest, ARunThatDidNoStepHasNoLoss) {
+TEST(TrainingSummaryTest, NoStepsMeansNoLoss) {
   TrainingSummary summary;
   summary.steps = 3;
   summary.checkpoint = "run/checkpoints/step-3";
@@ -20,7 +20,7 @@ TEST(TrainingSummaryTest, ARunThatDidNoStepHasNoLoss) {
   EXPECT_EQ(nlohmann::json::parse(summary.to_json())["last_loss"], 1.5);
 }
 
-TEST(TrainingSummaryTest, ARunOnAGpuTellsItsPeakBesideThePlannedOne) {
+TEST(TrainingSummaryTest, ReportsMeasuredAndPlannedPeak) {
   TrainingSummary summary;
   summary.reserved_peak_bytes = 5'000'000'000;
   summary.planned_peak_bytes = 5'100'000'000;

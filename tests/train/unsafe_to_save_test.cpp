@@ -24,16 +24,17 @@ using testing::Not;
   throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 700, "CUDA error: an illegal memory access");
 }
 
-TEST(UnsafeToSaveTest, IsWhatCannotBeTrusted) {
+TEST(EmergencySaveTest, ExplainsWhySavingIsUnsafe) {
   const std::runtime_error error("something else");
-  EXPECT_THAT(unsafe_to_save(error, {}), IsEmpty());
-  EXPECT_THAT(unsafe_to_save(error, {.is_saving = true}), HasSubstr("while a checkpoint was written"));
-  EXPECT_THAT(unsafe_to_save(error, {.weights_are_whole = false}), HasSubstr("while the weights were moved"));
-  EXPECT_THAT(unsafe_to_save(error, {.numbers_are_lost = true}), HasSubstr("the last step is not known"));
+  EXPECT_THAT(find_unsafe_save_reason(error, {}), IsEmpty());
+  EXPECT_THAT(find_unsafe_save_reason(error, {.is_saving = true}), HasSubstr("while a checkpoint was written"));
+  EXPECT_THAT(find_unsafe_save_reason(error, {.are_weights_consistent = false}),
+              HasSubstr("while the weights were moved"));
+  EXPECT_THAT(find_unsafe_save_reason(error, {.metrics_are_lost = true}), HasSubstr("the last step is not known"));
   try {
     break_device();
   } catch (const std::exception& failure) {
-    EXPECT_THAT(unsafe_to_save(failure, {}), HasSubstr("the device failed"));
+    EXPECT_THAT(find_unsafe_save_reason(failure, {}), HasSubstr("the device failed"));
   }
 }
 
@@ -45,14 +46,14 @@ class FailingAllocation final : public memory::AllocationWatcher {
       : component_(component), fail_(std::move(fail)), log_(log) {}
 
   void take(int64_t /*bytes*/) override {
-    const auto here = memory::current_place().component;
-    if (memory::in_backward() || here == memory::Component::kOther) return;
+    const auto component = memory::current_memory_tag().component;
+    if (memory::is_in_backward() || component == memory::Component::kOther) return;
     // Steps are rehearsed before.
     if (step_ == 0 && log_.text().find("usable samples; 3 steps") == std::string::npos) return;
     if (step_ == 0) begin_step();
-    if (was_ == memory::Component::kOptimizer && here != was_) begin_step();
-    was_ = here;
-    if (here != component_ || ++allocations_ != of_first_step_ / 2 || step_ != 2 || failed_) return;
+    if (last_component_ == memory::Component::kOptimizer && component != last_component_) begin_step();
+    last_component_ = component;
+    if (component != component_ || ++allocations_ != first_step_allocations_ / 2 || step_ != 2 || failed_) return;
     failed_ = true;
     fail_();
   }
@@ -62,16 +63,16 @@ class FailingAllocation final : public memory::AllocationWatcher {
 
  private:
   void begin_step() {
-    if (++step_ == 2) of_first_step_ = allocations_;
+    if (++step_ == 2) first_step_allocations_ = allocations_;
     allocations_ = 0;
   }
 
   memory::Component component_;
   std::function<void()> fail_;
   const CapturedLog& log_;
-  memory::Component was_ = memory::Component::kOther;
+  memory::Component last_component_ = memory::Component::kOther;
   int64_t allocations_ = 0;
-  int64_t of_first_step_ = -1;
+  int64_t first_step_allocations_ = -1;
   int64_t step_ = 0;
   bool failed_ = false;
 };
@@ -85,26 +86,26 @@ class FailingRunTest : public SmallRunTest {
     const CapturedLog log;
     const auto watcher = std::make_shared<FailingAllocation>(component, std::move(failure), log);
     memory::watch_allocations(watcher);
-    EXPECT_THROW(train_well(), Error);
+    EXPECT_THROW(run_training(), Error);
     memory::unwatch_allocations(*watcher);
     EXPECT_TRUE(watcher->failed());
     return log.text();
   }
 };
 
-TEST_F(FailingRunTest, AnyErrorLeavesACheckpointBehind) {
+TEST_F(FailingRunTest, SavesACheckpointAfterAnError) {
   const std::string log =
       fail<std::runtime_error>(memory::Component::kLanguage, [] { throw std::runtime_error("no luck"); });
   EXPECT_THAT(log, HasSubstr("what was done up to step 1 is saved"));
   EXPECT_THAT(checkpoints(), testing::ElementsAre("step-1"));
 }
 
-TEST_F(FailingRunTest, AfterADeviceThatFailedNothingIsSaved) {
+TEST_F(FailingRunTest, SavesNothingAfterADeviceError) {
   const std::string log = fail<c10::AcceleratorError>(memory::Component::kLanguage, break_device);
   EXPECT_THAT(log, AllOf(HasSubstr("the steps since the last checkpoint are not saved: the device failed"),
                          Not(HasSubstr("is saved"))));
   EXPECT_THAT(checkpoints(), IsEmpty());
-  const auto last = lines_of("events.jsonl").back();
+  const auto last = read_json_lines("events.jsonl").back();
   EXPECT_EQ(last["kind"], "failed");
   EXPECT_EQ(last["message"], "CUDA error: an illegal memory access") << "without LibTorch's trace";
 }

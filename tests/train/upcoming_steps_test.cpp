@@ -11,108 +11,110 @@
 namespace vlmtrain::train {
 namespace {
 
-class UpcomingStepsTest : public testing::Test {
+class StepPrefetcherTest : public testing::Test {
  protected:
   static constexpr int64_t kSamples = 11;
 
-  UpcomingSteps steps(TwinLink* twin) { return {loader_, choices_, tasks_, twin, 1, 8}; }
-
-  void replace(UpcomingSteps& upcoming, PlannedStep& step, int64_t place) {
-    const int64_t lost = step.batch.samples[static_cast<size_t>(place)].index;
-    ledger_.mark_dropped(lost, "s", "does not fit into memory", "is too large");
-    upcoming.replace(step, {lost});
+  StepPrefetcher make_prefetcher(LookAheadClient* look_ahead) {
+    return {loader_, step_config_, tasks_, look_ahead, 1, 8};
   }
 
-  const planner::Choices choices_ = planner::micro_batches_of(2);
+  void replace(StepPrefetcher& prefetcher, PlannedStep& step, int64_t position) {
+    const int64_t dropped = step.batch.samples[static_cast<size_t>(position)].index;
+    ledger_.mark_dropped(dropped, "s", "does not fit into memory", "is too large");
+    prefetcher.replace(step, {dropped});
+  }
+
+  const planner::StepConfig step_config_ = planner::make_step_config(2);
 
  private:
-  const io::RecordList records_ = data::make_records(kSamples);
+  const io::InMemoryRecords records_ = data::make_records(kSamples);
   const data::FakeProcessor processor_;
   const TaskBalance tasks_{{}, data::Tasks(records_)};
   data::Ledger ledger_{"train.json", kSamples};
-  data::OneLaneLoader loader_{
+  data::SingleSourceLoader loader_{
       records_, processor_, {.global_batch_size = 4, .on_bad_sample = data::BadSamplePolicy::kSkip}, 2, {}, ledger_};
 };
 
-TEST_F(UpcomingStepsTest, ASampleThatIsTakenOutIsReplacedByTheNextOfTheOrder) {
-  UpcomingSteps upcoming = steps(/*twin=*/nullptr);
-  std::vector<int64_t> drawn;
-  int64_t lost = -1;
+TEST_F(StepPrefetcherTest, ReplacesADroppedSampleByTheNextOne) {
+  StepPrefetcher prefetcher = make_prefetcher(/*twin=*/nullptr);
+  std::vector<int64_t> used_indices;
+  int64_t dropped = -1;
   for (int64_t number = 1; number <= 8; ++number) {
-    PlannedStep step = upcoming.next(0);
+    PlannedStep step = prefetcher.next(0);
     EXPECT_EQ(step.step, number);
     if (number == 2) {
-      lost = step.batch.samples[2].index;
-      replace(upcoming, step, 2);
+      dropped = step.batch.samples[2].index;
+      replace(prefetcher, step, 2);
     }
     ASSERT_EQ(step.batch.samples.size(), 4U) << "step " << number;
     EXPECT_EQ(step.batch.label_tokens, 4);
     EXPECT_EQ(step.plan.layout, step.layout);
-    EXPECT_EQ(step.layout.cut.sizes, (std::vector<int64_t>{2, 2}));
-    for (const auto& sample : step.batch.samples) drawn.push_back(sample.index);
+    EXPECT_EQ(step.layout.split.sizes, (std::vector<int64_t>{2, 2}));
+    for (const auto& sample : step.batch.samples) used_indices.push_back(sample.index);
   }
-  std::vector<int64_t> wanted;
-  for (int64_t epoch = 0; wanted.size() < drawn.size(); ++epoch) {
-    for (const int64_t index : data::epoch_order(kSamples, 2, epoch)) {
-      if (index != lost) wanted.push_back(index);
+  std::vector<int64_t> expected;
+  for (int64_t epoch = 0; expected.size() < used_indices.size(); ++epoch) {
+    for (const int64_t index : data::shuffle_epoch(kSamples, 2, epoch)) {
+      if (index != dropped) expected.push_back(index);
     }
   }
-  wanted.resize(drawn.size());
-  EXPECT_EQ(drawn, wanted);
+  expected.resize(used_indices.size());
+  EXPECT_EQ(used_indices, expected);
 }
 
 /// A real twin, which had been told of the next two steps when a sample was replaced: what it foresees of them is of
 /// other samples. Then both begin with an empty cache, and it is believed again.
-TEST_F(UpcomingStepsTest, ATwinThatWasToldOfOtherSamplesIsNotBelieved) {
-  constexpr int64_t kReplaced = 3;
+TEST_F(StepPrefetcherTest, IgnoresForecastsForReplacedSamples) {
+  constexpr int64_t kReplacedStep = 3;
   const planner::PresetFolder model("smolvlm-tiny");
-  TwinLink twin({.job = model.job(),
-                 .choices = choices_,
-                 .card = {.gpu = "rtx4090", .memory_bytes = planner::kUnlimited},
-                 .limit_bytes = planner::kUnlimited,
-                 .waits = true},
-                at::kCPU, [](report::EventKind, const std::string&) {});
-  UpcomingSteps upcoming = steps(&twin);
+  LookAheadClient look_ahead({.job = model.job(),
+                              .step_config = step_config_,
+                              .target = {.gpu = "rtx4090", .memory_bytes = planner::kUnlimited},
+                              .limit_bytes = planner::kUnlimited,
+                              .is_lockstep = true},
+                             at::kCPU, [](report::EventKind, const std::string&) {});
+  StepPrefetcher prefetcher = make_prefetcher(&look_ahead);
   for (int64_t number = 1; number <= 8; ++number) {
-    PlannedStep step = upcoming.next(0);
-    const bool is_outdated = number > kReplaced && number <= kReplaced + 2;
+    PlannedStep step = prefetcher.next(0);
+    const bool is_outdated = number > kReplacedStep && number <= kReplacedStep + 2;
     EXPECT_EQ(step.plan.peaks.has_value(), !is_outdated) << number;
-    EXPECT_EQ(step.plan.release_first, number == kReplaced + 3) << number;
-    if (number == kReplaced) {
-      replace(upcoming, step, 1);
+    EXPECT_EQ(step.plan.empty_cache_first, number == kReplacedStep + 3) << number;
+    if (number == kReplacedStep) {
+      replace(prefetcher, step, 1);
       EXPECT_FALSE(step.plan.peaks) << "it is another step now";
     }
     EXPECT_EQ(step.batch.samples.size(), 4U) << number;
     EXPECT_EQ(step.plan.layout, step.layout) << number;
   }
-  EXPECT_EQ(twin.summary().steps, 8) << "it answered each time";
+  EXPECT_EQ(look_ahead.summary().steps, 8) << "it answered each time";
 }
 
 /// A twin is told of steps ahead, so that a bad sample of one of them is known before it is its turn. Where a sample of
 /// the step before is replaced, the samples drawn ahead would be drawn again.
-TEST(UpcomingStepsWithABadSampleTest, TheErrorIsNotLostWhereASampleIsReplaced) {
+TEST(StepPrefetcherBadSampleTest, KeepsTheErrorWhenReplacingASample) {
   constexpr int64_t kSamples = 12;
   constexpr uint64_t kSeed = 2;
-  const int64_t bad = data::epoch_order(kSamples, kSeed, 0)[9];  // of the third step
-  const data::FakeProcessor processor([bad](int64_t index) {
-    if (index == bad) data::reject(index);
+  const int64_t bad_index = data::shuffle_epoch(kSamples, kSeed, 0)[9];  // of the third step
+  const data::FakeProcessor processor([bad_index](int64_t index) {
+    if (index == bad_index) data::throw_too_long(index);
   });
   const auto records = data::make_records(kSamples);
   const TaskBalance tasks({}, data::Tasks(records));
   data::Ledger ledger("train.json", kSamples);
-  data::OneLaneLoader loader(
+  data::SingleSourceLoader loader(
       records, processor, {.global_batch_size = 4, .on_bad_sample = data::BadSamplePolicy::kFail}, kSeed, {}, ledger);
   const planner::PresetFolder model("smolvlm-tiny");
-  const planner::Choices choices = planner::micro_batches_of(2);
-  TwinLink twin({.job = model.job(),
-                 .choices = choices,
-                 .card = {.gpu = "rtx4090", .memory_bytes = planner::kUnlimited},
-                 .limit_bytes = planner::kUnlimited,
-                 .waits = true},
-                at::kCPU, [](report::EventKind, const std::string&) {});
-  UpcomingSteps upcoming(loader, choices, tasks, &twin, 1, 8);
-  PlannedStep first = upcoming.next(0);
-  EXPECT_THROW(upcoming.replace(first, {first.batch.samples.front().index}), UserError);
+  const planner::StepConfig step_config = planner::make_step_config(2);
+  LookAheadClient look_ahead({.job = model.job(),
+                              .step_config = step_config,
+                              .target = {.gpu = "rtx4090", .memory_bytes = planner::kUnlimited},
+                              .limit_bytes = planner::kUnlimited,
+                              .is_lockstep = true},
+                             at::kCPU, [](report::EventKind, const std::string&) {});
+  StepPrefetcher prefetcher(loader, step_config, tasks, &look_ahead, 1, 8);
+  PlannedStep first = prefetcher.next(0);
+  EXPECT_THROW(prefetcher.replace(first, {first.batch.samples.front().index}), UserError);
 }
 
 }  // namespace

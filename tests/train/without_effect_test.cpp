@@ -11,52 +11,53 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-constexpr data::MediaCensus kImages{.samples = 9, .with_images = 5, .without_media = 4};
-constexpr data::MediaCensus kVideos{.samples = 9, .with_videos = 9};
-constexpr data::MediaCensus kVolumes{.samples = 9, .with_volumes = 9};
-constexpr data::MediaCensus kWords{.samples = 9, .without_media = 9};
+constexpr data::MediaCounts kImages{.samples = 9, .with_images = 5, .without_media = 4};
+constexpr data::MediaCounts kVideos{.samples = 9, .with_videos = 9};
+constexpr data::MediaCounts kVolumes{.samples = 9, .with_volumes = 9};
+constexpr data::MediaCounts kWords{.samples = 9, .without_media = 9};
 
-class WithoutEffectTest : public testing::Test {
+class UnusedSettingsTest : public testing::Test {
  protected:
-  std::vector<std::string> remarks(const data::MediaCensus& census, bool draws_masks = false) const {
-    return settings_without_effect(config_, census, draws_masks);
+  std::vector<std::string> find_remarks(const data::MediaCounts& census, bool predicts_masks = false) const {
+    return find_unused_settings(config_, census, predicts_masks);
   }
 
   Config config_;
 };
 
-TEST_F(WithoutEffectTest, DefaultsAreNotReported) {
-  for (const auto& census : {kImages, kVideos, kVolumes, kWords}) EXPECT_THAT(remarks(census), IsEmpty());
+TEST_F(UnusedSettingsTest, DefaultsAreNotReported) {
+  for (const auto& census : {kImages, kVideos, kVolumes, kWords}) EXPECT_THAT(find_remarks(census), IsEmpty());
 }
 
-TEST_F(WithoutEffectTest, AugmentationChangesImagesOnly) {
+TEST_F(UnusedSettingsTest, AugmentationChangesImagesOnly) {
   config_.data.augment = {{"flip", "0.5"}};
-  EXPECT_THAT(remarks(kImages), IsEmpty());
+  EXPECT_THAT(find_remarks(kImages), IsEmpty());
   for (const auto& census : {kVideos, kVolumes, kWords}) {
-    EXPECT_THAT(remarks(census),
+    EXPECT_THAT(find_remarks(census),
                 ElementsAre(HasSubstr("data.augment={flip: 0.5} has no effect: no sample has an image")));
   }
 }
 
-TEST_F(WithoutEffectTest, SettingsOfMediaThatNoSampleHasAreReported) {
+TEST_F(UnusedSettingsTest, ReportsSettingsOfAbsentMedia) {
   config_.data.video_fps = 1;
   config_.data.video_max_frames = 8;
   config_.data.image_max_pixels = 1000;
-  EXPECT_THAT(remarks(kImages),
+  EXPECT_THAT(find_remarks(kImages),
               UnorderedElementsAre(HasSubstr("data.video_fps=1"), HasSubstr("data.video_max_frames=8")));
-  EXPECT_THAT(remarks(kVideos), IsEmpty());
-  EXPECT_THAT(remarks(kWords), UnorderedElementsAre(HasSubstr("data.video_fps"), HasSubstr("data.video_max_frames"),
-                                                    HasSubstr("data.image_max_pixels")));
-  EXPECT_THAT(remarks({}), IsEmpty()) << "nothing is known of the samples";
+  EXPECT_THAT(find_remarks(kVideos), IsEmpty());
+  EXPECT_THAT(find_remarks(kWords),
+              UnorderedElementsAre(HasSubstr("data.video_fps"), HasSubstr("data.video_max_frames"),
+                                   HasSubstr("data.image_max_pixels")));
+  EXPECT_THAT(find_remarks({}), IsEmpty()) << "nothing is known of the samples";
 }
 
-TEST_F(WithoutEffectTest, SettingsThatAnotherOneTurnsOffAreReported) {
+TEST_F(UnusedSettingsTest, ReportsSettingsThatAnotherDisables) {
   config_.data.pack_max_tokens = 9000;
   config_.training.balance.gradnorm_alpha = 3;
   config_.training.loss_scale_growth_steps = 7;
   config_.evaluation.max_new_tokens = 7;
   config_.training.mask_losses.dice = 3;
-  EXPECT_THAT(remarks(kImages),
+  EXPECT_THAT(find_remarks(kImages),
               UnorderedElementsAre(HasSubstr("data.packing is false"), HasSubstr("training.gradnorm_alpha=3"),
                                    HasSubstr("training.loss_scale_growth_steps=7"),
                                    HasSubstr("training.eval_steps is 0"), HasSubstr("the model draws no masks")));
@@ -64,16 +65,16 @@ TEST_F(WithoutEffectTest, SettingsThatAnotherOneTurnsOffAreReported) {
   config_.training.balance.task_weighting = engine::TaskWeighting::kGradNorm;
   config_.training.precision = engine::Precision::kFp16;
   config_.evaluation.steps = 2;
-  EXPECT_THAT(remarks(kImages, /*draws_masks=*/true), IsEmpty());
+  EXPECT_THAT(find_remarks(kImages, /*predicts_masks=*/true), IsEmpty());
 }
 
-TEST_F(WithoutEffectTest, AnEvaluationFileThatNothingReadsIsReported) {
+TEST_F(UnusedSettingsTest, ReportsAnUnreadEvaluationFile) {
   config_.data.eval = "held_out.json";
-  EXPECT_THAT(remarks(kImages), IsEmpty()) << "predictions are drawn from it";
+  EXPECT_THAT(find_remarks(kImages), IsEmpty()) << "predictions are drawn from it";
   config_.output.sample_predictions = 0;
-  EXPECT_THAT(remarks(kImages), ElementsAre(HasSubstr("data.eval=held_out.json has no effect")));
+  EXPECT_THAT(find_remarks(kImages), ElementsAre(HasSubstr("data.eval=held_out.json has no effect")));
   config_.evaluation.steps = 2;
-  EXPECT_THAT(remarks(kImages), IsEmpty());
+  EXPECT_THAT(find_remarks(kImages), IsEmpty());
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ void PrintTo(const GenerationCase& generation_case, std::ostream* out) {
 /// The card computes nothing: all tokens are 0, and only what is asked of it is seen.
 class GenerationTest : public testing::TestWithParam<GenerationCase> {
  protected:
-  std::vector<std::vector<int64_t>> answer(int64_t max_new_tokens) const {
+  std::vector<std::vector<int64_t>> generate(int64_t max_new_tokens) const {
     const auto processor = case_.load_processor();
     const auto records = case_.records();
     std::vector<data::Sample> prompts;
@@ -45,39 +45,39 @@ class GenerationTest : public testing::TestWithParam<GenerationCase> {
   std::unique_ptr<models::VisionLanguageModel> model_;
 };
 
-TEST_P(GenerationTest, LaunchesWhatTheCardAccepts) {
-  card().reset();
-  const auto answers = answer(/*max_new_tokens=*/40);
+TEST_P(GenerationTest, LaunchesAreAccepted) {
+  virtual_gpu().reset();
+  const auto answers = generate(/*max_new_tokens=*/40);
   for (const auto& tokens : answers) EXPECT_EQ(tokens.size(), 40U);
-  const auto done = counters();
-  EXPECT_GT(done.launches, 0U);
-  EXPECT_EQ(done.rejected_launches, 0U);
+  const auto result = counters();
+  EXPECT_GT(result.launches, 0U);
+  EXPECT_EQ(result.rejected_launches, 0U);
   EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
 }
 
-TEST_P(GenerationTest, EveryStepLaunchesAsMuchAndReadsOnlyTheTokens) {
-  const auto done_for = [this](int64_t tokens) {
-    card().reset();
-    answer(tokens);
+TEST_P(GenerationTest, EveryStepLaunchesEquallyAndReadsOnlyTokens) {
+  const auto run_for = [this](int64_t tokens) {
+    virtual_gpu().reset();
+    generate(tokens);
     return counters();
   };
-  done_for(2);
-  const auto two = done_for(2), three = done_for(3), ten = done_for(10);
-  const uint64_t of_a_step = three.launches - two.launches;
-  EXPECT_EQ(ten.launches - three.launches, 7 * of_a_step);
-  RecordProperty("launches_of_a_step", static_cast<int>(of_a_step));
-  const auto read_back = [](const vgpu::Counters& counted) {
-    return counted.device_to_host_pinned.calls + counted.device_to_host_pageable.calls;
+  run_for(2);
+  const auto two = run_for(2), three = run_for(3), ten = run_for(10);
+  const uint64_t launches_per_step = three.launches - two.launches;
+  EXPECT_EQ(ten.launches - three.launches, 7 * launches_per_step);
+  RecordProperty("launches_of_a_step", static_cast<int>(launches_per_step));
+  const auto read_back = [](const vgpu::Counters& result) {
+    return result.device_to_host_pinned.calls + result.device_to_host_pageable.calls;
   };
   EXPECT_EQ(read_back(ten), 10U);
   // Keys and values are not copied: a step does not depend on how much is cached.
   EXPECT_EQ((ten.device_to_device.bytes - three.device_to_device.bytes) % 7, 0U);
 }
 
-std::string name_of(const testing::TestParamInfo<GenerationCase>& instance) {
-  const GenerationCase& tested = instance.param;
-  return tested.parity_case + (tested.dtype == at::kFloat ? "_fp32" : "_bf16") +
-         (tested.sampling.temperature > 0 ? "_sampled" : "");
+std::string get_test_name(const testing::TestParamInfo<GenerationCase>& instance) {
+  const GenerationCase& generation_case = instance.param;
+  return generation_case.parity_case + (generation_case.dtype == at::kFloat ? "_fp32" : "_bf16") +
+         (generation_case.sampling.temperature > 0 ? "_sampled" : "");
 }
 
 const engine::SamplingSettings kSampled{.temperature = 1, .top_k = 20, .top_p = 0.9, .repetition_penalty = 1.1};
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(, GenerationTest,
                                          GenerationCase{"internvl3_5_mixed", at::kBFloat16, {}},
                                          GenerationCase{"gemma3_published", at::kBFloat16, {}},
                                          GenerationCase{"gemma3_published", at::kFloat, {}}),
-                         name_of);
+                         get_test_name);
 
 }  // namespace
 }  // namespace vlmtrain

@@ -12,10 +12,10 @@ namespace vlmtrain {
 namespace {
 
 /// ctest runs it on architectures that the table of GPUs does not have, too.
-TEST(KernelCodeOnCardTest, IsWhatLibTorchHas) {
+TEST(KernelCodeOnGpuTest, MatchesLibTorch) {
   ASSERT_NE(dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
   at::globalContext().lazyInitDevice(at::kCUDA);
-  const int architecture = memory::architecture_of(at::Device(at::kCUDA, 0));
+  const int architecture = memory::get_architecture(at::Device(at::kCUDA, 0));
   bool runs = true;
   try {
     at::ones({1}, at::TensorOptions(at::kFloat).device(at::kCUDA));

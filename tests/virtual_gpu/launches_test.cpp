@@ -30,9 +30,9 @@ class DeviceCode {
   void add_kernel(const void* host_function) {
     using Register = void** (*)(void*);
     const auto register_binary = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, "__cudaRegisterFatBinary"));
-    void* const none = nullptr;
-    call("__cudaRegisterFunction", register_binary(&wrapper_), host_function, none, "a_kernel", 0, none, none, none,
-         none, none);
+    void* const null_argument = nullptr;
+    call("__cudaRegisterFunction", register_binary(&wrapper_), host_function, null_argument, "a_kernel", 0,
+         null_argument, null_argument, null_argument, null_argument, null_argument);
   }
 
  private:
@@ -64,7 +64,7 @@ class DeviceCode {
 
 class LaunchesTest : public testing::Test {
  protected:
-  void SetUp() override { card().reset(); }
+  void SetUp() override { virtual_gpu().reset(); }
   void TearDown() override { call("cudaGetLastError"); }
 
   static int launch(const void* kernel, Size grid, Size block, size_t shared_bytes = 0) {
@@ -84,7 +84,7 @@ TEST_F(LaunchesTest, PtxOfAnOlderArchitectureRuns) {
   EXPECT_EQ(counters().launches, 2U);
 }
 
-TEST_F(LaunchesTest, WhatTheCardCannotRunIsRejectedAndReported) {
+TEST_F(LaunchesTest, InvalidLaunchesAreRejectedAndReported) {
   static const int kernel = 0;
   static DeviceCode code(DeviceCode::kPtx, 70);
   code.add_kernel(&kernel);
@@ -95,14 +95,14 @@ TEST_F(LaunchesTest, WhatTheCardCannotRunIsRejectedAndReported) {
   EXPECT_EQ(launch(&kernel, {}, {32, 33, 1}), kInvalidConfiguration);
   EXPECT_EQ(launch(&kernel, {}, {1, 1, 65}), kInvalidConfiguration);
   EXPECT_EQ(launch(&kernel, {}, {}, 48 * 1024 + 1), kInvalidValue);
-  const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("launch rejected, grid: grid 0,1,1, block 1,1,1"), std::string::npos) << said;
-  EXPECT_NE(said.find("a_kernel"), std::string::npos) << said;
+  const std::string output = testing::internal::GetCapturedStderr();
+  EXPECT_NE(output.find("launch rejected, grid: grid 0,1,1, block 1,1,1"), std::string::npos) << output;
+  EXPECT_NE(output.find("a_kernel"), std::string::npos) << output;
   EXPECT_EQ(counters().rejected_launches, 6U);
   EXPECT_EQ(counters().launches, 0U);
 }
 
-TEST_F(LaunchesTest, SharedMemoryCanBeRaisedToTheCardsLimit) {
+TEST_F(LaunchesTest, SharedMemoryLimitCanBeRaised) {
   static const int kernel = 0;
   static DeviceCode code(DeviceCode::kPtx, 70);
   code.add_kernel(&kernel);
@@ -121,7 +121,7 @@ TEST_F(LaunchesTest, MachineCodeRunsOnItsMajorVersionOnly) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("no code for this architecture"), std::string::npos);
 }
 
-TEST_F(LaunchesTest, AKernelThatNoLibraryRegisteredIsRejected) {
+TEST_F(LaunchesTest, UnregisteredKernelIsRejected) {
   testing::internal::CaptureStderr();
   const int not_a_kernel = 0;
   EXPECT_EQ(launch(&not_a_kernel, {}, {}), kInvalidFunction);

@@ -13,9 +13,9 @@ namespace {
 /// More windows than the grid of a launch has places for them: those of 200 pictures of 1024² in TinyViT.
 constexpr int64_t kWindows = 70'000, kRows = 4, kHeads = 2, kHeadSize = 32;
 
-class ManySegmentsOnCard : public testing::TestWithParam<at::ScalarType> {
+class ManySegmentsOnGpu : public testing::TestWithParam<at::ScalarType> {
  protected:
-  at::Tensor leaf(at::IntArrayRef sizes) const { return at::empty(sizes, options_).set_requires_grad(true); }
+  at::Tensor make_leaf(at::IntArrayRef sizes) const { return at::empty(sizes, options_).set_requires_grad(true); }
 
   /// Its backward pass, too.
   static void expect_accepted(const at::Tensor& output) {
@@ -28,21 +28,21 @@ class ManySegmentsOnCard : public testing::TestWithParam<at::ScalarType> {
   const at::TensorOptions options_ = at::TensorOptions(GetParam()).device(device_);
 };
 
-TEST_P(ManySegmentsOnCard, ArePieces) {
+TEST_P(ManySegmentsOnGpu, AreChunked) {
   const auto segments = nn::Segments::uniform(kWindows, kRows, device_);
-  const auto rows = [this] { return leaf({kWindows * kRows, kHeads, kHeadSize}); };
-  card().reset();
+  const auto rows = [this] { return make_leaf({kWindows * kRows, kHeads, kHeadSize}); };
+  virtual_gpu().reset();
   expect_accepted(nn::attention(rows(), rows(), rows(), segments, /*causal=*/false));
 }
 
-TEST_P(ManySegmentsOnCard, WithABiasToo) {
-  const auto windows = [this] { return leaf({kWindows, kRows, kHeads, kHeadSize}); };
-  card().reset();
-  expect_accepted(nn::biased_attention(windows(), windows(), windows(), leaf({1, kHeads, kRows, kRows})));
+TEST_P(ManySegmentsOnGpu, WithBias) {
+  const auto windows = [this] { return make_leaf({kWindows, kRows, kHeads, kHeadSize}); };
+  virtual_gpu().reset();
+  expect_accepted(nn::biased_attention(windows(), windows(), windows(), make_leaf({1, kHeads, kRows, kRows})));
   expect_accepted(nn::batched_attention(windows(), windows(), windows()));
 }
 
-INSTANTIATE_TEST_SUITE_P(, ManySegmentsOnCard, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+INSTANTIATE_TEST_SUITE_P(, ManySegmentsOnGpu, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& instance) { return c10::toString(instance.param); });
 
 }  // namespace

@@ -13,20 +13,20 @@ namespace vlmtrain {
 namespace {
 
 /// SAM's encoder and decoder and the loss of masks on the card: two blocks of ViT-B's width, whole pictures.
-class MaskModelOnCardTest : public testing::TestWithParam<at::ScalarType> {
+class MaskModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
  protected:
-  MaskModelOnCardTest() {
+  MaskModelOnGpuTest() {
     config_.layers = 2;
     config_.global_blocks = {1};
   }
 
-  void pass(const models::SamVit& encoder, const models::MaskDecoder& decoder) const {
+  void run_forward_backward(const models::SamVit& encoder, const models::MaskDecoder& decoder) const {
     const at::Tensor pixels = at::empty({1, 3, config_.image_size, config_.image_size}, options_);
     const at::Tensor prompts = at::empty({kMasks, config_.output_channels}, options_).set_requires_grad(true);
-    const at::Tensor pictures = at::zeros({kMasks}, options_.dtype(at::kLong));
+    const at::Tensor image_indices = at::zeros({kMasks}, options_.dtype(at::kLong));
     const at::Tensor targets = at::empty({kMasks, config_.image_size, config_.image_size}, options_.dtype(at::kByte));
     const at::Tensor features = encoder(pixels, /*recomputed_blocks=*/1);
-    const at::Tensor logits = decoder(features, config_.side(), prompts, pictures);
+    const at::Tensor logits = decoder(features, config_.side(), prompts, image_indices);
     const auto loss = nn::mask_loss(logits, targets, {{1024, 1024}, {700, 1024}, {1024, 333}}, 2, 0.5, 1e6, kMasks);
     torch::autograd::backward({loss.loss}, {});
   }
@@ -36,19 +36,19 @@ class MaskModelOnCardTest : public testing::TestWithParam<at::ScalarType> {
   models::SamVitConfig config_;
 };
 
-TEST_P(MaskModelOnCardTest, LaunchesWhatTheCardAcceptsAndNeverWaits) {
+TEST_P(MaskModelOnGpuTest, LaunchesAreAcceptedAndNeverSynchronize) {
   nn::ParameterStore store(options_);
   const nn::ParameterScope scope(store, nn::Component::kMaskEncoder, "sam");
   const models::SamVit encoder(scope / "vision_encoder", config_);
   const models::MaskDecoder decoder(scope, models::MaskDecoderConfig());
   for (int i = 0; i < 2; ++i) {
-    card().reset();
-    pass(encoder, decoder);
-    expect_accepted_without_a_wait();
+    virtual_gpu().reset();
+    run_forward_backward(encoder, decoder);
+    expect_accepted_without_synchronization();
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, MaskModelOnCardTest, testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+INSTANTIATE_TEST_SUITE_P(Precisions, MaskModelOnGpuTest, testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
                          [](const auto& instance) { return c10::toString(instance.param); });
 
 }  // namespace

@@ -19,18 +19,18 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 
 /// PyTorch's own out-of-memory errors: the card is made smaller until a step does not fit.
-TEST(OomGuardTest, DoesAStepAgainOnACardThatIsTooSmall) {
+TEST(OomGuardTest, RetriesStepOnSmallGpu) {
   SmallRun run({.micro_batch_size = 8, .repeats = 2});
   const at::Device device = memory::open_device("cuda");
   std::vector<int64_t> next_micro_batches;
   const engine::CrossEntropy objective;
-  const engine::Consensus alone;
-  OomGuard guard(run.training(), device, alone, [&](const std::string& reason, const engine::StepLayout& next) {
+  const engine::Consensus single_rank;
+  OomGuard guard(run.training(), device, single_rank, [&](const std::string& reason, const engine::StepLayout& next) {
     EXPECT_NE(reason.find("out of memory"), std::string::npos) << reason;
-    next_micro_batches.push_back(next.cut.micro_batches());
+    next_micro_batches.push_back(next.split.micro_batches());
   });
   engine::StepLayout layout;
-  layout.cut = engine::cut_in_order({std::ssize(run.samples())});
+  layout.split = engine::split_in_order({std::ssize(run.samples())});
   const auto step = [&] {
     return guard.step(objective, run.samples(), layout, /*seed=*/1, [] {
       return engine::LearningRates{1e-4, 1e-4, 1e-4};
@@ -38,14 +38,14 @@ TEST(OomGuardTest, DoesAStepAgainOnACardThatIsTooSmall) {
   };
   ASSERT_EQ(step().failed_attempts, 0);
 
-  at::Tensor filled;
+  at::Tensor filler;
   int64_t failed_attempts = 0;
-  for (int64_t room = 512; failed_attempts == 0 && room > 0; room = room * 97 / 100) {
-    filled.reset();
+  for (int64_t free_mib = 512; failed_attempts == 0 && free_mib > 0; free_mib = free_mib * 97 / 100) {
+    filler.reset();
     memory::release_unused(device);
-    const int64_t taken = memory::free_bytes(device) - room * kMiB;
-    filled = at::empty({taken}, at::TensorOptions(at::kByte).device(device));
-    card().reset();
+    const int64_t filled_bytes = memory::free_bytes(device) - free_mib * kMiB;
+    filler = at::empty({filled_bytes}, at::TensorOptions(at::kByte).device(device));
+    virtual_gpu().reset();
     failed_attempts = step().failed_attempts;
   }
   EXPECT_GT(failed_attempts, 0);
@@ -54,28 +54,28 @@ TEST(OomGuardTest, DoesAStepAgainOnACardThatIsTooSmall) {
   EXPECT_GT(counters().failed_allocations, 0U);
   EXPECT_EQ(counters().rejected_launches, 0U);
 
-  filled.reset();
+  filler.reset();
   memory::release_unused(device);
   EXPECT_EQ(step().failed_attempts, 0) << "with room again";
 }
 
 /// A guard over a small run whose steps have gone well before, on a card with faults.
-class FaultyCardTest : public testing::Test {
+class FaultyGpuTest : public testing::Test {
  protected:
-  FaultyCardTest() {
-    layout_.cut = engine::cut_in_order({4, 4});
+  FaultyGpuTest() {
+    layout_.split = engine::split_in_order({4, 4});
     step();
     step();
   }
-  ~FaultyCardTest() override {
-    for (const auto call : {vgpu::Fallible::kLaunch, vgpu::Fallible::kCublasCreate, vgpu::Fallible::kHostAllocation,
-                            vgpu::Fallible::kDeviceAllocation}) {
-      card().fail_calls(call, 0, 0);
+  ~FaultyGpuTest() override {
+    for (const auto call : {vgpu::FaultPoint::kLaunch, vgpu::FaultPoint::kCublasCreate,
+                            vgpu::FaultPoint::kHostAllocation, vgpu::FaultPoint::kDeviceAllocation}) {
+      virtual_gpu().inject_failures(call, 0, 0);
     }
   }
 
-  DoneStep step() {
-    tried_.clear();
+  CompletedStep step() {
+    attempted_layouts_.clear();
     return guard_.step(objective_, run_.samples(), layout_, /*seed=*/1, [] {
       return engine::LearningRates{1e-4, 1e-4, 1e-4};
     });
@@ -84,73 +84,75 @@ class FaultyCardTest : public testing::Test {
   SmallRun run_{{.micro_batch_size = 4, .repeats = 2}};
   const at::Device device_ = memory::open_device("cuda");
   engine::StepLayout layout_;
-  std::vector<engine::StepLayout> tried_;
+  std::vector<engine::StepLayout> attempted_layouts_;
   std::string reason_;
   const engine::CrossEntropy objective_;
-  const engine::Consensus alone_;
-  OomGuard guard_{run_.training(), device_, alone_, [this](const std::string& reason, const engine::StepLayout& next) {
+  const engine::Consensus single_rank_;
+  OomGuard guard_{run_.training(), device_, single_rank_,
+                  [this](const std::string& reason, const engine::StepLayout& next) {
                     reason_ = reason;
-                    tried_.push_back(next);
+                    attempted_layouts_.push_back(next);
                   }};
 };
 
 /// A kernel's code is loaded at its first launch, and there may be no room: cudaErrorMemoryAllocation, which is no
 /// c10::OutOfMemoryError. Behind the first launch that changes a weight nothing can be done again.
-TEST_F(FaultyCardTest, ALaunchThatFindsNoMemoryIsDoneAgainUntilWeightsChange) {
-  card().reset();
+TEST_F(FaultyGpuTest, FailedLaunchIsRetriedUntilWeightsChange) {
+  virtual_gpu().reset();
   step();
   const uint64_t launches = counters().launches;
-  int64_t again = 0;
-  int64_t half_done = 0;
-  std::vector<uint64_t> places{launches - 1};  // the update's own few launches are the last
-  for (uint64_t place = 0; place < launches - 1; place += 1 + launches / 60) places.push_back(place);
-  std::ranges::sort(places);
-  for (const uint64_t place : places) {
-    card().fail_calls(vgpu::Fallible::kLaunch, place, 1);
+  int64_t num_retried = 0;
+  int64_t num_partial = 0;
+  std::vector<uint64_t> launch_indices{launches - 1};  // the update's own few launches are the last
+  for (uint64_t launch_index = 0; launch_index < launches - 1; launch_index += 1 + launches / 60)
+    launch_indices.push_back(launch_index);
+  std::ranges::sort(launch_indices);
+  for (const uint64_t launch_index : launch_indices) {
+    virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, launch_index, 1);
     try {
-      const DoneStep done = step();
-      EXPECT_EQ(done.failed_attempts, 1) << place;
-      EXPECT_EQ(done.layout, layout_) << "an emptied cache is all that a driver needs";
+      const CompletedStep result = step();
+      EXPECT_EQ(result.failed_attempts, 1) << launch_index;
+      EXPECT_EQ(result.layout, layout_) << "an emptied cache is all that a driver needs";
       EXPECT_EQ(reason_, "CUDA error: out of memory");
-      EXPECT_EQ(half_done, 0) << place << " of " << launches;
-      ++again;
-    } catch (const engine::UpdateHalfDone& error) {
+      EXPECT_EQ(num_partial, 0) << launch_index << " of " << launches;
+      ++num_retried;
+    } catch (const engine::PartialUpdateError& error) {
       EXPECT_EQ(error.code(), ExitCode::kFailed);
-      EXPECT_TRUE(tried_.empty());
-      ++half_done;
+      EXPECT_TRUE(attempted_layouts_.empty());
+      ++num_partial;
     }
   }
-  EXPECT_GT(again, 30);
-  EXPECT_GT(half_done, 0);
+  EXPECT_GT(num_retried, 30);
+  EXPECT_GT(num_partial, 0);
 }
 
 /// What makes room launches nothing that could fail too: the launch that fails next is the first of the step that is
 /// done again.
-TEST_F(FaultyCardTest, MakingRoomTakesNoKernel) {
-  card().reset();
+TEST_F(FaultyGpuTest, FreeingMemoryLaunchesNoKernel) {
+  virtual_gpu().reset();
   step();
   const uint64_t launches = counters().launches;
-  int64_t twice = 0;
+  int64_t num_repeated = 0;
   // The update's own few launches are the last.
-  for (uint64_t place = 0; place < launches * 19 / 20; place += 1 + launches / 40) {
-    card().fail_calls(vgpu::Fallible::kLaunch, place, 2);
-    EXPECT_EQ(step().failed_attempts, 2) << place;
-    ++twice;
+  for (uint64_t launch_index = 0; launch_index < launches * 19 / 20; launch_index += 1 + launches / 40) {
+    virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, launch_index, 2);
+    EXPECT_EQ(step().failed_attempts, 2) << launch_index;
+    ++num_repeated;
   }
-  EXPECT_GT(twice, 30);
-  card().fail_calls(vgpu::Fallible::kLaunch, launches - 1, 2);
-  EXPECT_THROW(step(), engine::UpdateHalfDone);
+  EXPECT_GT(num_repeated, 30);
+  virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, launches - 1, 2);
+  EXPECT_THROW(step(), engine::PartialUpdateError);
 }
 
-TEST_F(FaultyCardTest, ADriverThatFindsNoMemoryTwiceGetsSmallerMicroBatches) {
-  card().fail_calls(vgpu::Fallible::kLaunch, 0, 2);
-  const DoneStep done = step();
-  EXPECT_EQ(done.failed_attempts, 2);
-  EXPECT_EQ(done.layout.cut.sizes, (std::vector<int64_t>{2, 2, 2, 2}));
+TEST_F(FaultyGpuTest, RepeatedDriverFailuresShrinkMicroBatches) {
+  virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, 0, 2);
+  const CompletedStep result = step();
+  EXPECT_EQ(result.failed_attempts, 2);
+  EXPECT_EQ(result.layout.split.sizes, (std::vector<int64_t>{2, 2, 2, 2}));
 }
 
-TEST_F(FaultyCardTest, ADeviceThatFailsForGoodIsNotTriedForEver) {
-  card().fail_calls(vgpu::Fallible::kLaunch, 0, uint64_t{1} << 40);
+TEST_F(FaultyGpuTest, PermanentFailureIsNotRetriedForever) {
+  virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, 0, uint64_t{1} << 40);
   try {
     step();
     FAIL();
@@ -158,38 +160,38 @@ TEST_F(FaultyCardTest, ADeviceThatFailsForGoodIsNotTriedForEver) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);
     EXPECT_NE(std::string(error.what()).find("no sample is to blame"), std::string::npos) << error.what();
   }
-  EXPECT_LE(tried_.size(), 4U);
-  card().fail_calls(vgpu::Fallible::kLaunch, 0, 0);
+  EXPECT_LE(attempted_layouts_.size(), 4U);
+  virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, 0, 0);
   EXPECT_EQ(step().failed_attempts, 0);
 }
 
 /// LibTorch makes a handle for each thread.
-TEST_F(FaultyCardTest, CublasWithoutMemoryForItsHandleIsAskedAgain) {
-  card().fail_calls(vgpu::Fallible::kCublasCreate, 0, 1);
+TEST_F(FaultyGpuTest, RetriesCublasHandleCreation) {
+  virtual_gpu().inject_failures(vgpu::FaultPoint::kCublasCreate, 0, 1);
   int64_t failed_attempts = -1;
   std::thread([&] { failed_attempts = step().failed_attempts; }).join();
   EXPECT_EQ(failed_attempts, 1);
   EXPECT_NE(reason_.find("CUBLAS_STATUS_ALLOC_FAILED"), std::string::npos) << reason_;
 }
 
-TEST_F(FaultyCardTest, WithoutPinnedMemoryCopiesWait) {
+TEST_F(FaultyGpuTest, CopiesBlockWithoutPinnedMemory) {
   memory::release_pinned(device_);
-  card().reset();
-  card().fail_calls(vgpu::Fallible::kHostAllocation, 0, uint64_t{1} << 40);
-  const DoneStep done = step();
-  EXPECT_EQ(done.failed_attempts, 0);
+  virtual_gpu().reset();
+  virtual_gpu().inject_failures(vgpu::FaultPoint::kHostAllocation, 0, uint64_t{1} << 40);
+  const CompletedStep result = step();
+  EXPECT_EQ(result.failed_attempts, 0);
   EXPECT_GT(counters().host_to_device_pageable.calls, 0U);
   EXPECT_EQ(counters().host_allocations, 0U);
-  engine::AsyncScalars numbers(done.result.numbers);
-  EXPECT_EQ(std::ssize(numbers.read()), done.result.numbers.numel());
+  engine::AsyncScalars scalars(result.result.scalars);
+  EXPECT_EQ(std::ssize(scalars.read()), result.result.scalars.numel());
 }
 
 /// Other processes may fill the card.
-TEST_F(FaultyCardTest, AFullCardIsOutOfMemoryToo) {
+TEST_F(FaultyGpuTest, FullGpuIsOutOfMemory) {
   memory::release_unused(device_);
-  card().fail_calls(vgpu::Fallible::kDeviceAllocation, 0, 4);
-  const DoneStep done = step();
-  EXPECT_GT(done.failed_attempts, 0);
+  virtual_gpu().inject_failures(vgpu::FaultPoint::kDeviceAllocation, 0, 4);
+  const CompletedStep result = step();
+  EXPECT_GT(result.failed_attempts, 0);
   EXPECT_NE(reason_.find("CUDA out of memory"), std::string::npos) << reason_;
 }
 

@@ -17,35 +17,35 @@ void empty_cache() {
 class OutOfMemoryTest : public testing::Test {
  protected:
   void TearDown() override {
-    filled_.reset();
+    filler_.reset();
     empty_cache();
   }
 
   /// Takes the card's memory but for a few pages, so that the card is as small as a test wants it.
-  void fill_card() {
+  void fill_gpu() {
     empty_cache();
-    const auto now = counters();
-    const auto taken = static_cast<int64_t>(now.capacity_bytes - now.used_bytes) - 4 * kMiB;
-    filled_ = at::empty({taken / (2 * kMiB), 2 * kMiB}, at::TensorOptions(at::kByte).device(at::kCUDA));
+    const auto usage = counters();
+    const auto filled_bytes = static_cast<int64_t>(usage.capacity_bytes - usage.used_bytes) - 4 * kMiB;
+    filler_ = at::empty({filled_bytes / (2 * kMiB), 2 * kMiB}, at::TensorOptions(at::kByte).device(at::kCUDA));
   }
 
-  at::Tensor filled_;
+  at::Tensor filler_;
 };
 
-TEST_F(OutOfMemoryTest, IsPyTorchsOwnErrorOnACardTooSmall) {
+TEST_F(OutOfMemoryTest, ThrowsPyTorchErrorOnSmallGpu) {
   SmallRun run({});
-  fill_card();
+  fill_gpu();
   EXPECT_THROW(run.step(), engine::StepOutOfMemory);
   EXPECT_GT(counters().failed_allocations, 0U);
 }
 
-TEST_F(OutOfMemoryTest, AStepRunsAgainOnceThereIsRoom) {
+TEST_F(OutOfMemoryTest, StepSucceedsOnceMemoryIsFree) {
   SmallRun run({});
-  fill_card();
+  fill_gpu();
   EXPECT_THROW(run.step(), engine::StepOutOfMemory);
-  filled_.reset();
+  filler_.reset();
   empty_cache();
-  card().reset();
+  virtual_gpu().reset();
   EXPECT_EQ(run.step().samples, 4);
   EXPECT_EQ(counters().rejected_launches, 0U);
   EXPECT_EQ(counters().failed_allocations, 0U);

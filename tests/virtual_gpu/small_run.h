@@ -19,7 +19,7 @@ struct SmallRunSettings {
   std::string parity_case = "mixed_batch";
   at::ScalarType dtype = at::kBFloat16;
   bool recompute = false;
-  bool keeps_attention = false;  ///< of the blocks that are recomputed
+  bool keep_attention = false;  ///< of the blocks that are recomputed
   int64_t micro_batch_size = 2;
   int64_t repeats = 1;  ///< of the case's samples
   std::optional<nn::LoraSettings> lora = std::nullopt;
@@ -39,7 +39,7 @@ class SmallRun {
     for (int64_t i = 0; i < settings.repeats; ++i) {
       for (auto& sample : reference.samples()) samples_.push_back(std::move(sample));
     }
-    for (size_t i = 0; settings.tasks.apart() && i < samples_.size(); ++i) {
+    for (size_t i = 0; settings.tasks.is_multi_task() && i < samples_.size(); ++i) {
       samples_[i].task_number = static_cast<int64_t>(i) % settings.tasks.count;
     }
     model_ = models::build_model(reference.checkpoint(), device, settings.dtype, settings.lora, settings.quantization);
@@ -49,7 +49,7 @@ class SmallRun {
     if (settings.recompute) {
       model_->set_recompute({.vision = model_->vision_blocks(),
                              .language = model_->language_blocks(),
-                             .language_attention_kept = settings.keeps_attention ? model_->language_blocks() : 0});
+                             .language_selective = settings.keep_attention ? model_->language_blocks() : 0});
     }
     std::optional<engine::LossScaleSettings> loss_scale;
     if (settings.dtype == at::kHalf) loss_scale.emplace();
@@ -58,7 +58,7 @@ class SmallRun {
         engine::CrossEntropy(settings.tasks).gradient_groups());
   }
 
-  int64_t micro_batches() const { return step_.layout_of(*model_, samples_).cut.micro_batches(); }
+  int64_t micro_batches() const { return step_.make_layout(*model_, samples_).split.micro_batches(); }
 
   engine::StepResult step() { return engine::optimizer_step(*training_, samples_, kRates, step_); }
 
@@ -67,13 +67,13 @@ class SmallRun {
   const std::vector<data::Sample>& samples() const { return samples_; }
 
   /// All of a step but its last half.
-  engine::PreparedUpdate prepare() {
-    const auto result =
-        engine::accumulate_gradients(*model_, samples_, step_, training_->optimizer.loss_scale(), &training_->sums);
+  engine::OptimizerUpdate prepare() {
+    const auto result = engine::accumulate_gradients(*model_, samples_, step_, training_->optimizer.loss_scale(),
+                                                     &training_->gradient_buckets);
     return training_->optimizer.prepare(result.loss);
   }
 
-  void apply(const engine::PreparedUpdate& update) { training_->optimizer.apply(update, kRates); }
+  void apply(const engine::OptimizerUpdate& update) { training_->optimizer.apply(update, kRates); }
 
  private:
   static constexpr engine::LearningRates kRates{1e-4, 1e-4, 1e-4};

@@ -16,20 +16,20 @@ namespace {
 /// The attention of Gemma 3 4B: heads of 256 features, images of 256 tokens, a window of 1,024.
 constexpr int64_t kHeads = 8, kKeyValueHeads = 4, kFeatures = 256, kSpan = 256, kWindow = 1024;
 
-class SpanAttentionOnCard : public testing::TestWithParam<std::tuple<at::ScalarType, std::optional<int64_t>>> {
+class SpanAttentionOnGpu : public testing::TestWithParam<std::tuple<at::ScalarType, std::optional<int64_t>>> {
  protected:
-  at::Tensor leaf(int64_t heads) const {
+  at::Tensor make_leaf(int64_t heads) const {
     return at::empty({segments_.rows, heads, kFeatures}, options_).set_requires_grad(true);
   }
 
   /// Launches of a forward and a backward pass.
-  uint64_t launches_of(const nn::TwoWaySpans& spans) const {
+  uint64_t count_launches(const nn::BidirectionalSpans& spans) const {
     const nn::SpanAttention attention(segments_, std::get<1>(GetParam()), spans, options_);
-    const at::Tensor query = leaf(kHeads), key = leaf(kKeyValueHeads), value = leaf(kKeyValueHeads);
+    const at::Tensor query = make_leaf(kHeads), key = make_leaf(kKeyValueHeads), value = make_leaf(kKeyValueHeads);
     const at::Tensor gradient = at::ones_like(query);
-    card().reset();
+    virtual_gpu().reset();
     attention(query, key, value).backward(gradient);
-    expect_accepted_without_a_wait();
+    expect_accepted_without_synchronization();
     return counters().launches;
   }
 
@@ -37,25 +37,25 @@ class SpanAttentionOnCard : public testing::TestWithParam<std::tuple<at::ScalarT
   const at::TensorOptions options_ = at::TensorOptions(std::get<0>(GetParam())).device(device_);
   const nn::Segments segments_ = nn::Segments::from_lengths({1400, 700, 300}, device_);
   /// One image in the first sample, two in the second.
-  const nn::TwoWaySpans images_{
+  const nn::BidirectionalSpans images_{
       .rows = at::cat({at::arange(20, 20 + kSpan), at::arange(1410, 1410 + kSpan), at::arange(1700, 1700 + kSpan)})
                   .to(device_),
       .length = kSpan};
 };
 
-TEST_P(SpanAttentionOnCard, RunsWithHeadsOf256FeaturesAndCountedLaunches) {
-  const uint64_t causal = launches_of({}), with_images = launches_of(images_);
+TEST_P(SpanAttentionOnGpu, RunsWith256FeatureHeadsInFewLaunches) {
+  const uint64_t causal = count_launches({}), with_images = count_launches(images_);
   // Two more kernels, what they read and are joined from; with masks each sample has launches of its own.
-  constexpr uint64_t kOfJoining = 30;
+  constexpr uint64_t kMaxJoinLaunches = 30;
 
   if (std::get<0>(GetParam()) != at::kFloat) {
-    EXPECT_LE(with_images, causal + kOfJoining);
+    EXPECT_LE(with_images, causal + kMaxJoinLaunches);
   }
   RecordProperty("causal", static_cast<int>(causal));
   RecordProperty("with_images", static_cast<int>(with_images));
 }
 
-INSTANTIATE_TEST_SUITE_P(, SpanAttentionOnCard,
+INSTANTIATE_TEST_SUITE_P(, SpanAttentionOnGpu,
                          testing::Combine(testing::Values(at::kBFloat16, at::kHalf, at::kFloat),
                                           testing::Values(std::nullopt, std::optional(kWindow))),
                          [](const auto& instance) {

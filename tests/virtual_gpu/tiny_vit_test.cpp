@@ -14,9 +14,9 @@ namespace vlmtrain {
 namespace {
 
 /// MobileSAM's encoder, on one picture of 1024×1024.
-class TinyVitOnCard : public testing::TestWithParam<at::ScalarType> {
+class TinyVitOnGpu : public testing::TestWithParam<at::ScalarType> {
  protected:
-  void pass(int64_t recomputed_blocks) {
+  void run_forward_backward(int64_t recomputed_blocks) {
     const at::Tensor features = encoder_(pixels_, recomputed_blocks);
     features.backward(at::ones_like(features));
     for (const nn::Parameter& parameter : store_.all()) {
@@ -31,35 +31,35 @@ class TinyVitOnCard : public testing::TestWithParam<at::ScalarType> {
   const at::Tensor pixels_ = at::empty({1, 3, 1024, 1024}, options_);
 };
 
-TEST_P(TinyVitOnCard, LaunchesWhatTheCardAcceptsAndNeverWaits) {
+TEST_P(TinyVitOnGpu, LaunchesAreAcceptedAndNeverSynchronize) {
   for (const int64_t recomputed_blocks : {int64_t{0}, encoder_.blocks()}) {
-    pass(recomputed_blocks);
-    card().reset();
-    pass(recomputed_blocks);
-    const auto done = counters();
-    EXPECT_GT(done.launches, 0U);
-    EXPECT_EQ(done.rejected_launches, 0U);
+    run_forward_backward(recomputed_blocks);
+    virtual_gpu().reset();
+    run_forward_backward(recomputed_blocks);
+    const auto result = counters();
+    EXPECT_GT(result.launches, 0U);
+    EXPECT_EQ(result.rejected_launches, 0U);
     EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
-    EXPECT_EQ(done.device_to_host_pinned.calls + done.device_to_host_pageable.calls, 0U);
-    EXPECT_EQ(done.host_to_device_pinned.calls + done.host_to_device_pageable.calls, 0U);
-    EXPECT_EQ(done.stream_synchronizations + done.event_synchronizations + done.device_synchronizations, 0U);
-    EXPECT_EQ(done.blocking_copies, 0U);
+    EXPECT_EQ(result.device_to_host_pinned.calls + result.device_to_host_pageable.calls, 0U);
+    EXPECT_EQ(result.host_to_device_pinned.calls + result.host_to_device_pageable.calls, 0U);
+    EXPECT_EQ(result.stream_synchronizations + result.event_synchronizations + result.device_synchronizations, 0U);
+    EXPECT_EQ(result.blocking_copies, 0U);
   }
 }
 
-TEST_P(TinyVitOnCard, RecomputationSavesMemory) {
+TEST_P(TinyVitOnGpu, RecomputationSavesMemory) {
   const at::Device device = pixels_.device();
-  const auto peak_of = [&](int64_t recomputed_blocks) {
-    pass(recomputed_blocks);
+  const auto measure_peak = [&](int64_t recomputed_blocks) {
+    run_forward_backward(recomputed_blocks);
     memory::reset_peaks(device);
     const int64_t before = memory::device_memory(device).allocated_bytes;
-    pass(recomputed_blocks);
+    run_forward_backward(recomputed_blocks);
     return memory::device_memory(device).allocated_peak_bytes - before;
   };
-  EXPECT_LT(2 * peak_of(encoder_.blocks()), peak_of(0));
+  EXPECT_LT(2 * measure_peak(encoder_.blocks()), measure_peak(0));
 }
 
-INSTANTIATE_TEST_SUITE_P(, TinyVitOnCard, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+INSTANTIATE_TEST_SUITE_P(, TinyVitOnGpu, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& instance) { return c10::toString(instance.param); });
 
 }  // namespace

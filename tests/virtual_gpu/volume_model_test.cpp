@@ -13,7 +13,7 @@ namespace {
 
 /// The tower of brain-llava-7b with two blocks, its pooling and a projector on the card, of volumes smaller than its
 /// tables reach.
-class VolumeModelOnCardTest : public testing::TestWithParam<at::ScalarType> {
+class VolumeModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   static models::brain_llava::Config config() {
     auto json = nlohmann::json::parse(models::resources().at("brain-llava-7b/config.json"));
@@ -23,10 +23,10 @@ class VolumeModelOnCardTest : public testing::TestWithParam<at::ScalarType> {
     return models::brain_llava::Config::from_json(json, "preset");
   }
 
-  void pass(const models::VisionLanguageModel& model, bool knows_modalities) const {
+  void run_forward_backward(const models::VisionLanguageModel& model, bool knows_modalities) const {
     const at::Tensor volumes = at::empty({3, 1, 96, 80, 64}, options_.dtype(at::kFloat));
     const at::Tensor modalities = at::zeros({3}, options_.dtype(at::kLong));
-    const auto features = model.all_image_features(
+    const auto features = model.get_all_image_features(
         {.pixel_values = volumes, .grids = {}, .modalities = knows_modalities ? modalities : at::Tensor()},
         /*rows_per_pass=*/2, /*with_dense=*/false);
     EXPECT_EQ(features.features.size(0), 3 * 64);
@@ -36,17 +36,17 @@ class VolumeModelOnCardTest : public testing::TestWithParam<at::ScalarType> {
   const at::TensorOptions options_ = at::TensorOptions(GetParam()).device(memory::open_device("cuda:0"));
 };
 
-TEST_P(VolumeModelOnCardTest, LaunchesWhatTheCardAcceptsAndNeverWaits) {
+TEST_P(VolumeModelOnGpuTest, LaunchesAreAcceptedAndNeverSynchronize) {
   models::brain_llava::Model model(config(), nn::ParameterSettings{.options = options_});
   model.set_recompute({.vision = 1, .language = 0});
   for (const bool knows_modalities : {true, false, true}) {
-    card().reset();
-    pass(model, knows_modalities);
-    expect_accepted_without_a_wait();
+    virtual_gpu().reset();
+    run_forward_backward(model, knows_modalities);
+    expect_accepted_without_synchronization();
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, VolumeModelOnCardTest, testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+INSTANTIATE_TEST_SUITE_P(Precisions, VolumeModelOnGpuTest, testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
                          [](const auto& instance) { return c10::toString(instance.param); });
 
 }  // namespace

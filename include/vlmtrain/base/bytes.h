@@ -9,7 +9,7 @@ namespace vlmtrain {
 std::string format_bytes(int64_t bytes);
 
 /// In GB of 10⁹ bytes, as cards and plans are counted.
-constexpr double in_gigabytes(int64_t bytes) {
+constexpr double to_gigabytes(int64_t bytes) {
   return static_cast<double>(bytes) / 1e9;
 }
 

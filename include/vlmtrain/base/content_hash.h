@@ -16,7 +16,7 @@ class ContentHash {
 
   uint64_t value() const { return state_; }
   /// 16 hexadecimal digits.
-  std::string text() const;
+  std::string hex() const;
 
  private:
   uint64_t state_ = 0x9e3779b97f4a7c15U;

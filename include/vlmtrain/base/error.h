@@ -10,7 +10,7 @@ namespace vlmtrain {
 
 /// What the process exits with; scripts outside rely on the numbers.
 enum class ExitCode : int {
-  kDone = 0,
+  kSuccess = 0,
   kUsage = 2,       ///< wrong usage or config
   kDoesNotFit = 3,  ///< the plan does not fit the memory
   kBadData = 4,     ///< bad data or checkpoint
@@ -29,7 +29,7 @@ class UserError : public std::runtime_error {
 };
 
 /// The same, of which another process of the run tells: this one ends with the code and no further word.
-class SaidElsewhere : public UserError {
+class AlreadyReported : public UserError {
  public:
   using UserError::UserError;
 };

@@ -5,6 +5,6 @@
 namespace vlmtrain {
 
 /// Of this machine, as gethostname() has it; empty where it has none.
-std::string host_name();
+std::string get_host_name();
 
 }  // namespace vlmtrain

@@ -22,25 +22,26 @@ using Auto = std::optional<T>;
 /// What a value must fulfil: the phrase stands in the documentation and in the error message.
 template <class T>
 struct Check {
-  std::string phrase;
-  std::function<bool(const T&)> holds;
+  std::string description;
+  std::function<bool(const T&)> is_satisfied;
 };
 
 template <class T>
-Check<T> at_least(T low);
+Check<T> at_least(T min_value);
 template <class T>
-Check<T> greater_than(T low);
+Check<T> exceeds(T min_value);
 /// low <= value <= high
 template <class T>
-Check<T> between(T low, T high);
+Check<T> between(T min_value, T max_value);
 /// low <= value < high
 template <class T>
-Check<T> between_below(T low, T high);
+Check<T> between_half_open(T min_value, T max_value);
 
 /// `auto`, or what fulfils `check`.
 template <class T>
-Check<Auto<T>> unless_auto(const Check<T>& check) {
-  return {"auto, or " + check.phrase, [check](const Auto<T>& value) { return !value || check.holds(*value); }};
+Check<Auto<T>> allow_auto(const Check<T>& check) {
+  return {"auto, or " + check.description,
+          [check](const Auto<T>& value) { return !value || check.is_satisfied(*value); }};
 }
 
 /// The declarations of all options: one declaration gives key, type, default, check, documentation, YAML reading and
@@ -60,20 +61,20 @@ class OptionTable {
 
   /// One of a few named values.
   template <class E>
-  void add_choice(const std::string& key, E& target, std::vector<std::pair<std::string, E>> choices,
-                  const std::string& doc) {
+  void add_enum(const std::string& key, E& target, std::vector<std::pair<std::string, E>> values,
+                const std::string& doc) {
     std::vector<std::string> names;
-    names.reserve(choices.size());
-    for (const auto& choice : choices) names.push_back(choice.first);
-    add_named(
+    names.reserve(values.size());
+    for (const auto& value : values) names.push_back(value.first);
+    add_enum_by_index(
         key, std::move(names),
-        [&target, choices] {
-          for (size_t i = 0; i < choices.size(); ++i) {
-            if (choices[i].second == target) return i;
+        [&target, values] {
+          for (size_t i = 0; i < values.size(); ++i) {
+            if (values[i].second == target) return i;
           }
           return size_t{0};
         },
-        [&target, choices](size_t index) { target = choices[index].second; }, doc);
+        [&target, values](size_t index) { target = values[index].second; }, doc);
   }
 
   /// A value with a structure of its own, lists and sections, as JSON. `get` gives it; `set` takes one, or says what is
@@ -84,34 +85,34 @@ class OptionTable {
   /// A sentence about a section, for the documentation. Sections are documented in the order in which they are named.
   void describe_section(std::string section, std::string doc);
 
-  /// What is said of a key that is not declared and that `explain` knows; else the nearest declared key.
-  void explain_unknown(std::function<std::optional<std::string>(std::string_view key)> explain);
+  /// What is said of a key that is not declared and that `make_hint` knows; else the nearest declared key.
+  void set_unknown_key_hint(std::function<std::optional<std::string>(std::string_view key)> make_hint);
 
   /// Sets the values that a YAML file names, then the overrides (`training.max_steps=10`; the value is YAML). Throws
   /// one UserError (kUsage) that lists every error, each with its key, line and remedy. An empty path reads no file.
   void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
 
   /// The declared key whose last word is `word`, such as training.learning_rate of learning_rate.
-  std::optional<std::string> key_of_word(std::string_view word) const;
+  std::optional<std::string> find_key_by_name(std::string_view word) const;
   /// What to say of a key that is not declared, after "unknown key …; ".
-  std::string remedy_of_unknown(std::string_view key) const;
+  std::string suggest_known_key(std::string_view key) const;
 
   /// The value of one declared key as `to_yaml` writes it.
-  std::string value_of(std::string_view key) const;
+  std::string format_value(std::string_view key) const;
   /// All values as YAML that `read` takes back, in the order of declaration.
   std::string to_yaml() const;
   /// docs/config.md: a table a section.
   std::string to_markdown() const;
 
  private:
-  void add_named(std::string key, std::vector<std::string> names, const std::function<size_t()>& get,
-                 const std::function<void(size_t)>& set, std::string doc);
+  void add_enum_by_index(std::string key, std::vector<std::string> names, const std::function<size_t()>& get,
+                         const std::function<void(size_t)>& set, std::string doc);
 
   struct Declarations;
   std::unique_ptr<Declarations> declarations_;
 };
 
-/// The entry of `known` with the least edit distance to `word`, if it is near enough to be meant.
-std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known);
+/// The entry of `candidates` with the least edit distance to `word`, if it is near enough to be meant.
+std::optional<std::string> find_nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace vlmtrain

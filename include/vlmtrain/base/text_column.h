@@ -14,9 +14,9 @@ class TextColumn {
  public:
   TextColumn() = default;
   /// Empty ones.
-  explicit TextColumn(int64_t size) : places_(static_cast<size_t>(size)), lengths_(static_cast<size_t>(size)) {}
+  explicit TextColumn(int64_t size) : offsets_(static_cast<size_t>(size)), lengths_(static_cast<size_t>(size)) {}
 
-  int64_t size() const { return std::ssize(places_); }
+  int64_t size() const { return std::ssize(offsets_); }
   std::string_view operator[](int64_t index) const;
   /// REQUIRES: less than 4 GiB. What was there before keeps its room.
   void set(int64_t index, std::string_view text);
@@ -25,25 +25,25 @@ class TextColumn {
   bool operator==(const TextColumn& other) const;
 
  private:
-  std::string letters_;
-  std::vector<uint64_t> places_;   // in letters_
+  std::string chars_;
+  std::vector<uint64_t> offsets_;  // in letters_
   std::vector<uint32_t> lengths_;  // bytes
 };
 
 /// The same where few texts are the texts of all: 4 bytes each.
-class RepeatedTextColumn {
+class DictionaryTextColumn {
  public:
-  RepeatedTextColumn() = default;
-  explicit RepeatedTextColumn(int64_t size) : numbers_(static_cast<size_t>(size)) {}
+  DictionaryTextColumn() = default;
+  explicit DictionaryTextColumn(int64_t size) : codes_(static_cast<size_t>(size)) {}
 
-  int64_t size() const { return std::ssize(numbers_); }
-  const std::string& operator[](int64_t index) const { return texts_[numbers_.at(static_cast<size_t>(index))]; }
+  int64_t size() const { return std::ssize(codes_); }
+  const std::string& operator[](int64_t index) const { return texts_[codes_.at(static_cast<size_t>(index))]; }
   void set(int64_t index, std::string_view text);
 
  private:
   std::vector<std::string> texts_{std::string()};
-  std::map<std::string, uint32_t, std::less<>> number_of_{{std::string(), 0}};
-  std::vector<uint32_t> numbers_;  // of texts_
+  std::map<std::string, uint32_t, std::less<>> code_by_text_{{std::string(), 0}};
+  std::vector<uint32_t> codes_;  // of texts_
 };
 
 }  // namespace vlmtrain

@@ -5,6 +5,6 @@
 namespace vlmtrain {
 
 /// The date here, as "2026-11-22".
-std::string today();
+std::string current_date();
 
 }  // namespace vlmtrain

@@ -20,14 +20,14 @@ class Xxh64 {
   /// Of all bytes so far.
   uint64_t value() const;
   /// 16 hexadecimal digits.
-  std::string text() const;
+  std::string hex() const;
 
  private:
   static constexpr size_t kStripe = 32;
 
   std::array<uint64_t, 4> lanes_;
-  std::array<char, kStripe> rest_{};  // of the last stripe, which is not full
-  uint64_t bytes_ = 0;
+  std::array<char, kStripe> buffer_{};  // of the last stripe, which is not full
+  uint64_t total_bytes_ = 0;
 };
 
 }  // namespace vlmtrain

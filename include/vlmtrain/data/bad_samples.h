@@ -28,7 +28,7 @@ struct SampleProblem {
 /// Enters bad samples, by index, in the ledger of their data set: with kSkip (and where is_dropped) as dropped, and the
 /// log says of those that were not dropped before. With kFail as failed; throws a UserError (kBadData) that says how
 /// many these are and names the first. `ids`: of the data set's samples, by index.
-void settle_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, Ledger& ledger,
+void report_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, Ledger& ledger,
                      BadSamplePolicy policy, const io::Records& records);
 
 }  // namespace vlmtrain::data

@@ -16,9 +16,9 @@ namespace vlmtrain::data {
 /// A file of a record that is not there, or is none.
 struct MissingFile {
   std::string path;
-  std::string reason;   ///< the system's: "No such file or directory"
-  int64_t first = 0;    ///< of the records that name it, the first
-  int64_t records = 0;  ///< that name it
+  std::string reason;        ///< the system's: "No such file or directory"
+  int64_t first_record = 0;  ///< of the records that name it, the first
+  int64_t num_records = 0;   ///< that name it
 };
 
 struct SharedSubjects {
@@ -34,66 +34,66 @@ struct SharedSubjects {
 class ContentIndex {
  public:
   /// `records`, and those of later calls, must outlive the object. They are read once, on so many threads, and asked
-  /// for again by find_same(). Returns the number of the data set, from 0.
+  /// for again by hash_candidate_files(). Returns the number of the data set, from 0.
   size_t add(const io::Records& records, int64_t workers, const std::function<void(int64_t done)>& on_progress = {});
 
   /// Reads the files that may be the same. What follows is to be asked after it.
-  void find_same(int64_t workers);
+  void hash_candidate_files(int64_t workers);
 
   /// Files of a data set, each once, by its first record.
-  std::vector<MissingFile> missing(size_t set) const;
+  std::vector<MissingFile> find_missing_files(size_t dataset) const;
   /// A record's pictures and videos: the same number for the same file or carried content.
-  const std::vector<uint64_t>& media_of(size_t set, int64_t record) const {
-    return prints_[set][static_cast<size_t>(record)].media;
+  const std::vector<uint64_t>& get_media_keys(size_t dataset, int64_t record) const {
+    return fingerprints_[dataset][static_cast<size_t>(record)].media;
   }
   /// Files of a record's masks: the same number for the same path or carried content, and the same value in it.
-  const std::vector<uint64_t>& masks_of(size_t set, int64_t record) const {
-    return prints_[set][static_cast<size_t>(record)].masks;
+  const std::vector<uint64_t>& get_mask_keys(size_t dataset, int64_t record) const {
+    return fingerprints_[dataset][static_cast<size_t>(record)].masks;
   }
   /// Pictures and videos that the records of all sets name or carry: different files, and different contents of those
   /// that are carried.
   int64_t media() const { return std::ssize(media_); }
   /// Of a set, the records that say the same: two at least in each group, ascending, groups by their first.
-  std::vector<std::vector<int64_t>> same_records(size_t set) const;
+  std::vector<std::vector<int64_t>> find_duplicate_records(size_t dataset) const;
   /// Different files that hold the same: their paths, in each group and the groups in order of the alphabet.
-  std::vector<std::vector<std::string>> same_files() const;
+  std::vector<std::vector<std::string>> duplicate_files() const;
   /// The records of a set that say what one of another set says: with the first such.
-  std::map<int64_t, int64_t> also_in(size_t set, size_t other) const;
+  std::map<int64_t, int64_t> find_shared_records(size_t dataset, size_t other_dataset) const;
   /// The records of a set with a picture or video that a record of another set has too.
-  std::vector<int64_t> with_media_of(size_t set, size_t other) const;
+  std::vector<int64_t> find_records_sharing_media(size_t dataset, size_t other_dataset) const;
   /// Whether a record of a set says whom its media show (Record::subjects).
-  bool names_subjects(size_t set) const;
+  bool has_subjects(size_t dataset) const;
   /// Who is in a set and in another one, in the order of the set.
-  SharedSubjects with_subjects_of(size_t set, size_t other) const;
+  SharedSubjects find_shared_subjects(size_t dataset, size_t other_dataset) const;
 
  private:
-  struct Print {
+  struct Fingerprint {
     bool is_usable = false;
     uint64_t text = 0;               ///< of the conversation
     std::vector<uint64_t> media;     ///< keys of media_, in the record's order
     std::vector<uint64_t> masks;     ///< of files, in the record's order
     std::vector<uint64_t> subjects;  ///< hashes of their names
   };
-  struct KnownMedium {
-    size_t set = 0;  ///< where it was met, and which of that record's media it is
+  struct MediaEntry {
+    size_t dataset = 0;  ///< where it was met, and which of that record's media it is
     int64_t record = 0;
-    int64_t number = 0;
+    int64_t media_index = 0;
     int64_t bytes = 0;                     ///< 0: not compared
     std::optional<uint64_t> head = {};     ///< hash of its beginning, where it was read
     std::optional<uint64_t> content = {};  ///< of all of it, where another has its size and beginning
     std::string problem = {};
   };
 
-  Print print_of(const io::Record& record, size_t set, int64_t index);
-  uint64_t enter(const io::Medium& medium, KnownMedium place);
-  uint64_t content_of(uint64_t medium) const;
-  uint64_t record_key(const Print& print) const;
-  std::string path_of(const KnownMedium& medium) const;
+  Fingerprint make_fingerprint(const io::Record& record, size_t dataset, int64_t index);
+  uint64_t add_media(const io::MediaRef& medium, MediaEntry media_entry);
+  uint64_t get_content_hash(uint64_t medium) const;
+  uint64_t compute_record_key(const Fingerprint& fingerprint) const;
+  std::string find_path(const MediaEntry& medium) const;
 
-  std::vector<const io::Records*> sets_;
-  std::vector<std::vector<Print>> prints_;  // of each set, by index
-  std::mutex mutex_;                        // guards what follows while records are read
-  std::unordered_map<uint64_t, KnownMedium> media_;
+  std::vector<const io::Records*> datasets_;
+  std::vector<std::vector<Fingerprint>> fingerprints_;  // of each set, by index
+  std::mutex mutex_;                                    // guards what follows while records are read
+  std::unordered_map<uint64_t, MediaEntry> media_;
 };
 
 }  // namespace vlmtrain::data

@@ -16,33 +16,33 @@ namespace vlmtrain::data {
 class EpochProgress {
  public:
   /// `ledger` and `order` must outlive it.
-  EpochProgress(const Ledger& ledger, const DrawOrder& order);
+  EpochProgress(const Ledger& ledger, const SampleOrder& order);
 
   /// With the next sample drawn at `cursor`; whole epochs and the share of the one that is under way.
   double at(const Cursor& cursor);
   /// The same of one lane's own samples.
-  double of_lane(int64_t lane, const Cursor& cursor);
+  double get_source_progress(int64_t source, const Cursor& cursor);
 
  private:
-  struct Lane {
+  struct SourceProgress {
     int64_t epoch = -1;
     std::shared_ptr<const EpochOrder> order;  // of epoch
     int64_t dropped = -1;                     // in the whole ledger, when places were counted
-    int64_t position = 0;                     // up to where they were
+    int64_t offset = 0;                       // up to where they were
     int64_t usable_before = 0;                // places before it whose sample is not dropped
     int64_t usable = 0;                       // of an epoch
   };
 
   /// Brings what is known of a lane up to `cursor`.
-  const Lane& counted(int64_t lane, const Cursor& cursor);
+  const SourceProgress& update_progress(int64_t source, const Cursor& cursor);
 
   const Ledger& ledger_;
-  const DrawOrder& order_;
-  std::vector<Lane> lanes_;
+  const SampleOrder& order_;
+  std::vector<SourceProgress> source_progress_;
 };
 
 /// How many units an epoch has, of each lane as often as it is repeated, without samples that are dropped. Packs are as
 /// those of the first epoch: later ones may be a few more or fewer.
-double units_of_epoch(const DrawOrder& order, const Ledger& ledger);
+double count_epoch_units(const SampleOrder& order, const Ledger& ledger);
 
 }  // namespace vlmtrain::data

@@ -6,14 +6,14 @@
 namespace vlmtrain::data {
 
 /// The places of a data set, ascending, divided in two.
-struct HeldOut {
-  std::vector<int64_t> kept;
+struct HoldOutSplit {
+  std::vector<int64_t> train;
   std::vector<int64_t> held_out;
 };
 
 /// Holds a share of a data set's samples out of training, drawn at random: the nearest number to it, at least one, and
 /// never all. A function of the three numbers alone. REQUIRES: 0 < share < 1. Throws UserError (kBadData) where there
 /// are less than two samples.
-HeldOut hold_out(int64_t samples, double share, uint64_t seed);
+HoldOutSplit hold_out(int64_t samples, double share, uint64_t seed);
 
 }  // namespace vlmtrain::data

@@ -18,15 +18,15 @@ struct Histogram {
 
   int64_t count = 0;  ///< of the numbers; the rest is 0 without any
   int64_t sum = 0;
-  int64_t least = 0;
+  int64_t min = 0;
   int64_t median = 0;  ///< of an even number the lower one
   int64_t percentile_95 = 0;
-  int64_t most = 0;
+  int64_t max = 0;
 
   double mean() const { return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0; }
 };
 
 /// In about a dozen bins, whose width is 1, 2 or 5 times a power of ten.
-Histogram histogram_of(std::vector<int64_t> numbers);
+Histogram make_histogram(std::vector<int64_t> numbers);
 
 }  // namespace vlmtrain::data

@@ -16,7 +16,7 @@ inline bool stops_run(const SampleProblem& problem, BadSamplePolicy policy) {
 
 /// Enters bad samples, by index, in the ledger of their data set: as failed where they stop a run, else as dropped.
 /// `ids`: of the data set's samples, by index.
-void enter_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, BadSamplePolicy policy,
-                    Ledger& ledger);
+void record_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, BadSamplePolicy policy,
+                     Ledger& ledger);
 
 }  // namespace vlmtrain::data

@@ -10,7 +10,7 @@ namespace vlmtrain::data {
 
 /// Samples that are drawn with a share of their own: those of a source, or of a task. Each lane goes through its
 /// samples epoch by epoch, and begins again where it ends.
-struct Lane {
+struct MixtureSource {
   std::string name;
   std::vector<int64_t> samples;  ///< indices in the data set, ascending; not empty
   double repeat = 1;             ///< how often an epoch of the data set goes through them
@@ -25,17 +25,17 @@ struct ShareChange {
 /// Says of which lane the next unit is to be. However many are drawn, of each lane there are less than one more or less
 /// than its share of them: Tijdeman's algorithm (The chairman assignment problem, 1980), with which a step of 16 with
 /// shares of 1/2, 1/4 and 1/4 has 8, 4 and 4.
-class LaneChooser {
+class MixtureSampler {
  public:
   /// One change at least; the first from batch 0, then ascending.
-  explicit LaneChooser(std::vector<ShareChange> changes);
+  explicit MixtureSampler(std::vector<ShareChange> changes);
 
   /// Enters the draw in `cursor.due`, which has as many entries as there are lanes.
-  int64_t choose(Cursor& cursor) const;
+  int64_t choose_source(Cursor& cursor) const;
 
   /// Of each lane, summing up to 1, in the batch of this number from 0.
   const std::vector<double>& shares(int64_t batch) const;
-  int64_t lanes() const { return std::ssize(changes_.front().shares); }
+  int64_t num_sources() const { return std::ssize(changes_.front().shares); }
 
  private:
   std::vector<ShareChange> changes_;

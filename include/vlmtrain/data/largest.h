@@ -12,46 +12,46 @@ namespace vlmtrain::data {
 
 // What may make a sample the one that needs most memory; what stands behind decides between equal ones.
 
-inline std::tuple<int64_t, int64_t, int64_t> by_tokens(const SampleShape& shape) {
+inline std::tuple<int64_t, int64_t, int64_t> token_sort_key(const SampleShape& shape) {
   return {shape.tokens, shape.pixel_rows, shape.label_tokens};
 }
 
-inline std::tuple<int64_t, int64_t, int64_t> by_pixels(const SampleShape& shape) {
+inline std::tuple<int64_t, int64_t, int64_t> pixel_sort_key(const SampleShape& shape) {
   return {shape.pixel_rows * shape.row.bytes(), shape.tokens, shape.label_tokens};
 }
 
-inline std::tuple<int64_t, int64_t, int64_t> by_label_tokens(const SampleShape& shape) {
+inline std::tuple<int64_t, int64_t, int64_t> label_sort_key(const SampleShape& shape) {
   return {shape.label_tokens, shape.tokens, shape.pixel_rows};
 }
 
-inline std::tuple<int64_t, int64_t, int64_t> by_masks(const SampleShape& shape) {
+inline std::tuple<int64_t, int64_t, int64_t> mask_sort_key(const SampleShape& shape) {
   return {shape.masks, shape.mask_pictures, shape.tokens};
 }
 
 /// The `count` samples of known shape that have the largest `size(shape)`, or all where there are fewer; the largest
 /// first, equal ones in the order of the data set.
 template <class Size>
-std::vector<int64_t> largest_by(const SampleShapes& shapes, const Size& size, int64_t count) {
+std::vector<int64_t> find_largest(const SampleShapes& shapes, const Size& size, int64_t count) {
   using Ranked = std::pair<decltype(size(std::declval<SampleShape>())), int64_t>;
-  const auto comes_first = [](const Ranked& one, const Ranked& other) {
-    return one.first != other.first ? one.first > other.first : one.second < other.second;
+  const auto comes_first = [](const Ranked& left, const Ranked& right) {
+    return left.first != right.first ? left.first > right.first : left.second < right.second;
   };
-  std::vector<Ranked> best;  // a heap; at its front is what comes last
+  std::vector<Ranked> largest;  // a heap; at its front is what comes last
   for (int64_t index = 0; index < shapes.size() && count > 0; ++index) {
     if (!shapes.has(index)) continue;
-    Ranked next{size(shapes.at(index)), index};
-    if (std::ssize(best) == count) {
-      if (!comes_first(next, best.front())) continue;
-      std::ranges::pop_heap(best, comes_first);
-      best.pop_back();
+    Ranked candidate{size(shapes.at(index)), index};
+    if (std::ssize(largest) == count) {
+      if (!comes_first(candidate, largest.front())) continue;
+      std::ranges::pop_heap(largest, comes_first);
+      largest.pop_back();
     }
-    best.push_back(std::move(next));
-    std::ranges::push_heap(best, comes_first);
+    largest.push_back(std::move(candidate));
+    std::ranges::push_heap(largest, comes_first);
   }
-  std::ranges::sort_heap(best, comes_first);
+  std::ranges::sort_heap(largest, comes_first);
   std::vector<int64_t> indices;
-  indices.reserve(best.size());
-  for (const auto& ranked : best) indices.push_back(ranked.second);
+  indices.reserve(largest.size());
+  for (const auto& ranked : largest) indices.push_back(ranked.second);
   return indices;
 }
 

@@ -35,25 +35,27 @@ class Ledger {
   /// checkpoint was written), as are notices; used ones follow from the order, in O(samples). A sample that stopped the
   /// run is tried again, so it is no longer a failed one. Throws UserError (kBadData) if `saved` is of another data
   /// set's size or is not a ledger.
-  static Ledger restore(const nlohmann::ordered_json& saved, std::string dataset, const DrawOrder& order,
+  static Ledger restore(const nlohmann::ordered_json& saved, std::string dataset, const SampleOrder& order,
                         const Cursor& next);
 
-  /// `notices` of the sample are counted the first time that it is used, as far as counts_as_used() says.
+  /// `notices` of the sample are counted the first time that it is used, as far as is_counted_on_use() says.
   void mark_used(int64_t index, std::string_view id = {}, const std::vector<io::Notice>& notices = {});
   /// `reason` is a short fixed phrase to count by, `message` a sentence. The first problem of a status is kept.
   void mark_dropped(int64_t index, std::string id, std::string reason, std::string message);
   void mark_failed(int64_t index, std::string id, std::string reason, std::string message);
 
   /// Of a sample that is used, what its media lost.
-  void mark_shrunk(int64_t index, std::string id, const Shrunk& shrunk);
+  void mark_shrunk(int64_t index, std::string id, const ShrinkInfo& shrunk);
 
   /// Notices of all samples, counted before any is used. Kinds that only pixels show are not among them: these are
   /// counted as samples are used, and those that are there stay.
-  void enter_notices(NoticeCounts notices);
+  void set_all_notices(NoticeCounts notices);
   const NoticeCounts& notices() const { return notices_; }
   bool has_all_notices() const { return has_all_notices_; }
   /// Whether notices of this kind are counted as samples are used.
-  bool counts_as_used(const std::string& kind) const { return !has_all_notices_ || !known_kinds_.contains(kind); }
+  bool is_counted_on_use(const std::string& kind) const {
+    return !has_all_notices_ || !precounted_kinds_.contains(kind);
+  }
 
   SampleStatus status(int64_t index) const { return statuses_.at(static_cast<size_t>(index)); }
   int64_t count(SampleStatus status) const { return counts_.at(static_cast<size_t>(status)); }
@@ -74,16 +76,16 @@ class Ledger {
     std::string message;
   };
 
-  bool raise(int64_t index, SampleStatus status);
+  bool raise_status(int64_t index, SampleStatus status);
 
   std::string dataset_;
   std::vector<SampleStatus> statuses_;
   std::array<int64_t, 4> counts_{};  // by status
   std::map<int64_t, Problem> problems_;
-  std::map<int64_t, std::pair<std::string, Shrunk>> shrunk_;  // with their ids
+  std::map<int64_t, std::pair<std::string, ShrinkInfo>> shrunk_;  // with their ids
   NoticeCounts notices_;
   bool has_all_notices_ = false;
-  std::set<std::string> known_kinds_;  // counted of all samples
+  std::set<std::string> precounted_kinds_;  // counted of all samples
 };
 
 }  // namespace vlmtrain::data

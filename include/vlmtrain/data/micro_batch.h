@@ -19,10 +19,10 @@ struct MaskBatch {
   at::Tensor pixels;     ///< as Masks::pixels, of all pictures
   at::Tensor targets;    ///< as Masks::targets; undefined where a sample's are not known
   at::Tensor positions;  ///< int64 [masks], rows of token_ids that predict a mask's token: their hidden state draws it
-  at::Tensor pictures;   ///< int64 [masks], rows of `pixels`
-  std::vector<FilledPart> filled;  ///< [masks], on the host
+  at::Tensor image_indices;                ///< int64 [masks], rows of `pixels`
+  std::vector<ValidRegion> valid_regions;  ///< [masks], on the host
 
-  int64_t count() const { return static_cast<int64_t>(filled.size()); }
+  int64_t count() const { return static_cast<int64_t>(valid_regions.size()); }
 };
 
 /// Some samples end to end, without padding. Everything that depends on values (where image features go, which tokens
@@ -39,11 +39,11 @@ struct MicroBatch {
   at::Tensor labels;             ///< int64 [labels], the token that follows that row
   MaskBatch masks;
   at::Tensor label_tasks;  ///< int64 [labels], the task_number of the label's sample; undefined where not wanted
-  std::vector<nn::DropoutUnit> sample_units;  ///< the samples, by tokens
-  std::vector<nn::DropoutUnit> pixel_units;   ///< the frames of the grids, by patches; else the rows of pixels
+  std::vector<nn::DropoutSegment> sample_units;  ///< the samples, by tokens
+  std::vector<nn::DropoutSegment> pixel_units;   ///< the frames of the grids, by patches; else the rows of pixels
   int64_t samples = 0;
-  int64_t images = 0;   ///< media of all kinds
-  int64_t volumes = 0;  ///< of the images
+  int64_t num_media = 0;    ///< media of all kinds
+  int64_t num_volumes = 0;  ///< of the images
 
   int64_t tokens() const { return segments.rows; }
   int64_t label_tokens() const { return labels.numel(); }
@@ -59,6 +59,6 @@ struct MicroBatch {
 MicroBatch collate(std::span<const Sample> samples, bool with_tasks = false);
 
 /// The same of the samples at these places, in their order.
-MicroBatch collate(std::span<const Sample> samples, std::span<const int64_t> places, bool with_tasks = false);
+MicroBatch collate(std::span<const Sample> samples, std::span<const int64_t> indices, bool with_tasks = false);
 
 }  // namespace vlmtrain::data

@@ -14,7 +14,7 @@
 namespace vlmtrain::data {
 
 /// Kinds that are counted by themselves; notices of further ones are counted as kOtherNotices.
-inline constexpr size_t kMostNoticeKinds = 200;
+inline constexpr size_t kMaxNoticeKinds = 200;
 inline constexpr const char* kOtherNotices = "other notices, of more kinds than are counted";
 
 /// Notices of a data set's samples, counted by kind. The number of kinds is bounded: where keys are names or numbers,
@@ -50,24 +50,24 @@ class NoticeCounts {
 };
 
 /// What is done about notices of a kind, after a semicolon; empty: nothing in particular.
-std::string hint_of_notice(std::string_view kind);
+std::string get_notice_hint(std::string_view kind);
 
 /// A kind as a phrase: `key "source" of a record is not read`.
-std::string notice_words(std::string_view kind);
+std::string describe_notice(std::string_view kind);
 
 /// Logs each kind once, with its count and its example. `samples`: in the data set.
 void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_t samples);
 
 /// Logs kinds as they are met, each when it is new, where the samples are not counted beforehand.
-class NewNotices {
+class NewNoticeLogger {
  public:
   /// Logs the kinds of `notices` that earlier calls did not have.
   void log(const NoticeCounts& notices, const std::string& dataset);
   /// Takes kinds as logged.
-  void pass_over(const NoticeCounts& notices);
+  void mark_logged(const NoticeCounts& notices);
 
  private:
-  std::set<std::string> known_;
+  std::set<std::string> logged_;
 };
 
 }  // namespace vlmtrain::data

@@ -50,14 +50,14 @@ struct DataOptions {
 };
 
 /// The share that data.eval is; nothing where it is a data set, or empty.
-std::optional<double> share_to_hold_out(const DataOptions& options);
+std::optional<double> parse_hold_out_share(const DataOptions& options);
 
 /// How pictures and masks are changed in training.
-image::AugmentSettings augment_settings(const DataOptions& options);
+image::AugmentSettings make_augment_settings(const DataOptions& options);
 
 void declare(OptionTable& table, DataOptions& options);
 
 /// How samples are drawn, but for the blocks of the data set.
-OrderSettings order_settings(const DataOptions& options, uint64_t seed);
+OrderSettings make_order_settings(const DataOptions& options, uint64_t seed);
 
 }  // namespace vlmtrain::data

@@ -9,20 +9,20 @@ namespace vlmtrain::data {
 
 /// What of a sample counts for where it is put.
 struct SampleSize {
-  int64_t tokens = 0;  ///< image tokens included
-  int64_t images = 0;  ///< media of all kinds
-  int64_t tiles = 0;   ///< rows of pixels: tiles, or patches of native resolution
+  int64_t tokens = 0;     ///< image tokens included
+  int64_t num_media = 0;  ///< media of all kinds
+  int64_t tiles = 0;      ///< rows of pixels: tiles, or patches of native resolution
 };
 
 /// What a pack may hold at most.
 struct PackLimits {
   int64_t tokens = 4096;
-  int64_t images = 18;
+  int64_t num_media = 18;
   std::optional<int64_t> tiles = std::nullopt;
   int64_t window = 4096;  ///< samples, in the order in which they are drawn, that packs are made of together
 
-  bool holds(const SampleSize& size) const {
-    return size.tokens <= tokens && size.images <= images && (!tiles || size.tiles <= *tiles);
+  bool fits(const SampleSize& size) const {
+    return size.tokens <= tokens && size.num_media <= num_media && (!tiles || size.tiles <= *tiles);
   }
 };
 

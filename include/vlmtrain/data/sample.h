@@ -17,7 +17,7 @@
 
 namespace vlmtrain::data {
 
-enum class MediumKind { kPicture, kVideo, kVolume };
+enum class MediaKind { kImage, kVideo, kVolume };
 
 /// What a row of Sample::pixel_values is, which the model's family decides: a tile (a crop of a picture that is seen
 /// alone), a patch of a picture in its own resolution, a volume.
@@ -29,7 +29,7 @@ struct PixelRow {
   int64_t width = 0;
 
   /// Of `pixels` [rows, channels, height, width] or [rows, channels, depth, height, width].
-  static PixelRow of(const at::Tensor& pixels);
+  static PixelRow from_tensor(const at::Tensor& pixels);
   /// The sizes of so many.
   std::vector<int64_t> sizes(int64_t rows) const;
   int64_t bytes() const;
@@ -53,15 +53,15 @@ struct PatchGrid {
 inline constexpr int64_t kPositionAxes = 3;
 
 /// What the media of a sample lost so that it fits data.max_length.
-struct Shrunk {
+struct ShrinkInfo {
   int64_t tokens = 0;  ///< it would have had
   int64_t pixels = 0;  ///< the tower would have been given
-  int64_t tokens_left = 0;
-  int64_t pixels_left = 0;
+  int64_t tokens_after = 0;
+  int64_t pixels_after = 0;
   int64_t image_max_pixels = 0;  ///< what each picture was limited to; 0: to nothing beside the settings
   int64_t frame_max_pixels = 0;  ///< the same of each frame of its videos
 
-  bool operator==(const Shrunk&) const = default;
+  bool operator==(const ShrinkInfo&) const = default;
 };
 
 /// A conversation ready for the model: token ids with the places of the image features, labels, and pixels.
@@ -81,19 +81,19 @@ struct Sample {
   std::vector<int64_t> modalities;    ///< of rows that are volumes, one each, as the family numbers them; 0: not known
   std::vector<PatchGrid> grids;       ///< of rows that are patches, one a picture or video; empty: each is seen alone
   std::vector<int64_t> position_ids;  ///< [kPositionAxes · tokens], axis by axis; empty: 0, 1, 2 … on every axis
-  int64_t images = 0;                 ///< media of all kinds
-  int64_t videos = 0;                 ///< of these
-  int64_t volumes = 0;                ///< of these
+  int64_t num_media = 0;              ///< media of all kinds
+  int64_t num_videos = 0;             ///< of these
+  int64_t num_volumes = 0;            ///< of these
   int64_t video_frames = 0;           ///< of all videos together, as many as are looked at
   /// Most of the host's memory that reading its pixels takes beside them: of the medium that takes most.
-  int64_t making_bytes = 0;
-  std::optional<Shrunk> shrunk;  ///< nothing: its media are as the settings have them
+  int64_t decode_bytes = 0;
+  std::optional<ShrinkInfo> shrunk;  ///< nothing: its media are as the settings have them
   /// Of its record, then of what was made of it: frames left out, a blank image, text that the template leaves out. At
   /// most one of a kind. An outline has those that need no pixels.
   std::vector<io::Notice> notices;
 
   /// One more medium.
-  void count(MediumKind kind, int64_t frames = 0);
+  void add_media(MediaKind kind, int64_t frames = 0);
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t label_tokens() const;
   /// What it takes of the host's memory: pixels and tokens.
@@ -116,9 +116,9 @@ class SampleError : public UserError {
 };
 
 /// A sample of more tokens than it may have.
-class TooLong final : public SampleError {
+class SampleTooLongError final : public SampleError {
  public:
-  TooLong(int64_t tokens, const std::string& message, bool is_dropped = false)
+  SampleTooLongError(int64_t tokens, const std::string& message, bool is_dropped = false)
       : SampleError("too long", message, is_dropped), tokens_(tokens) {}
   int64_t tokens() const { return tokens_; }
 
@@ -144,7 +144,7 @@ class SampleProcessor {
   /// As process(), but of the images only the size is read, from their headers: pixel_values have a shape and no
   /// values (meta device). For planning: some reads of a few bytes an image instead of decoding it. A picture whose
   /// header is whole and whose pixels are not (cut off, corrupt) passes here and is an error there.
-  virtual Sample outline(const io::Record& record, int64_t index) const = 0;
+  virtual Sample process_headers(const io::Record& record, int64_t index) const = 0;
 
   /// As process(), with its pictures changed at random where the settings ask for it (data.augment), by `seed` alone.
   virtual Sample process_augmented(const io::Record& record, int64_t index, uint64_t /*seed*/) const {
@@ -153,16 +153,16 @@ class SampleProcessor {
 
   /// Positions that the model was made for, where a sample with more of them trains all the same: it gets a notice.
   /// Nothing: not known, or longer samples are refused.
-  virtual std::optional<PositionLimit> made_for() const { return std::nullopt; }
+  virtual std::optional<PositionLimit> position_limit() const { return std::nullopt; }
 };
 
 /// The sample of the record whose place in the data set is `index`, for training and evaluation alike. Throws
-/// SampleError also if the record has a problem or if the sample has no label token. `augmented_by`: the sample's seed
-/// in training; nothing: it is as the record says. Thread-safe.
+/// SampleError also if the record has a problem or if the sample has no label token. `augmentation_seed`: the sample's
+/// seed in training; nothing: it is as the record says. Thread-safe.
 Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,
-                   std::optional<uint64_t> augmented_by = std::nullopt);
+                   std::optional<uint64_t> augmentation_seed = std::nullopt);
 
 /// The same of SampleProcessor::outline, with the same errors.
-Sample make_outline(const SampleProcessor& processor, const io::Record& record, int64_t index);
+Sample make_header_sample(const SampleProcessor& processor, const io::Record& record, int64_t index);
 
 }  // namespace vlmtrain::data

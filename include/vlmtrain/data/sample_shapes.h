@@ -18,7 +18,7 @@ class SampleShapes {
   explicit SampleShapes(int64_t samples) : samples_(static_cast<size_t>(samples)) {}
 
   int64_t size() const { return std::ssize(samples_); }
-  int64_t known() const { return known_; }
+  int64_t num_known() const { return num_known_; }
   bool has(int64_t index) const { return samples_.at(static_cast<size_t>(index)).media != kUnknown; }
 
   /// REQUIRES: has(index).
@@ -26,7 +26,7 @@ class SampleShapes {
   std::optional<SampleShape> operator[](int64_t index) const;
   /// Of a sample that is known, its shape without tokens and label tokens, which are 0; else null. Until the next
   /// change.
-  const SampleShape* media_of(int64_t index) const;
+  const SampleShape* find_media(int64_t index) const;
 
   /// REQUIRES: token numbers below 2^31.
   void set(int64_t index, const SampleShape& shape);
@@ -47,12 +47,12 @@ class SampleShapes {
     int32_t label_tokens = 0;
   };
 
-  uint32_t number_of(SampleShape media);
+  uint32_t intern_media(SampleShape media);
 
   std::vector<Entry> samples_;
-  int64_t known_ = 0;
-  std::vector<SampleShape> media_;                       // shapes without tokens and label tokens
-  std::unordered_multimap<uint64_t, uint32_t> numbers_;  // places in media_ by a hash of what is there
+  int64_t num_known_ = 0;
+  std::vector<SampleShape> media_;                                 // shapes without tokens and label tokens
+  std::unordered_multimap<uint64_t, uint32_t> media_ids_by_hash_;  // places in media_ by a hash of what is there
 };
 
 }  // namespace vlmtrain::data

@@ -18,23 +18,23 @@ namespace vlmtrain::data {
 
 /// Names the sample at each place of a sequence, one call a place; nothing at the end. Called by one thread at a time,
 /// but not always the same one.
-using IndexSource = std::function<std::optional<int64_t>()>;
+using IndexGenerator = std::function<std::optional<int64_t>()>;
 
 /// The whole data set once, as the file has it.
-IndexSource file_order(int64_t samples);
+IndexGenerator make_sequential_indices(int64_t samples);
 
 /// Makes the sample of an index, or throws. Called by several threads at once.
 using MakeSample = std::function<Sample(int64_t index)>;
 
 /// A sample of a sequence that may come again, and then with another seed.
-struct DrawnPlace {
+struct SampleRequest {
   int64_t index = -1;
   uint64_t seed = 0;
 };
 
 /// The same for such sequences.
-using DrawSource = std::function<std::optional<DrawnPlace>()>;
-using MakeDrawn = std::function<Sample(const DrawnPlace& place)>;
+using RequestSource = std::function<std::optional<SampleRequest>()>;
+using MakeRequestedSample = std::function<Sample(const SampleRequest& request)>;
 
 /// What one place of the sequence gave.
 struct StreamItem {
@@ -47,20 +47,21 @@ struct StreamItem {
 /// do not depend on the number of workers. An exception travels with its place and does not stop the others. The
 /// workers use one core each: ATen operations start no OpenMP teams in them.
 ///
-///   SampleStream stream(file_order(samples), make_sample, {.workers = 2, .ahead = 16});
+///   SampleStream stream(make_sequential_indices(samples), make_sample, {.workers = 2, .ahead = 16});
 ///   while (auto item = stream.next()) …
 class SampleStream {
  public:
   struct Settings {
     int64_t workers = 1;  ///< threads, >= 1
-    int64_t ahead = 1;    ///< samples made or being made that the consumer has not taken; at least one a worker
+    int64_t prefetch_samples =
+        1;  ///< samples made or being made that the consumer has not taken; at least one a worker
     /// Of those samples together, where one being made counts as the largest so far; the next one the consumer waits
     /// for is made in any case. 0: no bound.
-    int64_t bytes_ahead = 0;
+    int64_t prefetch_bytes = 0;
   };
 
-  SampleStream(IndexSource source, MakeSample make, Settings settings);
-  SampleStream(DrawSource source, MakeDrawn make, Settings settings);
+  SampleStream(IndexGenerator source, MakeSample make, Settings settings);
+  SampleStream(RequestSource source, MakeRequestedSample make, Settings settings);
   /// Waits only for samples that are being made at this moment.
   ~SampleStream();
   SampleStream(const SampleStream&) = delete;
@@ -70,8 +71,8 @@ class SampleStream {
   /// threw.
   std::optional<StreamItem> next();
 
-  /// Whether a worker has ever waited since bytes_ahead were reached.
-  bool was_held_back() const { return held_back_; }
+  /// Whether a worker has ever waited since prefetch_bytes were reached.
+  bool was_memory_limited() const { return was_memory_limited_; }
 
  private:
   struct Slot {
@@ -81,17 +82,17 @@ class SampleStream {
     int64_t bytes = 0;  ///< once ready
   };
 
-  void work(const std::stop_token& stop);
-  bool has_room();
-  Slot* claim();
+  void run_worker(const std::stop_token& stop);
+  bool can_start_sample();
+  Slot* claim_slot();
 
-  DrawSource source_;
-  MakeDrawn make_;
-  size_t ahead_;
-  int64_t bytes_ahead_;
-  std::atomic<bool> held_back_{false};
+  RequestSource source_;
+  MakeRequestedSample make_;
+  size_t max_prefetch_samples_;
+  int64_t max_prefetch_bytes_;
+  std::atomic<bool> was_memory_limited_{false};
   std::mutex mutex_;  // guards what follows and source_
-  std::condition_variable_any room_;
+  std::condition_variable_any slot_available_;
   std::condition_variable front_ready_;
   std::deque<Slot> slots_;  // in order; its ends grow and shrink without moving the slots that workers fill
   int64_t ready_bytes_ = 0;

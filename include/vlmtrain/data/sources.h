@@ -36,7 +36,7 @@ class Sources {
   const std::vector<Source>& all() const { return sources_; }
   bool empty() const { return sources_.empty(); }
   /// Whether samples are drawn by shares of the sources, and not all alike.
-  bool have_shares() const;
+  bool has_shares() const;
   /// For messages: the path, or "a.json and 2 more sources".
   std::string name() const;
 

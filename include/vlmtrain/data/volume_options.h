@@ -31,8 +31,8 @@ struct VolumeOptions {
   int64_t slices = 32;
   image::SlicePlane plane = image::SlicePlane::kAxial;
 
-  /// As the reader of volumes wants it, `size` being `made_for` where the options name none.
-  image::VolumeSettings volume_settings(image::Axes<int64_t> made_for) const;
+  /// As the reader of volumes wants it, `size` being `default_size` where the options name none.
+  image::VolumeSettings volume_settings(image::Axes<int64_t> default_size) const;
   image::SliceSettings slice_settings() const;
 };
 

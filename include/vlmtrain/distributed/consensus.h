@@ -8,26 +8,30 @@ namespace vlmtrain::distributed {
 /// What the ranks of a run agree on, over what they tell each other, which has to outlive it.
 class RankConsensus final : public engine::Consensus {
  public:
-  explicit RankConsensus(Collectives& ranks) : ranks_(ranks) {}
+  explicit RankConsensus(Collectives& collectives) : collectives_(collectives) {}
 
-  engine::Verdict worst(engine::Verdict own) const override;
-  bool any(bool own) const override;
-  std::vector<double> sum(std::vector<double> own) const override;
-  void add_up(const at::Tensor& own) const override;
-  void add_up_parts(const at::Tensor& all) const override { ranks_.begin_sum_of_parts(all); }
-  void add_up_copies(const at::Tensor& own) const override { ranks_.begin_sum_of_copies(own); }
-  void add_up_in_group(const at::Tensor& own) const override { ranks_.begin_sum_in_group(own); }
-  void finish() const override { ranks_.finish_sums(); }
-  engine::GatherTicket gather_parts(const at::Tensor& all) const override { return ranks_.begin_gather(all); }
-  engine::GatherTicket gather_into(const at::Tensor& all, const at::Tensor& own) const override {
-    return ranks_.begin_gather(all, own);
+  engine::StepStatus all_reduce_max(engine::StepStatus status) const override;
+  bool any_rank(bool value) const override;
+  std::vector<double> sum_over_ranks(std::vector<double> values) const override;
+  void all_reduce_sum(const at::Tensor& tensor) const override;
+  void reduce_scatter(const at::Tensor& tensor) const override { collectives_.reduce_scatter_async(tensor); }
+  void all_reduce_replicas(const at::Tensor& tensor) const override { collectives_.all_reduce_replicas_async(tensor); }
+  void all_reduce_group(const at::Tensor& tensor) const override { collectives_.all_reduce_group_async(tensor); }
+  void wait_for_reductions() const override { collectives_.wait_for_reductions(); }
+  engine::AllGatherHandle all_gather_async(const at::Tensor& tensor) const override {
+    return collectives_.all_gather_async(tensor);
   }
-  void finish_gather(engine::GatherTicket ticket) const override { ranks_.finish_gather(ticket); }
-  std::vector<int64_t> together(std::vector<int64_t> own) const override;
-  std::vector<std::string> each(std::string own) const override { return ranks_.each(own); }
+  engine::AllGatherHandle all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input) const override {
+    return collectives_.all_gather_async(output, input);
+  }
+  void wait_for_all_gather(engine::AllGatherHandle ticket) const override { collectives_.wait_for_all_gather(ticket); }
+  std::vector<int64_t> union_over_ranks(std::vector<int64_t> values) const override;
+  std::vector<std::string> all_gather_strings(std::string text) const override {
+    return collectives_.all_gather_strings(text);
+  }
 
  private:
-  Collectives& ranks_;
+  Collectives& collectives_;
 };
 
 }  // namespace vlmtrain::distributed

@@ -9,7 +9,7 @@
 namespace vlmtrain::distributed {
 
 /// In a run.
-constexpr int64_t kMostRanks = 4096;
+constexpr int64_t kMaxRanks = 4096;
 
 /// This process among those of a run, and where they meet.
 struct Launch {
@@ -31,9 +31,9 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 /// there too, else the port follows from the job. SLURM's variables outside of a step are those of a batch script,
 /// which is one process. Nothing for a process by itself. Throws UserError (kUsage) where they are several that have
 /// nowhere to meet, such as mpirun's, or where the variables contradict each other.
-std::optional<Launch> launch_from(const Environment& environment);
+std::optional<Launch> parse_launch(const Environment& environment);
 /// Of this process's own environment.
-std::optional<Launch> launch_of_process();
+std::optional<Launch> get_process_launch();
 
 /// The first name of a list as SLURM writes them: "gpu[003-007,010],login1" has "gpu003".
 std::string first_host(std::string_view hosts);

@@ -12,10 +12,10 @@ namespace vlmtrain::distributed {
 ///
 /// The first makes PyTorch's process group over NCCL for this process's card, and connects it to those of the others;
 /// both pointers are owned references. Throws what c10d throws.
-using MakeNcclBackend = c10d::Backend*(c10d::Store* store, int rank, int world_size, int card);
+using MakeNcclBackend = c10d::Backend*(c10d::Store* store, int rank, int world_size, int device_index);
 using NcclVersion = int();
-inline constexpr const char* kMakeNcclBackend = "vlmtrain_make_nccl_backend";
-inline constexpr const char* kNcclVersionOf = "vlmtrain_nccl_version";
-inline constexpr int kNcclVersion = 1;
+inline constexpr const char* kMakeNcclBackendSymbol = "vlmtrain_make_nccl_backend";
+inline constexpr const char* kNcclVersionSymbol = "vlmtrain_nccl_version";
+inline constexpr int kNcclPluginVersion = 1;
 
 }  // namespace vlmtrain::distributed

@@ -25,15 +25,15 @@ struct Failure {
   std::string text() const;
 };
 
-struct RanksSettings {
+struct RanksOptions {
   /// Within which all ranks have to be there.
-  std::chrono::milliseconds to_meet = std::chrono::seconds(60);
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(60);
   /// A rank that is not heard of for so long is lost: it was stopped, or its machine or network is gone. It is heard of
   /// from a thread of its own, however long a step takes.
-  std::chrono::milliseconds silence = std::chrono::seconds(12);
+  std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(12);
   /// Called on another thread where a failure is known and this rank does not come to an end: its own thread has not
   /// heard of it, or waits for a device that waits for the lost rank. Is to end the process.
-  std::function<void(const Failure& failure)> on_stuck{};
+  std::function<void(const Failure& failure)> on_hang{};
 };
 
 /// The ranks of a run, by PyTorch's TCPStore, which rank 0 holds, and Gloo. All ranks make the same calls in the same
@@ -43,7 +43,7 @@ class Ranks {
  public:
   /// Waits for all others. Throws UserError: kUsage where the port is in use or nobody listens there; kFailed where
   /// ranks do not come, with their numbers.
-  explicit Ranks(const Launch& launch, const RanksSettings& settings = {});
+  explicit Ranks(const Launch& launch, const RanksOptions& options = {});
   /// Waits for the others to come here too, unless there was a failure.
   ~Ranks();
   Ranks(const Ranks&) = delete;
@@ -59,7 +59,7 @@ class Ranks {
 
   /// From now on each `count` consecutive ranks have parts of what they share, and what those at the same place in
   /// other groups have is the same. Before connect(). REQUIRES: that it divides their number.
-  void share_in_groups_of(int64_t count);
+  void set_group_size(int64_t count);
 
   /// From now on they add up tensors of this rank's device as well: by NCCL (distributed/nccl.h), on a virtual card by
   /// nothing. Takes memory of the card. Throws UserError (kFailed) where NCCL cannot be had.
@@ -68,7 +68,7 @@ class Ranks {
   /// Tells the others that this rank ends, and why; the first one's word counts.
   void fail(ExitCode code, const std::string& reason);
   /// Whether rank 0 is lost, as far as is known.
-  bool has_lost_first() const;
+  bool has_lost_rank0() const;
 
  private:
   class Group;

@@ -19,7 +19,7 @@ class AsyncScalars {
 
  private:
   at::Tensor host_;  // fp32 [scalars], pinned if they come from a GPU
-  std::optional<c10::Event> copied_;
+  std::optional<c10::Event> copy_done_;
 };
 
 }  // namespace vlmtrain::engine

@@ -11,8 +11,8 @@ namespace vlmtrain::engine {
 /// What a learning rate is multiplied by where a batch is f times as large: 1, √f or f.
 enum class BatchScaling { kNone, kSqrt, kLinear };
 
-double scaled_by(BatchScaling scaling, double factor);
-std::string name_of(BatchScaling scaling);
+double compute_batch_scale(BatchScaling scaling, double factor);
+std::string to_string(BatchScaling scaling);
 
 /// Where the weights of tasks in the loss come from.
 enum class TaskWeighting { kNone, kFixed, kInverseSize, kGradNorm };

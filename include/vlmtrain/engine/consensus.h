@@ -10,14 +10,14 @@
 namespace vlmtrain::engine {
 
 /// How an attempt at a step, or a phase of it, ended.
-enum class Verdict {
-  kFine,
-  kRedoSmaller,  ///< memory did not suffice
-  kLeaveOut,     ///< nor for a sample alone
+enum class StepStatus {
+  kOk,
+  kRetrySmaller,  ///< memory did not suffice
+  kSkipSample,    ///< nor for a sample alone
 };
 
 /// An all-gather that is under way.
-using GatherTicket = int64_t;
+using AllGatherHandle = int64_t;
 
 /// What the processes of a run agree on. This one is of a run of one process, which always does. Where there are
 /// several, all make the same calls in the same order, and each call gives all of them the same.
@@ -31,33 +31,34 @@ class Consensus {
   Consensus& operator=(const Consensus&) = delete;
 
   /// The worst of all.
-  virtual Verdict worst(Verdict own) const { return own; }
+  virtual StepStatus all_reduce_max(StepStatus value) const { return value; }
   /// Whether any process says so: that it was asked to stop.
-  virtual bool any(bool own) const { return own; }
+  virtual bool any_rank(bool value) const { return value; }
   /// Term by term: what the loss of a step is divided by.
-  virtual std::vector<double> sum(std::vector<double> own) const { return own; }
+  virtual std::vector<double> sum_over_ranks(std::vector<double> value) const { return value; }
   /// Adds up in place, on the device and without waiting for it: gradients, and what a step sums up beside them.
-  /// Untouched until finish().
-  virtual void add_up(const at::Tensor& /*own*/) const {}
+  /// Untouched until wait_for_reductions().
+  virtual void all_reduce_sum(const at::Tensor& /*own*/) const {}
   /// The same of what only parts are needed of: of n equal ones, the r-th process has its r-th added up, and anything
   /// in the others (a reduce-scatter).
-  virtual void add_up_parts(const at::Tensor& /*all*/) const {}
+  virtual void reduce_scatter(const at::Tensor& /*all*/) const {}
   /// Adds up in place over the processes that hold the same part in other groups.
-  virtual void add_up_copies(const at::Tensor& /*own*/) const {}
+  virtual void all_reduce_replicas(const at::Tensor& /*own*/) const {}
   /// Adds up in place over the processes of the group.
-  virtual void add_up_in_group(const at::Tensor& own) const { add_up(own); }
+  virtual void all_reduce_group(const at::Tensor& value) const { all_reduce_sum(value); }
   /// What was to be added up is, for whoever reads it on the device.
-  virtual void finish() const {}
+  virtual void wait_for_reductions() const {}
   /// Each process's part, the r-th of n equal ones, reaches all others, in place and without waiting (an all-gather).
-  /// `all` is not to be touched until finish_gather() was called for the ticket that comes back, on the same device.
-  [[nodiscard]] virtual GatherTicket gather_parts(const at::Tensor& /*all*/) const { return {}; }
-  /// The same of parts that are elsewhere: `all` becomes the `own` of the first process, then that of the second ....
-  [[nodiscard]] virtual GatherTicket gather_into(const at::Tensor& all, const at::Tensor& own) const;
-  virtual void finish_gather(GatherTicket /*ticket*/) const {}
+  /// `all` is not to be touched until wait_for_all_gather() was called for the ticket that comes back, on the same
+  /// device.
+  [[nodiscard]] virtual AllGatherHandle all_gather_async(const at::Tensor& /*all*/) const { return {}; }
+  /// The same of parts that are elsewhere: `all` becomes the `value` of the first process, then that of the second ....
+  [[nodiscard]] virtual AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& value) const;
+  virtual void wait_for_all_gather(AllGatherHandle /*ticket*/) const {}
   /// What each process says, in the order of their ranks.
-  virtual std::vector<std::string> each(std::string own) const { return {std::move(own)}; }
+  virtual std::vector<std::string> all_gather_strings(std::string value) const { return {std::move(value)}; }
   /// All that any process names, ascending: samples of the data set that are left out, parameters with a gradient.
-  virtual std::vector<int64_t> together(std::vector<int64_t> own) const { return own; }
+  virtual std::vector<int64_t> union_over_ranks(std::vector<int64_t> value) const { return value; }
 };
 
 }  // namespace vlmtrain::engine

@@ -14,14 +14,14 @@ class CrossEntropy final : public Objective {
   explicit CrossEntropy(TaskSettings tasks = {}) : tasks_(std::move(tasks)) {}
 
   Normalizers normalizers(std::span<const data::Sample> samples) const override;
-  CutRule cut_rule(std::span<const data::Sample> samples) const override;
-  data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> places) const override;
-  std::unique_ptr<StepLoss> begin(const models::VisionLanguageModel& model, const Normalizers& normalizers,
-                                  const StepLayout& layout) const override;
+  SplitConstraint split_constraint(std::span<const data::Sample> samples) const override;
+  data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const override;
+  std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
+                                       const StepLayout& layout) const override;
   int64_t gradient_groups() const override { return tasks_.resolve_conflicts ? tasks_.count : 1; }
-  void combine(GradientSums& sums) const override;
+  void combine_gradients(GradientBuckets& buckets) const override;
   std::vector<TaskCounts> counts(std::span<const data::Sample> samples) const override;
-  ObjectiveMetrics metrics(std::span<const double> numbers, const std::vector<TaskCounts>& counts) const override;
+  ObjectiveMetrics metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
 
   std::vector<double> task_weights() const override { return tasks_.weights; }
   const TaskSettings& tasks() const { return tasks_; }

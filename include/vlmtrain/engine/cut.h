@@ -8,7 +8,7 @@
 namespace vlmtrain::engine {
 
 /// What an objective asks of a cut.
-struct CutRule {
+struct SplitConstraint {
   /// Samples that stand or fall together: each `unit` neighbours of a step. It divides the number of samples.
   int64_t unit = 1;
   /// Of each sample: those of different groups share no micro-batch; a unit is of the group of its first sample.
@@ -18,12 +18,12 @@ struct CutRule {
 
 /// How the samples of a step are divided into micro-batches: a permutation of them, and how many each takes of it.
 /// Neither loss nor gradients depend on it beyond rounding.
-struct Cut {
+struct MicroBatchSplit {
   std::vector<int64_t> order;  ///< places in the step, one micro-batch after another
   std::vector<int64_t> sizes;  ///< samples of each micro-batch; multiples of `unit`
-  int64_t unit = 1;            ///< as CutRule's
+  int64_t unit = 1;            ///< as SplitConstraint's
 
-  bool operator==(const Cut&) const = default;
+  bool operator==(const MicroBatchSplit&) const = default;
 
   int64_t micro_batches() const { return std::ssize(sizes); }
   /// The places of a micro-batch's samples.
@@ -31,22 +31,22 @@ struct Cut {
 };
 
 /// Samples in their order, in micro-batches of these sizes.
-Cut cut_in_order(std::vector<int64_t> sizes);
+MicroBatchSplit split_in_order(std::vector<int64_t> sizes);
 
 /// `samples` in micro-batches of `size`, the last of each group maybe smaller; samples of a group stay in their order,
 /// groups are in that of their numbers. A size that is no multiple of the unit is rounded down to one, but to at least
 /// one unit. REQUIRES: size > 0.
-Cut equal_cut(int64_t samples, int64_t size, const CutRule& rule = {});
+MicroBatchSplit split_evenly(int64_t samples, int64_t size, const SplitConstraint& constraint = {});
 
 /// Which micro-batches are divided where one did not fit.
-enum class Division {
-  kOnlyThat,    ///< where trying again costs little: in a rehearsal
-  kAllAsLarge,  ///< and those of at least as many samples, which would probably fail next
-  kSingles,     ///< all, down to single units
+enum class SubdivisionMode {
+  kFailedOnly,      ///< where trying again costs little: in a rehearsal
+  kAtLeastAsLarge,  ///< and those of at least as many samples, which would probably fail next
+  kSingleSamples,   ///< all, down to single units
 };
 
-/// `cut` with smaller micro-batches: the failed one (an index; -1: none in particular, the largest then) in two halves,
-/// or more. Nothing where there is nothing to divide.
-std::optional<Cut> divided(const Cut& cut, int64_t failed, Division division);
+/// `split` with smaller micro-batches: the failed one (an index; -1: none in particular, the largest then) in two
+/// halves, or more. Nothing where there is nothing to divide.
+std::optional<MicroBatchSplit> subdivide(const MicroBatchSplit& split, int64_t failed_index, SubdivisionMode mode);
 
 }  // namespace vlmtrain::engine

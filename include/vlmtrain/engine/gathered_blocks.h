@@ -24,21 +24,21 @@ namespace vlmtrain::engine {
 /// most pictures needs, of the text model's, and of all that have anything to learn once more backwards. What a rank
 /// has no use for (it has no pictures, or fewer micro-batches) it brings together with the others, and hands zeros
 /// over; it computes nothing. Before each pass the ranks tell each other what they need.
-class GatheredBlocks final : public nn::BlockWeights {
+class ShardedBlocks final : public nn::BlockUnsharder {
  public:
   /// Takes the memory of the two largest blocks. Both must outlive it. The store is told that this brings its blocks,
   /// until it is gone.
-  GatheredBlocks(nn::ParameterStore& store, GradientSums& sums);
-  ~GatheredBlocks() override;
+  ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets);
+  ~ShardedBlocks() override;
 
   /// Before the first pass. Must outlive it.
   void connect(const Consensus& consensus) { consensus_ = &consensus; }
 
-  void begin_pass(const nn::PassShape& shape) override;
-  void use(size_t first) override;
+  void begin_pass(const nn::PassSpec& spec) override;
+  void prepare_block(size_t first) override;
   void end_pass() override;
-  void follow() override;
-  void bring(size_t first) override;
+  void join_remaining_passes() override;
+  void unshard_block(size_t first) override;
 
   /// Of what two blocks at most take.
   int64_t bytes() const;
@@ -48,12 +48,12 @@ class GatheredBlocks final : public nn::BlockWeights {
 
   /// A block that some pass runs, with weights in parts.
   struct Block {
-    nn::BlockPlace place;
-    bool is_of_vision = false;
+    nn::BlockRange range;
+    bool is_vision = false;
     bool is_in_backward = false;  ///< anything is trained in it or before it
     size_t slot = kNone;          ///< where it is, or comes to be
-    bool has_arrived = false;
-    std::array<GatherTicket, 2> tickets{};
+    bool is_gathered = false;
+    std::array<AllGatherHandle, 2> handles{};
   };
   struct Visit {
     size_t block = 0;
@@ -61,29 +61,29 @@ class GatheredBlocks final : public nn::BlockWeights {
     bool is_backward = false;
   };
 
-  std::vector<Block>::iterator block_that_begins_with(size_t first);
-  void agree_on(const std::string& own);
-  void list_visits(const nn::PassShape& shape);
-  void go_to(size_t visit);
-  void arrive(size_t visit);
-  void leave(size_t visit);
-  void begin_gather(Block& block, size_t slot);
-  void finish_gather(Block& block);
-  void let_go(Block& block);
-  void let_all_go();
+  std::vector<Block>::iterator find_block(size_t first);
+  void synchronize_pass(const std::string& message);
+  void plan_visits(const nn::PassSpec& spec);
+  void advance(size_t visit);
+  void enter_visit(size_t visit);
+  void leave_visit(size_t visit);
+  void start_unshard(Block& block, size_t slot);
+  void finish_unshard(Block& block);
+  void reshard_block(Block& block);
+  void reshard_all();
 
   nn::ParameterStore& store_;
-  GradientSums& sums_;
+  GradientBuckets& buckets_;
   const Consensus* consensus_ = nullptr;
   std::vector<Block> blocks_;  // in the order of a forward pass
   std::array<at::Tensor, 2> slots_;
-  std::vector<Visit> visits_;  // of the pass that goes on
-  size_t at_ = kNone;          // of these; kNone before the first
+  std::vector<Visit> visits_;     // of the pass that goes on
+  size_t current_visit_ = kNone;  // of these; kNone before the first
   bool is_in_pass_ = false;
   // Of what was agreed on last: whether any process does anything, and which block is read.
-  bool others_pass_ = false;
-  std::optional<int64_t> read_;
-  int64_t own_vision_passes_ = 0;
+  bool is_any_rank_active_ = false;
+  std::optional<int64_t> requested_block_;
+  int64_t local_vision_passes_ = 0;
 };
 
 }  // namespace vlmtrain::engine

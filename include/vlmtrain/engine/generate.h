@@ -16,14 +16,14 @@ namespace vlmtrain::engine {
 struct GenerateSettings {
   at::Device device = at::kCPU;
   int64_t max_new_tokens = 64;
-  int64_t most_tokens = std::numeric_limits<int64_t>::max();  ///< of a prompt and its answer, which ends there
-  int64_t room_for_tokens = 0;              ///< of an answer in the cache, where that is more than max_new_tokens
-  std::vector<int64_t> end_token_ids = {};  ///< each ends an answer
+  int64_t max_length = std::numeric_limits<int64_t>::max();  ///< of a prompt and its answer, which ends there
+  int64_t reserved_new_tokens = 0;          ///< of an answer in the cache, where that is more than max_new_tokens
+  std::vector<int64_t> eos_token_ids = {};  ///< each ends an answer
   SamplingSettings sampling = {};
   /// Without, each new token runs the model over the whole sequences: slow, and there to be compared with.
   bool use_cache = true;
   /// Throws UserError (kFailed) where the logits are not finite, which names a parameter that is not.
-  bool refuse_non_finite = false;
+  bool require_finite = false;
 };
 
 /// Answers to a batch of prompts (models::Processor::process_prompt), without the token that ends them. The vision

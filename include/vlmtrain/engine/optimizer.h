@@ -26,7 +26,7 @@ struct LearningRates {
   double language_model = 0;
   double masks = 0;  ///< of what encodes pictures for masks and decodes masks
 
-  double of(nn::Component component) const;
+  double get(nn::Component component) const;
 };
 
 struct AdamWSettings {
@@ -41,23 +41,23 @@ struct AdamWSettings {
 };
 
 /// Of the trained tensors of a run that goes on with other settings.
-struct CarriedStates {
-  int64_t carried = 0;  ///< whose moments go on
-  int64_t anew = 0;     ///< whose moments start at zero
+struct MigratedState {
+  int64_t migrated = 0;  ///< whose moments go on
+  int64_t reset = 0;     ///< whose moments start at zero
 };
 
 class CompressedStates;
 struct Chunk;
-struct ChunkRoom;
+struct ChunkContext;
 
 /// An optimizer step of which all is computed that takes memory, and nothing done yet.
-struct PreparedUpdate {
+struct OptimizerUpdate {
   /// Tensors that one call of the fused kernel moves.
   struct Group {
     nn::Component component = nn::Component::kUnused;  ///< whose learning rate they have
-    bool decays = false;
+    bool has_weight_decay = false;
     std::vector<at::Tensor> masters{}, gradients{}, first_moments{}, second_moments{}, steps{};
-    std::vector<kernels::MovedTensor> moved{};  ///< with our own kernel: all of it, and nothing else is set
+    std::vector<kernels::AdamWParameter> tensors{};  ///< with our own kernel: all of it, and nothing else is set
     CompressedStates* states = nullptr;  ///< where moments are compressed: views of the room that they are expanded in
     std::shared_ptr<const Chunk> chunk{};  ///< what of them
   };
@@ -77,9 +77,9 @@ struct PreparedUpdate {
 class AdamW {
  public:
   /// Takes the parameters of `store` that require gradients, as they are: weights must be loaded before.
-  /// `sums`: of the same parameters; they must outlive this, and group 0 is what a step is made of. Where their shard
-  /// is not all, this rank has moments and masters of its pieces only, and moves these.
-  AdamW(const nn::ParameterStore& store, GradientSums& sums, AdamWSettings settings);
+  /// `buckets`: of the same parameters; they must outlive this, and group 0 is what a step is made of. Where their
+  /// shard is not all, this rank has moments and masters of its pieces only, and moves these.
+  AdamW(const nn::ParameterStore& store, GradientBuckets& buckets, AdamWSettings settings);
   ~AdamW();
   AdamW(const AdamW&) = delete;
   AdamW& operator=(const AdamW&) = delete;
@@ -90,12 +90,12 @@ class AdamW {
   /// a step is allocated here, so that a step that runs out of it can be done again: nothing has changed. As in
   /// torch.optim, a parameter that got no gradient in this step (the vision tower's in a step of text only) will stay
   /// as it is, its moments and its weight decay included; the norm is 0 where none got one.
-  PreparedUpdate prepare(const at::Tensor& loss, const at::Tensor& norm = {}) const;
+  OptimizerUpdate prepare(const at::Tensor& loss, const at::Tensor& norm = {}) const;
 
   /// The second half: moves the weights, drops the sums and updates the loss scale. Allocates no memory for
   /// tensors, on device or host. A skipped step changes no weight, no moment and no count of steps.
   /// REQUIRES: no gradient was added since prepare().
-  void apply(const PreparedUpdate& update, const LearningRates& rates);
+  void apply(const OptimizerUpdate& update, const LearningRates& rates);
 
   /// Both halves. Returns the norm. REQUIRES: a shard that is all.
   at::Tensor step(const LearningRates& rates);
@@ -115,20 +115,21 @@ class AdamW {
 
   /// Copies a saved state back. `master.NAME` may be there for fp32 weights too: their values then. Throws UserError
   /// (kBadData) naming what is missing, unexpected or of another shape or type.
-  void load_state(const SavedPieces& state, const std::string& source);
+  void load_state(const SavedOptimizerState& state, const std::string& source);
 
   /// Takes of the state of a run whose settings have changed since what fits: moments and count of steps of each
   /// tensor that has them in this shape and type, while others start anew; every master that is there; a loss scale
   /// that moves. `store`: the model's parameters, since saved steps are in their order. Throws UserError (kBadData)
   /// where these steps are not those of the moments.
-  CarriedStates carry_state(const nn::ParameterStore& store, const SavedPieces& saved, const std::string& source);
+  MigratedState migrate_state(const nn::ParameterStore& store, const SavedOptimizerState& saved,
+                              const std::string& source);
 
-  const Shard& shard() const { return sums_.shard(); }
+  const Shard& shard() const { return buckets_.shard(); }
   int64_t trained_elements() const;
 
   /// False where apply() began and did not end: weights and states are then partly those of one step and partly of the
   /// next.
-  bool is_whole() const { return is_whole_; }
+  bool is_consistent() const { return is_consistent_; }
 
   /// The fp32 values of all that is trained, by the parameter's name: master weights, or the weights themselves where
   /// they are fp32. Not copies. Of several ranks that share them, pieces.
@@ -141,38 +142,38 @@ class AdamW {
     std::string name;  ///< of the whole
     at::Tensor values;
     int64_t first = 0, total = 0;
-    bool is_shared = false;  ///< among ranks
+    bool is_sharded = false;  ///< among ranks
   };
   /// The tensors that have a learning rate and a weight decay in common, and compressed moments.
   struct CompressedGroup {
     nn::Component component;
-    bool decays;
+    bool has_weight_decay;
     std::vector<size_t> entries;
     std::unique_ptr<CompressedStates> states;
   };
 
-  at::Tensor gradient_of(size_t i) const;
+  at::Tensor get_gradient(size_t i) const;
   std::string saved_name(const StateTensor& tensor) const;
-  StateTensor master_of(const Entry& entry) const;
+  StateTensor make_master_tensor(const Entry& entry) const;
   std::vector<StateTensor> state_tensors() const;
   void make_compressed_groups(const at::TensorOptions& options);
-  void add_groups(PreparedUpdate& update) const;
-  void add_chunks(PreparedUpdate& update) const;
-  bool has_own_kernel() const;
-  void add_moved(PreparedUpdate& update) const;
-  void move(const PreparedUpdate& update, const PreparedUpdate::Group& group, const LearningRates& rates,
-            uint64_t rounding_seed) const;
+  void add_groups(OptimizerUpdate& update) const;
+  void add_chunks(OptimizerUpdate& update) const;
+  bool has_custom_kernel() const;
+  void add_custom_kernel_groups(OptimizerUpdate& update) const;
+  void apply_custom_kernel(const OptimizerUpdate& update, const OptimizerUpdate::Group& group,
+                           const LearningRates& rates, uint64_t rounding_seed) const;
   void refresh_weights();
 
-  GradientSums& sums_;
+  GradientBuckets& buckets_;
   AdamWSettings settings_;
   std::optional<LossScale> loss_scale_;
   std::vector<Entry> entries_;  // as in sums_
   at::Tensor steps_;            // fp32 [entries]; each entry holds a view of its own
-  std::unique_ptr<ChunkRoom> room_;
+  std::unique_ptr<ChunkContext> chunk_context_;
   std::vector<CompressedGroup> compressed_;
-  at::Tensor updates_;  // int64 scalar on the host
-  bool is_whole_ = true;
+  at::Tensor num_updates_;  // int64 scalar on the host
+  bool is_consistent_ = true;
 };
 
 }  // namespace vlmtrain::engine

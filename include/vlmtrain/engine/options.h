@@ -22,16 +22,16 @@ namespace vlmtrain::engine {
 enum class Precision { kFp32, kBf16, kFp16 };
 
 /// As the configuration writes them.
-std::string name_of(Precision precision);
+std::string to_string(Precision precision);
 /// Nothing for a name that none has.
-std::optional<Precision> precision_by_name(std::string_view name);
-std::string name_of(OptimizerStates states);
+std::optional<Precision> parse_precision(std::string_view name);
+std::string to_string(OptimizerStates states);
 
 /// Of weights and activations.
-at::ScalarType dtype_of(Precision precision);
+at::ScalarType to_dtype(Precision precision);
 
 /// The most optimizer steps of a run.
-inline constexpr int64_t kMostSteps = 1'000'000'000;
+inline constexpr int64_t kMaxSteps = 1'000'000'000;
 
 /// Section `training`, as far as it says how an optimizer step is done.
 struct TrainingOptions {
@@ -55,7 +55,7 @@ struct TrainingOptions {
   Auto<double> loss_scale;
   int64_t loss_scale_growth_steps = 2000;
   OptimizerStates optimizer_states = OptimizerStates::kFp32;
-  kernels::KernelChoice kernels = kernels::KernelChoice::kOwn;
+  kernels::KernelBackend kernels = kernels::KernelBackend::kCustom;
   int64_t seed = 0;
   BalanceOptions balance;
 };

@@ -21,6 +21,6 @@ at::Tensor pcgrad_coefficients(const at::Tensor& products, const at::Tensor& ord
 
 /// PCGrad over all tensors together, of gradients whose groups are tasks: the result stands in the place of group 0.
 /// Nothing is read back. `seed`: of the orders in which they are compared.
-void resolve_conflicts(GradientSums& sums, uint64_t seed);
+void resolve_conflicts(GradientBuckets& buckets, uint64_t seed);
 
 }  // namespace vlmtrain::engine

@@ -19,18 +19,18 @@ struct SamplingSettings {
 };
 
 /// Throws UserError (kUsage) that names the setting which is out of range.
-void check(const SamplingSettings& settings);
+void validate(const SamplingSettings& settings);
 
 /// `logits` fp32 [sequences, vocabulary] with repetition_penalty for the tokens that occur in each sequence.
-at::Tensor penalize_repetition(const at::Tensor& logits, std::span<const std::vector<int64_t>> occurred,
+at::Tensor penalize_repetition(const at::Tensor& logits, std::span<const std::vector<int64_t>> previous_tokens,
                                double penalty);
 
 /// What the softmax of is drawn from, fp32 [sequences, vocabulary]: −inf for tokens that top_k or top_p leave out.
 /// REQUIRES: temperature > 0.
-at::Tensor sampling_logits(const at::Tensor& logits, const SamplingSettings& settings);
+at::Tensor filter_logits(const at::Tensor& logits, const SamplingSettings& settings);
 
 /// int64 [sequences]: the first token at which the cumulated probability passes the sequence's number of `uniform`,
 /// fp64 [sequences] in [0, 1).
-at::Tensor draw_tokens(const at::Tensor& sampling_logits, const at::Tensor& uniform);
+at::Tensor sample_tokens(const at::Tensor& logits, const at::Tensor& uniform);
 
 }  // namespace vlmtrain::engine

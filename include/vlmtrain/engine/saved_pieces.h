@@ -14,29 +14,29 @@
 namespace vlmtrain::engine {
 
 /// "first_moment.NAME@512": of tensor first_moment.NAME, flattened, what begins with element 512.
-std::string piece_name(std::string_view tensor, int64_t first);
+std::string make_shard_name(std::string_view tensor, int64_t first);
 /// The tensor's name, and where the piece begins; nothing where the name is not that of a piece.
-std::optional<std::pair<std::string, int64_t>> parse_piece_name(std::string_view name);
+std::optional<std::pair<std::string, int64_t>> parse_shard_name(std::string_view name);
 
 /// A tensor that is read when it is asked for.
-struct UnreadTensor {
+struct LazyTensor {
   at::ScalarType dtype;
   std::vector<int64_t> shape;
   std::function<at::Tensor()> read;
 };
 
 /// An optimizer's state as it was saved, whole tensors or pieces by several ranks (AdamW::state()).
-class SavedPieces {
+class SavedOptimizerState {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): by names, as read
-  SavedPieces(const std::map<std::string, at::Tensor>& tensors);
+  SavedOptimizerState(const std::map<std::string, at::Tensor>& tensors);
   /// find() reads them, each time.
-  explicit SavedPieces(const std::map<std::string, UnreadTensor>& tensors);
+  explicit SavedOptimizerState(const std::map<std::string, LazyTensor>& tensors);
 
-  bool contains(const std::string& tensor) const { return pieces_.contains(tensor); }
+  bool contains(const std::string& tensor) const { return shards_.contains(tensor); }
   std::vector<std::string> names() const;
   /// Where it was saved whole; null where it was not, or not at all. A tensor without values where it is not read yet.
-  const at::Tensor* whole(const std::string& tensor) const;
+  const at::Tensor* find_whole(const std::string& tensor) const;
 
   /// Elements [first, first + count) of a flattened tensor that has `total` of them, and this type: [count]. Nothing
   /// where it has other ones, or they are not all there.
@@ -44,7 +44,7 @@ class SavedPieces {
                                  at::ScalarType dtype) const;
 
  private:
-  struct Saved {
+  struct SavedShard {
     int64_t first;
     at::Tensor values;
     bool is_whole;
@@ -53,7 +53,7 @@ class SavedPieces {
   void add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read);
   void sort();
 
-  std::map<std::string, std::vector<Saved>> pieces_;  // ascending
+  std::map<std::string, std::vector<SavedShard>> shards_;  // ascending
 };
 
 }  // namespace vlmtrain::engine

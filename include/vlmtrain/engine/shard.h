@@ -4,8 +4,8 @@
 
 namespace vlmtrain::engine {
 
+using nn::ElementRange;
 using nn::kShardAlignment;
-using nn::Piece;
 using nn::Shard;
 
 /// What of a training each rank holds only a part of, while the others hold the rest (Rajbhandari et al. 2020, arXiv
@@ -17,7 +17,7 @@ enum class Sharding {
   kFull,       ///< the same among all ranks: ZeRO's third stage
 };
 
-constexpr const char* name_of(Sharding sharding) {
+constexpr const char* to_string(Sharding sharding) {
   switch (sharding) {
     case Sharding::kOptimizer:
       return "optimizer";

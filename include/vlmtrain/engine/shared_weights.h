@@ -17,29 +17,29 @@ namespace vlmtrain::engine {
 /// That goes on while the next forward pass begins: a block waits for its own weights just before it reads them
 /// (nn::ParameterStore::use). Buckets travel in the order in which a forward pass reads them: what belongs to no block
 /// first, as the embeddings, then block after block.
-class SharedWeights {
+class ShardedOptimizerSync {
  public:
   /// Takes the weights of `store`, which has to outlive this, into the buckets: its tensors are views of them from here
   /// on. Takes, on the way, the memory of a bucket beside what is there. REQUIRES: they are of one type.
-  SharedWeights(nn::ParameterStore& store, const GradientSums& sums);
-  ~SharedWeights();
-  SharedWeights(const SharedWeights&) = delete;
-  SharedWeights& operator=(const SharedWeights&) = delete;
+  ShardedOptimizerSync(nn::ParameterStore& store, const GradientBuckets& buckets);
+  ~ShardedOptimizerSync();
+  ShardedOptimizerSync(const ShardedOptimizerSync&) = delete;
+  ShardedOptimizerSync& operator=(const ShardedOptimizerSync&) = delete;
 
   /// This rank's parts have changed. `consensus` has to live until all is there.
-  void gather(const Consensus& consensus);
+  void all_gather_weights(const Consensus& consensus);
   /// Waits until all is there.
-  void finish();
+  void wait_for_weights();
 
  private:
-  void wait_for(size_t first_parameter, size_t end_parameter);
+  void wait_for_parameters(size_t first_parameter, size_t end_parameter);
 
   nn::ParameterStore& store_;
-  std::vector<at::Tensor> buckets_;  // in the order in which they travel
-  std::vector<size_t> behind_;       // by parameter of the store: so many of them have to be there
+  std::vector<at::Tensor> buckets_;       // in the order in which they travel
+  std::vector<size_t> required_buckets_;  // by parameter of the store: so many of them have to be there
   const Consensus* consensus_ = nullptr;
-  std::vector<GatherTicket> tickets_;  // of the last gather()
-  size_t arrived_ = 0;
+  std::vector<AllGatherHandle> handles_;  // of the last all_gather_weights()
+  size_t num_gathered_ = 0;
 };
 
 }  // namespace vlmtrain::engine

@@ -29,15 +29,15 @@ struct StepResult {
   at::Tensor loss_scale;  ///< fp32 scalar, what the loss was multiplied by; undefined without a loss scale
   /// All of these in one tensor, for engine::AsyncScalars: fp32 [4], loss_scale 0 where there is none, followed by the
   /// objective's own. Made before the first weight was changed, so that nothing can fail after that.
-  at::Tensor numbers;
+  at::Tensor scalars;
   /// How many numbers stand before the objective's.
-  static constexpr size_t kNumbers = 4;
-  at::Tensor objective_numbers;   ///< StepLoss::numbers()
+  static constexpr size_t kNumScalars = 4;
+  at::Tensor objective_scalars;   ///< StepLoss::scalars()
   std::vector<TaskCounts> tasks;  ///< Objective::counts()
   int64_t tokens = 0;             ///< this and the following from Step::prepare() on of all processes
   int64_t label_tokens = 0;
-  int64_t images = 0;
-  int64_t volumes = 0;  ///< of the images
+  int64_t num_media = 0;
+  int64_t num_volumes = 0;  ///< of the images
   int64_t samples = 0;
   int64_t micro_batches = 0;  ///< of this process
 };
@@ -46,22 +46,22 @@ struct StepResult {
 /// be there.
 class StepOutOfMemory : public std::runtime_error {
  public:
-  StepOutOfMemory(int64_t micro_batch, const memory::Shortage& shortage)
-      : std::runtime_error(shortage.reason), micro_batch_(micro_batch), scarce_(shortage.of) {}
+  StepOutOfMemory(int64_t micro_batch, const memory::OutOfMemory& out_of_memory)
+      : std::runtime_error(out_of_memory.reason), micro_batch_(micro_batch), memory_kind_(out_of_memory.kind) {}
   /// The one that failed; -1: all had been done and the optimizer failed.
   int64_t micro_batch() const { return micro_batch_; }
-  memory::Scarce scarce() const { return scarce_; }
+  memory::MemoryKind memory_kind() const { return memory_kind_; }
 
  private:
   int64_t micro_batch_;
-  memory::Scarce scarce_;
+  memory::MemoryKind memory_kind_;
 };
 
 /// Memory ran out after the first weight had changed, which takes a driver that loads a kernel then: AdamW::apply
 /// allocates nothing. The weights are those of no step; neither doing it again nor saving them is right.
-class UpdateHalfDone : public UserError {
+class PartialUpdateError : public UserError {
  public:
-  explicit UpdateHalfDone(const memory::Shortage& shortage);
+  explicit PartialUpdateError(const memory::OutOfMemory& out_of_memory);
 };
 
 /// Samples of a step and what they are trained by.
@@ -72,10 +72,10 @@ struct StepInput {
 };
 
 /// The input of a step of one process.
-StepInput step_input(const Objective& objective, std::span<const data::Sample> samples);
+StepInput make_step_input(const Objective& objective, std::span<const data::Sample> samples);
 
 /// The passes of a step: its loss and what was counted, and what the objective has summed up.
-struct Accumulated {
+struct AccumulationResult {
   StepResult result;
   std::unique_ptr<StepLoss> loss;
 };
@@ -83,11 +83,11 @@ struct Accumulated {
 /// Forward and backward passes over the samples, cut and recomputed as `layout` says, which the model then keeps. The
 /// gradients are those of the loss times `loss_scale`, an fp32 scalar on the device (undefined: 1); they add up in the
 /// sums' group of each micro-batch, or, without sums, in the parameters' own. Throws StepOutOfMemory.
-Accumulated accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
-                       const at::Tensor& loss_scale = {}, GradientSums* sums = nullptr);
+AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
+                              const at::Tensor& loss_scale = {}, GradientBuckets* sums = nullptr);
 
 /// One attempt at an optimizer step, phase by phase. Until apply() nothing has changed but gradients and random state:
-/// an attempt that fails is followed by GradientSums::drop() and another one.
+/// an attempt that fails is followed by GradientBuckets::drop() and another one.
 class Step {
  public:
   /// All must outlive it.
@@ -100,18 +100,18 @@ class Step {
   /// Adds up what else there is over all processes, and allocates all that the update takes. REQUIRES: accumulate()
   /// went well in all of them. Throws StepOutOfMemory.
   void prepare();
-  /// Moves the weights. REQUIRES: prepare() went well in all processes. Throws UpdateHalfDone.
+  /// Moves the weights. REQUIRES: prepare() went well in all processes. Throws PartialUpdateError.
   StepResult apply(const LearningRates& rates);
 
  private:
   Training& training_;
   const StepInput& input_;
   const Consensus& consensus_;
-  Accumulated accumulated_;
-  PreparedUpdate update_;
+  AccumulationResult accumulation_;
+  OptimizerUpdate update_;
 };
 
-/// All phases of a step of one process. Throws StepOutOfMemory, UpdateHalfDone.
+/// All phases of a step of one process. Throws StepOutOfMemory, PartialUpdateError.
 StepResult optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
                           const LearningRates& rates);
 

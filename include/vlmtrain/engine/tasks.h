@@ -18,7 +18,7 @@ struct TaskSettings {
   bool resolve_conflicts = false;
   uint64_t seed = 0;  ///< of the step, for the orders that PCGrad draws
 
-  bool apart() const { return count > 1; }
+  bool is_multi_task() const { return count > 1; }
 };
 
 struct TaskCounts {
@@ -26,8 +26,8 @@ struct TaskCounts {
   int64_t label_tokens = 0;
 };
 
-/// Of each task in a step. REQUIRES: settings.apart().
-std::vector<TaskCounts> count_by_task(std::span<const data::Sample> samples, int64_t tasks);
+/// Of each task in a step. REQUIRES: settings.is_multi_task().
+std::vector<TaskCounts> count_per_task(std::span<const data::Sample> samples, int64_t tasks);
 
 /// What a step says of a task.
 struct TaskResult {
@@ -38,6 +38,6 @@ struct TaskResult {
 };
 
 /// Reads the part of StepResult::numbers that is by task.
-std::vector<TaskResult> task_results(std::span<const double> numbers, const std::vector<TaskCounts>& counts);
+std::vector<TaskResult> make_task_results(std::span<const double> scalars, const std::vector<TaskCounts>& counts);
 
 }  // namespace vlmtrain::engine

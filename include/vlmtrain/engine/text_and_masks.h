@@ -18,16 +18,18 @@ class TextAndMasks final : public Objective {
   TextAndMasks(TaskSettings tasks, MaskLossWeights weights) : text_(std::move(tasks)), weights_(weights) {}
 
   Normalizers normalizers(std::span<const data::Sample> samples) const override;
-  CutRule cut_rule(std::span<const data::Sample> samples) const override { return text_.cut_rule(samples); }
-  data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> places) const override {
-    return text_.collate(samples, places);
+  SplitConstraint split_constraint(std::span<const data::Sample> samples) const override {
+    return text_.split_constraint(samples);
   }
-  std::unique_ptr<StepLoss> begin(const models::VisionLanguageModel& model, const Normalizers& normalizers,
-                                  const StepLayout& layout) const override;
+  data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const override {
+    return text_.collate(samples, indices);
+  }
+  std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
+                                       const StepLayout& layout) const override;
   int64_t gradient_groups() const override { return text_.gradient_groups(); }
-  void combine(GradientSums& sums) const override { text_.combine(sums); }
+  void combine_gradients(GradientBuckets& buckets) const override { text_.combine_gradients(buckets); }
   std::vector<TaskCounts> counts(std::span<const data::Sample> samples) const override { return text_.counts(samples); }
-  ObjectiveMetrics metrics(std::span<const double> numbers, const std::vector<TaskCounts>& counts) const override;
+  ObjectiveMetrics metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
   std::vector<double> task_weights() const override { return text_.task_weights(); }
 
  private:

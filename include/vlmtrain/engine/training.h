@@ -15,22 +15,25 @@ namespace vlmtrain::engine {
 struct Training {
   /// `gradient_groups`: as Objective's. `shard`: this rank's of moments and master weights; where the model's blocks
   /// are in parts, these are of the same shard.
-  Training(models::VisionLanguageModel& trained, const AdamWSettings& settings, int64_t gradient_groups = 1,
+  Training(models::VisionLanguageModel& trained_model, const AdamWSettings& settings, int64_t gradient_groups = 1,
            Shard shard = {})
-      : model(trained),
-        sums(trained.parameters(), gradient_groups, shard),
-        weights(shard.is_all() ? nullptr : std::make_unique<SharedWeights>(trained.parameters(), sums)),
-        blocks(trained.parameters().shard().is_all() ? nullptr
-                                                     : std::make_unique<GatheredBlocks>(trained.parameters(), sums)),
-        optimizer(trained.parameters(), sums, settings) {}
+      : model(trained_model),
+        gradient_buckets(trained_model.parameters(), gradient_groups, shard),
+        optimizer_sync(shard.covers_all()
+                           ? nullptr
+                           : std::make_unique<ShardedOptimizerSync>(trained_model.parameters(), gradient_buckets)),
+        sharded_blocks(trained_model.parameters().shard().covers_all()
+                           ? nullptr
+                           : std::make_unique<ShardedBlocks>(trained_model.parameters(), gradient_buckets)),
+        optimizer(trained_model.parameters(), gradient_buckets, settings) {}
 
   /// Gradients are added up over the processes of `consensus` from now on, which must outlive this.
   void connect(const Consensus& consensus);
 
   models::VisionLanguageModel& model;
-  GradientSums sums;
-  std::unique_ptr<SharedWeights> weights;  ///< of parts; null where this rank moves all weights
-  std::unique_ptr<GatheredBlocks> blocks;  ///< null where this rank has all of their weights
+  GradientBuckets gradient_buckets;
+  std::unique_ptr<ShardedOptimizerSync> optimizer_sync;  ///< of parts; null where this rank moves all weights
+  std::unique_ptr<ShardedBlocks> sharded_blocks;         ///< null where this rank has all of their weights
   AdamW optimizer;
 };
 

@@ -29,23 +29,23 @@ struct EvaluationSettings {
   int64_t num_workers = 1;
   bool answers = true;  ///< false: the loss only
   int64_t max_new_tokens = 32;
-  std::vector<int64_t> end_token_ids = {};  ///< each ends an answer; empty: the processor's end of turn
+  std::vector<int64_t> eos_token_ids = {};  ///< each ends an answer; empty: the processor's end of turn
   data::BadSamplePolicy on_bad_sample = data::BadSamplePolicy::kFail;
-  int64_t bytes_ahead = 0;  ///< as SampleStream's
+  int64_t prefetch_bytes = 0;  ///< as SampleStream's
   /// Asked before each batch; an evaluation that is to stop ends there, and is no evaluation.
-  std::function<bool()> is_to_stop = {};
+  std::function<bool()> should_stop = {};
   /// Hears where memory runs out: of batches that are cut, and in the end of samples that were left out.
   std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)> on_event = {};
 };
 
 struct TaskScore {
   int64_t samples = 0;  ///< whose answers were compared with the data's
-  int64_t exact = 0;
-  int64_t with_loss = 0;  ///< samples that are in the loss
-  double loss_sum = 0;    ///< over their label tokens
+  int64_t num_exact = 0;
+  int64_t num_with_loss = 0;  ///< samples that are in the loss
+  double loss_sum = 0;        ///< over their label tokens
   int64_t label_tokens = 0;
 
-  double exact_match() const { return samples > 0 ? static_cast<double>(exact) / static_cast<double>(samples) : 0; }
+  double exact_match() const { return samples > 0 ? static_cast<double>(num_exact) / static_cast<double>(samples) : 0; }
   /// The mean over all label tokens.
   double loss() const { return label_tokens > 0 ? loss_sum / static_cast<double>(label_tokens) : 0; }
   report::EvaluationScore metrics() const;
@@ -58,12 +58,12 @@ struct Evaluation {
   OpenScore open;
   MaskScores masks;            ///< of those that the model draws for the right answers
   data::NoticeCounts notices;  ///< of its samples
-  int64_t skipped = 0;         ///< bad samples left out under on_bad_sample=skip
-  int64_t left_out = 0;        ///< samples that do not fit into memory even alone
+  int64_t num_skipped = 0;     ///< bad samples left out under on_bad_sample=skip
+  int64_t num_dropped = 0;     ///< samples that do not fit into memory even alone
   int64_t batch_size = 0;      ///< as it was in the end: less than was asked for where memory ran out
   int64_t oom_splits = 0;      ///< batches that were done again in smaller pieces
   double seconds = 0;
-  bool is_whole = true;  ///< false: it was stopped
+  bool is_complete = true;  ///< false: it was stopped
 
   /// As `eval --json` prints it.
   std::string to_json() const;
@@ -75,10 +75,10 @@ struct Evaluation {
 struct Answer {
   std::string id, task;
   std::string question;  ///< the last of the record, without the places of images and videos
-  std::string expected, given;
+  std::string expected, prediction;
   AnswerType type = AnswerType::kOpen;
-  std::vector<DrawnMask> masks = {};  ///< that the model draws for the right answers of the record
-  int64_t index = 0;                  ///< of the record
+  std::vector<MaskPrediction> masks = {};  ///< that the model draws for the right answers of the record
+  int64_t index = 0;                       ///< of the record
 };
 
 /// Loss over every answer, and greedy answers to the last question of each record: exact if equal to the record's after

@@ -16,8 +16,8 @@ struct MaskScore {
   /// The 95th percentile of the distances from the edge of one mask to the other's, the larger of both directions, in
   /// pixels; nothing where a mask is empty.
   std::optional<double> hausdorff95;
-  bool is_truth_empty = false;  ///< there is nothing to draw
-  bool is_drawn_empty = false;  ///< nothing is predicted
+  bool is_truth_empty = false;       ///< there is nothing to draw
+  bool is_prediction_empty = false;  ///< nothing is predicted
 };
 
 /// Of masks uint8 [height, width] on the CPU, of equal size; anything but 0 belongs to a mask. Where nothing is there
@@ -34,10 +34,10 @@ MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth);
 struct MaskScoreSums {
   int64_t masks = 0;
   double iou_sum = 0, dice_sum = 0;
-  int64_t with_hausdorff95 = 0;  ///< masks of which neither is empty
+  int64_t num_with_hausdorff95 = 0;  ///< masks of which neither is empty
   double hausdorff95_sum = 0;
-  int64_t empty_truths = 0;  ///< masks with nothing to draw: Dice and IoU are 1 or 0
-  int64_t empty_drawn = 0;   ///< masks of which nothing is predicted; together with the above both count
+  int64_t empty_truths = 0;       ///< masks with nothing to draw: Dice and IoU are 1 or 0
+  int64_t empty_predictions = 0;  ///< masks of which nothing is predicted; together with the above both count
 
   void add(const MaskScore& score);
   void merge(const MaskScoreSums& other);

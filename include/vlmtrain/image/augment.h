@@ -32,9 +32,9 @@ Augmentation draw_augmentation(const AugmentSettings& settings, uint64_t seed);
 /// Of a picture, uint8 [3, height, width] RGB on the CPU: as large afterwards. A rotated one is sampled bilinearly, and
 /// black where there was none; corners that leave it are lost. Brightness is rounded to bytes. Bytes are the same on
 /// every machine. The same tensor where nothing is to be done; thread-safe.
-at::Tensor augment_picture(const at::Tensor& picture, const Augmentation& augmentation);
+at::Tensor augment_image(const at::Tensor& image, const Augmentation& augmentation);
 
-/// Of the picture's mask, uint8 [height, width] on the CPU: each pixel is the nearest one to where augment_picture
+/// Of the picture's mask, uint8 [height, width] on the CPU: each pixel is the nearest one to where augment_image
 /// samples the picture, 0 where there was none. The same tensor where its pixels stay where they are; thread-safe.
 at::Tensor augment_mask(const at::Tensor& mask, const Augmentation& augmentation);
 

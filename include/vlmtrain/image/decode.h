@@ -14,7 +14,7 @@ namespace vlmtrain::image {
 
 /// The most memory that decoding a picture of this size takes at a time: its samples as stored, as RGB and as planes,
 /// and what a codec keeps of a progressive file.
-constexpr int64_t decoding_bytes(ImageSize size) {
+constexpr int64_t estimate_decoding_bytes(ImageSize size) {
   constexpr int64_t kStored = 4, kRgb = 3, kPlanes = 3, kCoefficients = 8;  // a pixel
   return (kStored + kRgb + kPlanes + kCoefficients) * size.height * size.width;
 }
@@ -32,10 +32,10 @@ constexpr int64_t decoding_bytes(ImageSize size) {
 at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& name);
 
 /// The same of a picture's content, called by its path.
-at::Tensor decode_image(const io::Medium& picture);
+at::Tensor decode_image(const io::MediaRef& image);
 
 /// The size that decode_image would give, read from the headers only: some reads of a few bytes. Fails as that does
 /// where the headers are broken; pixels are not looked at. Thread-safe.
-ImageSize read_image_size(const io::Medium& picture);
+ImageSize read_image_size(const io::MediaRef& image);
 
 }  // namespace vlmtrain::image

@@ -26,7 +26,7 @@ namespace vlmtrain::image {
 /// A data error where the file is missing, damaged, cut off, too large or no PNG (JPEG blurs the edges of a mask), and
 /// where no pixel can have `value`: RGB, or beyond the file's bits; also where nothing but the alpha channel has a
 /// shape, which is then what is meant; and, without `value`, for an image rather than a mask. Thread-safe.
-at::Tensor decode_mask(const io::Medium& file, std::optional<int64_t> value);
+at::Tensor decode_mask(const io::MediaRef& file, std::optional<int64_t> value);
 
 struct DecodedMask {
   at::Tensor mask;
@@ -34,12 +34,12 @@ struct DecodedMask {
 };
 
 /// The same, with what to report of the file.
-DecodedMask decode_mask_with_notice(const io::Medium& file, std::optional<int64_t> value);
+DecodedMask decode_mask_with_notice(const io::MediaRef& file, std::optional<int64_t> value);
 
 /// Its size, from the first bytes of the file, with the errors that these show.
-ImageSize read_mask_size(const io::Medium& file, std::optional<int64_t> value);
+ImageSize read_mask_size(const io::MediaRef& file, std::optional<int64_t> value);
 
-using io::compressed_counts;
+using io::compress_counts;
 using io::parse_rle;
 using io::Rle;
 

@@ -22,7 +22,7 @@ struct ByteNormalization {
   std::array<float, 3> std;
 };
 
-ByteNormalization for_bytes(const Normalization& normalization);
+ByteNormalization to_byte_normalization(const Normalization& normalization);
 
 /// Pixels as samples have them, and what makes a model's input of them.
 struct BytePixels {
@@ -30,7 +30,7 @@ struct BytePixels {
   Normalization normalization;  ///< of each byte
   at::Tensor order{};           ///< int64 [n], which pictures there are, and in what order; undefined: all as they lie
 
-  int64_t pictures() const { return order.defined() ? order.size(0) : bytes.size(0); }
+  int64_t num_images() const { return order.defined() ? order.size(0) : bytes.size(0); }
 };
 
 /// (x - mean/rescale_factor) / (std/rescale_factor) in float32, with the roundings of transformers' torchvision

@@ -23,10 +23,10 @@ at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width, Filter
 
 /// The same with the bytes that Pillow up to 12 gives (`Image.resize`): its weights have 22 fractional bits. Pillow 13
 /// resamples rows first for some sizes, which moves bytes by one. Not compared for Lanczos.
-at::Tensor resize_as_pillow(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
+at::Tensor resize_pillow(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
 /// The same in floating point, rounded to a byte once, at the end: what comes nearest to torchvision's `resize` of a
 /// float tensor. Halves, and what is less than 1e-6 below them, go up, so that the last bits of the sums do not matter.
-at::Tensor resize_rounding_once(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
+at::Tensor resize_float(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
 }  // namespace vlmtrain::image

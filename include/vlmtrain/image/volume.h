@@ -18,8 +18,8 @@ template <class T>
 using Axes = std::array<T, 3>;
 
 /// A scan with a longer axis (of space or time), or more voxels a frame, is refused.
-inline constexpr int64_t kMostVoxelsOfAxis = 16'384;
-inline constexpr int64_t kMostVoxels = int64_t{1} << 32;
+inline constexpr int64_t kMaxVoxelsPerAxis = 16'384;
+inline constexpr int64_t kMaxVoxels = int64_t{1} << 32;
 
 /// How the values of a volume are brought to a common scale, over the voxels of what is looked at.
 enum class VolumeNormalization {
@@ -62,19 +62,19 @@ struct VolumeInfo {
 /// is one, that its numbers can be, and that the file may well hold what it promises.
 /// Source of the formats: nifti1.h (NIfTI-1.1) and nifti2.h of the NIfTI reference library; where axes point is as in
 /// nibabel: sform, else qform, else spacing with x towards the left, and the nearest permutation with flips.
-/// Throws UserError (kBadData): a pair of .hdr and .img, DICOM, an axis of none or more than kMostVoxelsOfAxis voxels,
+/// Throws UserError (kBadData): a pair of .hdr and .img, DICOM, an axis of none or more than kMaxVoxelsPerAxis voxels,
 /// complex numbers and colours, an affine that is none, a file that is cut off.
-VolumeInfo read_volume_info(const io::Medium& medium);
+VolumeInfo read_volume_info(const io::MediaRef& medium);
 
 /// How many volumes become of it. Throws UserError (kBadData) for a series where none is taken.
-int64_t volumes_of(const VolumeInfo& info, const VolumeSettings& settings);
+int64_t count_volumes(const VolumeInfo& info, const VolumeSettings& settings);
 
 /// Most of the host's memory that read_volume() takes beside what it gives. The scan itself is never in memory: with
 /// kNone and kWindow it is the result once more, else the whole field of view at the result's spacing.
-int64_t reading_bytes(const VolumeInfo& info, const VolumeSettings& settings);
+int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& settings);
 
 /// Reads it, turns it to RAS+, resamples (trilinear), normalises and crops or pads it: `settings.dtype`
-/// [volumes_of(), 1, right, front, top]. So does MONAI with LoadImage, EnsureChannelFirst, Orientation("RAS"),
+/// [count_volumes(), 1, right, front, top]. So does MONAI with LoadImage, EnsureChannelFirst, Orientation("RAS"),
 /// Spacing(mode="bilinear", padding_mode="border") or Resize(mode="trilinear"), the normalisation
 /// (NormalizeIntensity(), NormalizeIntensity(nonzero=True), ScaleIntensityRangePercentiles or ScaleIntensityRange to 0
 /// and 1 with clip), ResizeWithPadOrCrop: what is normalised is all that was resampled, and padding is 0 thereafter.
@@ -84,6 +84,6 @@ int64_t reading_bytes(const VolumeInfo& info, const VolumeSettings& settings);
 /// voxels that are NaN or infinite (with their number), values that do not differ or have no foreground where they are
 /// to be normalised, a spacing that makes more than half a billion voxels, axes that are not at right angles where a
 /// spacing is wanted, values beyond fp16 with kHalf. Thread-safe, and runs on the caller's thread alone.
-at::Tensor read_volume(const io::Medium& medium, const VolumeSettings& settings);
+at::Tensor read_volume(const io::MediaRef& medium, const VolumeSettings& settings);
 
 }  // namespace vlmtrain::image

@@ -24,22 +24,22 @@ struct SliceSettings {
 };
 
 /// A slice's longer side at most; both are scaled down to it.
-inline constexpr int64_t kMostSlicePixels = 4096;
+inline constexpr int64_t kMaxSlicePixels = 4096;
 
 /// How many slices become of it: at most those there are.
-int64_t slices_of(const VolumeInfo& info, const SliceSettings& settings);
+int64_t count_slices(const VolumeInfo& info, const SliceSettings& settings);
 
 /// Pixels of each slice: the plane's field of view in squares of the smaller spacing of its two axes.
-ImageSize slice_size(const VolumeInfo& info, const SliceSettings& settings);
+ImageSize compute_slice_size(const VolumeInfo& info, const SliceSettings& settings);
 
 /// Most of the host's memory that read_slices() takes beside what it gives.
-int64_t slice_reading_bytes(const VolumeInfo& info, const SliceSettings& settings);
+int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings& settings);
 
-/// Slices spread evenly from the first to the last, resampled (bilinear) to slice_size(): uint8 [3, height, width]
-/// each. They are shown as a radiologist's viewer shows them: axial with the front above and the subject's RIGHT on the
-/// LEFT of the picture, from the lowest to the highest; coronal with the top above and right on the left, from the back
-/// to the front; sagittal with the top above and the front on the left, from the subject's left to the right.
+/// Slices spread evenly from the first to the last, resampled (bilinear) to compute_slice_size(): uint8 [3, height,
+/// width] each. They are shown as a radiologist's viewer shows them: axial with the front above and the subject's RIGHT
+/// on the LEFT of the picture, from the lowest to the highest; coronal with the top above and right on the left, from
+/// the back to the front; sagittal with the top above and the front on the left, from the subject's left to the right.
 /// Of the file, read_volume()'s rules hold. Throws UserError (kBadData), also for a series. Thread-safe.
-std::vector<at::Tensor> read_slices(const io::Medium& medium, const SliceSettings& settings);
+std::vector<at::Tensor> read_slices(const io::MediaRef& medium, const SliceSettings& settings);
 
 }  // namespace vlmtrain::image

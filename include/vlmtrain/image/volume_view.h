@@ -11,10 +11,10 @@ namespace vlmtrain::image {
 /// The three middle slices of a volume side by side, for people: axial, coronal and sagittal, as read_slices() lays
 /// them, each a pixel a voxel. `volume` [1, right, front, top] of any floating type, whatever its scale: the
 /// percentiles 1 and 99 of what is shown become black and white → uint8 [3, height, width].
-at::Tensor orthogonal_slices(const at::Tensor& volume);
+at::Tensor render_orthogonal_slices(const at::Tensor& volume);
 
 /// The same of a file, whatever a model sees of it: its whole field of view in its proportions, the longest axis in
 /// `longest` pixels at most; of a series the mean. Throws UserError (kBadData) as read_volume() does.
-at::Tensor orthogonal_slices_of(const io::Medium& scan, int64_t longest);
+at::Tensor render_scan_slices(const io::MediaRef& scan, int64_t longest);
 
 }  // namespace vlmtrain::image

@@ -30,7 +30,7 @@ class AtomicFile {
   [[noreturn]] void fail(int error);
 
   std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  std::filesystem::path temp_path_;
   int64_t expected_bytes_;
   int64_t written_bytes_ = 0;
   int descriptor_ = -1;
@@ -41,13 +41,13 @@ void write_file(const std::filesystem::path& path, std::string_view content);
 
 /// Makes `path` a symbolic link to `target`, in place of the link or file that was there, at one instant. Errors as for
 /// AtomicFile, also where the file system has no links.
-void write_link(const std::filesystem::path& path, const std::filesystem::path& target);
+void write_symlink(const std::filesystem::path& path, const std::filesystem::path& target);
 
 /// A folder that appears under its name only when it is whole and on the disk, replacing the one that was there.
 ///
 /// The files are written below path(), a temporary sibling. A process that is killed at any instant leaves the previous
 /// folder whole: under its name or, where the file system cannot exchange two names in one step (NFS), set aside for
-/// clean_leftovers() to bring back. One thread at a time; errors as for AtomicFile.
+/// clean_up_temporaries() to bring back. One thread at a time; errors as for AtomicFile.
 class AtomicDirectory {
  public:
   /// Creates the temporary folder, and the parents of `final_path`. Refuses a `final_path` that is not a folder.
@@ -57,15 +57,15 @@ class AtomicDirectory {
   /// Removes the temporary folder unless it was committed.
   ~AtomicDirectory();
 
-  const std::filesystem::path& path() const { return temporary_; }
+  const std::filesystem::path& path() const { return temp_path_; }
 
   /// Flushes every file and folder in path() to the disk and gives it its final name. To be called once; path() is gone
   /// after it.
   void commit();
 
  private:
-  std::filesystem::path final_;
-  std::filesystem::path temporary_;
+  std::filesystem::path final_path_;
+  std::filesystem::path temp_path_;
 };
 
 /// Removes from `folder` (not from folders in it) what writers of this header left there when they were killed, and
@@ -74,6 +74,6 @@ class AtomicDirectory {
 /// A temporary's name tells the machine, process and start time of its writer. That of a living process is left alone.
 /// That of another machine, whose processes cannot be seen, is removed a day after it was last changed; a folder set
 /// aside there is brought back at once, for a requeued job needs it. Safe to call from several processes.
-void clean_leftovers(const std::filesystem::path& folder);
+void clean_up_temporaries(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::io

@@ -22,7 +22,7 @@ class CheckpointTensors {
   explicit CheckpointTensors(std::filesystem::path folder);
 
   const std::vector<std::string>& names() const { return names_; }
-  bool contains(const std::string& name) const { return shard_of_.contains(name); }
+  bool contains(const std::string& name) const { return shard_index_by_name_.contains(name); }
   /// See SafetensorsFile; data_error where there is no such tensor.
   const TensorInfo& info(const std::string& name) const;
   at::Tensor tensor(const std::string& name) const;
@@ -31,17 +31,17 @@ class CheckpointTensors {
  private:
   void open_single(const std::filesystem::path& file);
   void open_sharded(const std::filesystem::path& index);
-  const SafetensorsFile& shard(const std::string& name) const;
+  const SafetensorsFile& find_shard(const std::string& name) const;
 
   std::filesystem::path folder_;
   std::vector<SafetensorsFile> shards_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, size_t> shard_of_;
+  std::unordered_map<std::string, size_t> shard_index_by_name_;
 };
 
 /// The names of the tensors in `folder`, of the index alone where the weights are sharded; none where there are no
 /// weights.
-std::vector<std::string> checkpoint_tensor_names(const std::filesystem::path& folder);
+std::vector<std::string> read_checkpoint_tensor_names(const std::filesystem::path& folder);
 
 constexpr int64_t kDefaultShardBytes = 5'000'000'000;
 

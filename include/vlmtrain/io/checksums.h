@@ -31,18 +31,18 @@ class ChecksumRecorder {
   const std::map<std::filesystem::path, Checksum>& files() const { return files_; }
 
   /// For AtomicFile: the recorder of this thread, or null.
-  static ChecksumRecorder* of_this_thread();
+  static ChecksumRecorder* current();
   void add(const AtomicFile& file, std::string_view bytes);
-  void forget(const AtomicFile& file) { open_.erase(&file); }
+  void discard(const AtomicFile& file) { open_files_.erase(&file); }
   void commit(const AtomicFile& file, const std::filesystem::path& path);
 
  private:
-  ChecksumRecorder* outer_;
-  std::map<const AtomicFile*, std::pair<Xxh64, int64_t>> open_;
+  ChecksumRecorder* outer_recorder_;
+  std::map<const AtomicFile*, std::pair<Xxh64, int64_t>> open_files_;
   std::map<std::filesystem::path, Checksum> files_;
 };
 
 /// Of a file as it is on the disk. Throws UserError (kBadData) where it cannot be read.
-Checksum checksum_of(const std::filesystem::path& file);
+Checksum compute_checksum(const std::filesystem::path& file);
 
 }  // namespace vlmtrain::io

@@ -15,7 +15,7 @@
 namespace vlmtrain::io {
 
 /// What a data set may call otherwise.
-inline constexpr std::array<std::string_view, 17> kColumns{
+inline constexpr std::array<std::string_view, 17> kRenamableColumns{
     "id",    "task",   "system", "messages", "question", "answer",  "caption",  "image",     "images",
     "video", "videos", "mask",   "masks",    "volume",   "volumes", "modality", "subject_id"};
 
@@ -23,13 +23,13 @@ inline constexpr std::array<std::string_view, 17> kColumns{
 struct RecordSettings {
   /// Relative paths of images and videos start from here; nothing: from the folder of the file that names them.
   std::optional<std::filesystem::path> image_root = std::nullopt;
-  /// Names of kColumns, and what the data set calls them.
+  /// Names of kRenamableColumns, and what the data set calls them.
   std::map<std::string, std::string> columns{};
   /// Keys of records, turns and content blocks that are left out before a record is read (data.ignore_keys).
   std::vector<std::string> ignore_keys{};
   /// A record that names a file outside of `image_root`, by an absolute path, by "..", or through a link, has a
   /// problem.
-  bool stays_in_image_root = false;
+  bool restrict_to_image_root = false;
 };
 
 /// Opens a data set, without loading it: its records are read one by one (records.h).

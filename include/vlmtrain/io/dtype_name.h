@@ -7,6 +7,6 @@
 namespace vlmtrain::io {
 
 /// A type as safetensors files name it: "BF16", "I32". REQUIRES: one of those that they can have.
-std::string_view dtype_name(c10::ScalarType dtype);
+std::string_view to_safetensors_dtype(c10::ScalarType dtype);
 
 }  // namespace vlmtrain::io

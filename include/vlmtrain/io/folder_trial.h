@@ -7,7 +7,7 @@
 namespace vlmtrain::io {
 
 /// What came of writing into a folder as a run does.
-struct FolderTrial {
+struct FolderProbe {
   std::filesystem::path folder;  ///< that was written into: the one asked for, or the nearest above it that exists
   int64_t free_bytes = 0;        ///< for this user; -1: not known
   std::string failure;           ///< empty: a file was written, flushed to the disk, renamed and removed
@@ -17,6 +17,6 @@ struct FolderTrial {
 
 /// Writes, locks, renames and removes a small file; of a folder that does not exist in the nearest one above it, where
 /// it would be made. Never throws; leaves nothing behind.
-FolderTrial try_folder(const std::filesystem::path& folder);
+FolderProbe probe_folder(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::io

@@ -14,7 +14,7 @@
 namespace vlmtrain::io {
 
 /// Where a text stops being JSON, and why.
-struct JsonFault {
+struct JsonError {
   int64_t line;    ///< from 1
   int64_t column;  ///< from 1, in characters
   std::string reason;
@@ -22,7 +22,7 @@ struct JsonFault {
 
 /// The first fault of a text that is not JSON (RFC 8259, UTF-8, a byte order mark is allowed).
 /// REQUIRES: the text has one.
-JsonFault find_json_fault(std::string_view text);
+JsonError find_json_error(std::string_view text);
 
 /// Parses a text; data_error names `source`, line and column. The ordered form keeps the keys in the text's order; its
 /// time is quadratic in the keys of one object, so it is not for vocabularies.
@@ -37,7 +37,7 @@ namespace detail {
 
 [[noreturn]] void fail_not_an_object(std::string_view key, std::string_view source);
 [[noreturn]] void fail_missing(std::string_view key, std::string_view source);
-[[noreturn]] void fail_type(std::string_view key, std::string_view expected, std::string found,
+[[noreturn]] void fail_type(std::string_view key, std::string_view expected, std::string actual,
                             std::string_view source);
 
 template <class T>
@@ -46,7 +46,7 @@ template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
 
 template <class T>
-std::string_view expected_name() {
+std::string_view describe_expected_type() {
   if constexpr (std::same_as<T, bool>) {
     return "true or false";
   } else if constexpr (std::unsigned_integral<T>) {
@@ -94,7 +94,7 @@ T convert(const Json& value, std::string_view key, std::string_view source) {
       return items;
     }
   }
-  fail_type(key, expected_name<T>(), value.dump(-1, ' ', false, Json::error_handler_t::replace), source);
+  fail_type(key, describe_expected_type<T>(), value.dump(-1, ' ', false, Json::error_handler_t::replace), source);
 }
 
 }  // namespace detail
@@ -107,11 +107,11 @@ T get(const Json& object, std::string_view key, std::string_view source) {
   if (!object.is_object()) {
     detail::fail_not_an_object(key, source);
   }
-  const auto found = object.find(key);
-  if (found == object.end()) {
+  const auto it = object.find(key);
+  if (it == object.end()) {
     detail::fail_missing(key, source);
   }
-  return detail::convert<T>(*found, key, source);
+  return detail::convert<T>(*it, key, source);
 }
 
 /// As get(); `fallback` where the key is absent or null, for Hugging Face files write null for "the default".
@@ -120,11 +120,11 @@ T get_or(const Json& object, std::string_view key, std::type_identity_t<T> fallb
   if (!object.is_object()) {
     detail::fail_not_an_object(key, source);
   }
-  const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) {
+  const auto it = object.find(key);
+  if (it == object.end() || it->is_null()) {
     return fallback;
   }
-  return detail::convert<T>(*found, key, source);
+  return detail::convert<T>(*it, key, source);
 }
 
 }  // namespace vlmtrain::io

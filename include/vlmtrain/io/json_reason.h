@@ -6,6 +6,6 @@
 namespace vlmtrain::io {
 
 /// What an exception of the JSON library says is wrong, without the library's name and numbers, in one line.
-std::string json_reason(const std::exception& error);
+std::string describe_json_exception(const std::exception& error);
 
 }  // namespace vlmtrain::io

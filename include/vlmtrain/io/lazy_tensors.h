@@ -19,8 +19,8 @@ struct LazyTensor {
   std::string name;
   c10::ScalarType dtype;
   std::vector<int64_t> shape;
-  std::function<at::Tensor()> make;    ///< of that type and shape, on any device; called once
-  std::function<void()> written = {};  ///< called once it is written; may be empty
+  std::function<at::Tensor()> materialize;  ///< of that type and shape, on any device; called once
+  std::function<void()> on_written = {};    ///< called once it is written; may be empty
 
   int64_t bytes() const;
 };
@@ -28,7 +28,7 @@ struct LazyTensor {
 using LazyTensors = std::vector<LazyTensor>;
 
 /// The same tensors, which are there already. Each is let go once it is written.
-LazyTensors lazily(const NamedTensors& tensors);
+LazyTensors make_lazy_tensors(const NamedTensors& tensors);
 
 /// As the functions of NamedTensors in io/safetensors.h and io/checkpoint.h.
 void write_safetensors(const std::filesystem::path& path, const LazyTensors& tensors,

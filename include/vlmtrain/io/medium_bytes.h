@@ -7,11 +7,12 @@
 
 namespace vlmtrain::io {
 
-/// The `bytes` of each medium whose bytes Records::text_at() left out. They are empty and are never read as content.
-const std::shared_ptr<const std::string>& dropped_bytes();
+/// The `bytes` of each medium whose bytes Records::at_without_bytes() left out. They are empty and are never read as
+/// content.
+const std::shared_ptr<const std::string>& omitted_bytes();
 
-/// Returns the content of a medium that has bytes. REQUIRES: it has, and they were not left out: a record of text_at()
-/// has the number and the kinds of its media, Records::at() has their content.
-const std::string& bytes_of(const Medium& medium);
+/// Returns the content of a medium that has bytes. REQUIRES: it has, and they were not left out: a record of
+/// at_without_bytes() has the number and the kinds of its media, Records::at() has their content.
+const std::string& get_media_bytes(const MediaRef& media_ref);
 
 }  // namespace vlmtrain::io

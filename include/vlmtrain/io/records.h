@@ -19,20 +19,20 @@ class Records {
   /// where the data set itself cannot be read any more.
   virtual Record at(int64_t index) const = 0;
   /// The same without the bytes of media, where that takes less.
-  virtual Record text_at(int64_t index) const { return at(index); }
+  virtual Record at_without_bytes(int64_t index) const { return at(index); }
   /// Places that are read together, at little more than the cost of one: where each such block begins, ascending from
   /// 0. Empty: any order costs the same.
-  virtual std::vector<int64_t> blocks() const { return {}; }
+  virtual std::vector<int64_t> block_starts() const { return {}; }
   /// Changes whenever a record may have changed, the content of files that records name apart: found from sizes and
   /// times of the data set's files, without reading them. 0: not known.
   virtual uint64_t stamp() const { return 0; }
 };
 
 /// Records in memory.
-class RecordList final : public Records {
+class InMemoryRecords final : public Records {
  public:
-  RecordList() = default;
-  explicit RecordList(std::vector<Record> records) : records_(std::move(records)) {}
+  InMemoryRecords() = default;
+  explicit InMemoryRecords(std::vector<Record> records) : records_(std::move(records)) {}
 
   int64_t size() const override { return std::ssize(records_); }
   Record at(int64_t index) const override { return records_.at(static_cast<size_t>(index)); }
@@ -45,21 +45,23 @@ class RecordList final : public Records {
 };
 
 /// Some of a data set's records, in any order.
-class ChosenRecords final : public Records {
+class SubsetRecords final : public Records {
  public:
-  ChosenRecords(std::shared_ptr<const Records> all, std::vector<int64_t> places)
-      : all_(std::move(all)), places_(std::move(places)) {}
+  SubsetRecords(std::shared_ptr<const Records> base, std::vector<int64_t> indices)
+      : base_(std::move(base)), indices_(std::move(indices)) {}
 
-  int64_t size() const override { return std::ssize(places_); }
-  Record at(int64_t index) const override { return all_->at(places_.at(static_cast<size_t>(index))); }
-  Record text_at(int64_t index) const override { return all_->text_at(places_.at(static_cast<size_t>(index))); }
+  int64_t size() const override { return std::ssize(indices_); }
+  Record at(int64_t index) const override { return base_->at(indices_.at(static_cast<size_t>(index))); }
+  Record at_without_bytes(int64_t index) const override {
+    return base_->at_without_bytes(indices_.at(static_cast<size_t>(index)));
+  }
   /// Where places ascend, as they do in a part that a data set is divided into, its blocks are those of the whole.
-  std::vector<int64_t> blocks() const override;
+  std::vector<int64_t> block_starts() const override;
   uint64_t stamp() const override;
 
  private:
-  std::shared_ptr<const Records> all_;
-  std::vector<int64_t> places_;
+  std::shared_ptr<const Records> base_;
+  std::vector<int64_t> indices_;
 };
 
 }  // namespace vlmtrain::io

@@ -29,6 +29,6 @@ Rle parse_rle(const nlohmann::json& value);
 
 /// The counts as the string of pycocotools: each but the first three as the difference to the last but one, in groups
 /// of five bits from the lowest on, a character from '0' to 'o' a group. REQUIRES: counts as parse_rle checks them.
-std::string compressed_counts(const Rle& rle);
+std::string compress_counts(const Rle& rle);
 
 }  // namespace vlmtrain::io

@@ -10,19 +10,19 @@
 namespace vlmtrain::io {
 
 /// Binary values of a row that are not the bytes of a cell: subtypes of JSON's binary values.
-enum class RowValue : uint8_t {
-  kDroppedBytes = 1,  ///< bytes that were not read; empty
-  kJsonText = 2,      ///< a cell whose type says that its text is JSON (arrow.json); the text
-  kUnreadType = 3,    ///< a cell of a type that has no form here, such as a duration; the name of the type
+enum class SpecialCell : uint8_t {
+  kOmittedBytes = 1,     ///< bytes that were not read; empty
+  kJsonText = 2,         ///< a cell whose type says that its text is JSON (arrow.json); the text
+  kUnsupportedType = 3,  ///< a cell of a type that has no form here, such as a duration; the name of the type
 };
 
 /// Returns a value that stands for `kind`.
-inline nlohmann::json row_value(RowValue kind, const std::string& text = {}) {
+inline nlohmann::json make_special_cell(SpecialCell kind, const std::string& text = {}) {
   return nlohmann::json::binary({text.begin(), text.end()}, static_cast<uint64_t>(kind));
 }
 
-/// Returns true for values that row_value() made of `kind`.
-inline bool is_row_value(const nlohmann::json& value, RowValue kind) {
+/// Returns true for values that make_special_cell() made of `kind`.
+inline bool is_special_cell(const nlohmann::json& value, SpecialCell kind) {
   return value.is_binary() && value.get_binary().has_subtype() &&
          value.get_binary().subtype() == static_cast<uint64_t>(kind);
 }
@@ -32,7 +32,7 @@ class RowGroup {
  public:
   virtual ~RowGroup() = default;
   virtual int64_t bytes() const = 0;  ///< of memory
-  /// A row as a JSON object, column by column; bytes are JSON's binary values, others of these are a RowValue.
+  /// A row as a JSON object, column by column; bytes are JSON's binary values, others of these are a SpecialCell.
   /// REQUIRES: a row of the group, from 0.
   virtual nlohmann::json row(int64_t index) const = 0;
   /// Returns true for a group that was read without bytes and in which nothing says which cells have some: its rows
@@ -49,7 +49,7 @@ class RowFile {
   virtual std::vector<int64_t> group_rows() const = 0;
   /// Bytes of each row group in memory, as the footer has it: neither compressed nor with what reading it takes.
   virtual std::vector<int64_t> group_bytes() const = 0;
-  /// `with_bytes`: false leaves {"bytes", "path"} without the content of the bytes (kDroppedBytes, or null where a cell
+  /// `with_bytes`: false leaves {"bytes", "path"} without the content of the bytes (kOmittedBytes, or null where a cell
   /// has none).
   virtual std::unique_ptr<const RowGroup> read(size_t group, bool with_bytes) const = 0;
 };
@@ -58,8 +58,8 @@ class RowFile {
 /// which contract it was built for.
 using OpenRowFile = RowFile*(const char* path);
 using RowFileVersion = int();
-inline constexpr const char* kOpenRowFile = "vlmtrain_open_row_file";
-inline constexpr const char* kRowFileVersionOf = "vlmtrain_row_file_version";
+inline constexpr const char* kOpenRowFileSymbol = "vlmtrain_open_row_file";
+inline constexpr const char* kRowFileVersionSymbol = "vlmtrain_row_file_version";
 inline constexpr int kRowFileVersion = 2;
 
 }  // namespace vlmtrain::io

@@ -17,15 +17,15 @@ struct LargeRowGroup {
 /// Memory for the row groups of all data sets that the process has open.
 struct RowGroupMemory {
   std::optional<LargeRowGroup> largest;  ///< nothing where no Parquet file is open
-  int64_t most_bytes = 0;                ///< of all that are kept, at most
-  int64_t held_bytes = 0;                ///< of those that are kept now
+  int64_t max_cached_bytes = 0;          ///< of all that are kept, at most
+  int64_t cached_bytes = 0;              ///< of those that are kept now
 
   /// Returns the bytes that reading on may take in addition to what the process has now: the groups that are not kept
   /// yet, and as much again as the largest while it is read (docs/data.md).
-  int64_t bytes_to_come() const;
+  int64_t compute_additional_bytes() const;
 };
 
 /// Returns it as the footers say, without reading a row group. Thread-safe.
-RowGroupMemory row_group_memory();
+RowGroupMemory get_row_group_memory();
 
 }  // namespace vlmtrain::io

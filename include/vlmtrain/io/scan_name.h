@@ -9,14 +9,14 @@
 
 namespace vlmtrain::io {
 
-/// What the data says of a record's volume, for captions: "T1w, sub-01"; its `place` is that among Record::images.
+/// What the data says of a record's volume, for captions: "T1w, sub-01"; its `index` is that among Record::images.
 /// Empty where it says nothing.
-std::string scan_name(const Record& record, size_t place);
+std::string describe_volume(const Record& record, size_t index);
 
 /// The record's volumes. A picture that is named like NIfTI (.nii, .nii.gz) becomes one.
-std::vector<Medium*> volumes_in(Record& record);
+std::vector<MediaRef*> find_volumes(Record& record);
 
 /// Gives volumes their modalities, one for all or one for each; false, with nothing done, for another number of them.
-bool give_modalities(std::span<Medium* const> volumes, std::span<const std::string> modalities);
+bool assign_modalities(std::span<MediaRef* const> volumes, std::span<const std::string> modalities);
 
 }  // namespace vlmtrain::io

@@ -15,9 +15,9 @@ namespace vlmtrain::io {
 /// The tensors of a safetensors file, each mapped by itself for as long as it lives: where address space is limited
 /// (`ulimit -v`), a file counts by its largest tensor. The header is read and checked as SafetensorsFile does. Safe to
 /// use from several threads.
-class SingleTensors {
+class OnDemandSafetensors {
  public:
-  explicit SingleTensors(std::filesystem::path path);
+  explicit OnDemandSafetensors(std::filesystem::path path);
 
   /// In the order of the data in the file.
   const std::vector<std::string>& names() const { return names_; }

@@ -18,10 +18,9 @@ struct HarmlessKey {
 /// Returns true for values that mean the same as an absent key: null, "", [] and {}.
 bool is_empty_value(const nlohmann::json& value);
 
-/// Returns the keys of `object` that would be ignored in silence: neither in `read` nor in `harmless`, and with a value
-/// that is not empty (is_empty_value). The order is alphabetical.
-/// REQUIRES: `object` is an object.
-std::vector<std::string> unread_keys(const nlohmann::json& object, std::span<const std::string_view> read,
-                                     std::span<const HarmlessKey> harmless = {});
+/// Returns the keys of `object` that would be ignored in silence: neither in `read_keys` nor in `harmless_keys`, and
+/// with a value that is not empty (is_empty_value). The order is alphabetical. REQUIRES: `object` is an object.
+std::vector<std::string> find_unread_keys(const nlohmann::json& object, std::span<const std::string_view> read_keys,
+                                          std::span<const HarmlessKey> harmless_keys = {});
 
 }  // namespace vlmtrain::io

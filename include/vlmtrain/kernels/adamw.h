@@ -12,14 +12,14 @@ namespace vlmtrain::kernels {
 
 /// What a step of AdamW moves of a tensor. All are dense; moments: the mean of gradients, then of their squares, both
 /// in fp32 of the tensor's size, in bf16 [blocks, 256], or as codes, uint8 [blocks, 256], with fp32 absmax [blocks].
-struct MovedTensor {
+struct AdamWParameter {
   at::Tensor master;    ///< fp32
   at::Tensor gradient;  ///< fp32
   at::Tensor weight;    ///< bf16 or fp16, refreshed; undefined where the master is the weight
   at::Tensor steps;     ///< fp32 scalar: how many it has done, this one included
   std::array<at::Tensor, 2> moments{};
   std::array<at::Tensor, 2> absmax{};  ///< undefined but with codes
-  uint32_t number = 0;                 ///< of the tensor in the optimizer: bf16 rounds by it
+  uint32_t tensor_id = 0;              ///< of the tensor in the optimizer: bf16 rounds by it
 };
 
 struct AdamWStep {
@@ -33,6 +33,6 @@ struct AdamWStep {
 
 /// Moves tensors whose moments are held alike, and whose weights have one type: each value is read and written once,
 /// and 40 tensors take a launch. A skipped step changes no bit. Allocates nothing. REQUIRES: has(kAdamW, master).
-void adamw(std::span<const MovedTensor> tensors, const AdamWStep& step);
+void adamw(std::span<const AdamWParameter> tensors, const AdamWStep& step);
 
 }  // namespace vlmtrain::kernels

@@ -17,7 +17,7 @@ struct Nf4Blocks {
   at::Tensor nested_offset;                 ///< fp32 [weights]
   at::Tensor absmax_codes;                  ///< fp32 [256], perhaps apart
   at::Tensor values;                        ///< fp32 [16] on the host
-  std::vector<int64_t> first_super_blocks;  ///< of each weight, at most kMostNf4Weights
+  std::vector<int64_t> first_super_blocks;  ///< of each weight, at most kMaxNf4Weights
 };
 
 /// Writes all values into `result`, dense [superblocks · 16384] in fp32, bf16 or fp16. REQUIRES: has(kNf4, packed).

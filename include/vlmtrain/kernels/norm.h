@@ -17,24 +17,25 @@ struct Norm {
 
 /// What of a row's statistics the backward pass needs, fp32 [..., 1].
 struct NormStatistics {
-  at::Tensor mean;        ///< undefined where it is not centered
-  at::Tensor reciprocal;  ///< 1 / sqrt(variance + eps)
+  at::Tensor mean;  ///< undefined where it is not centered
+  at::Tensor rstd;  ///< 1 / sqrt(variance + eps)
 };
 
-struct Normed {
+struct NormResult {
   at::Tensor value;  ///< of x's shape and type
   NormStatistics statistics;
 };
 
 /// Whether norm() can do it: has(kNorm, x), x dense and the weights of its type.
-bool can_norm(const at::Tensor& x, const Norm& norm);
+bool can_run_norm(const at::Tensor& x, const Norm& norm);
 
 /// (x − mean) / sqrt(variance + eps) · gain + bias over the last dimension, and `residual`, of x's shape, where it is
 /// defined. Computes in fp32 and rounds once.
-Normed norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual = {});
+NormResult norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual = {});
 
-/// The gradient of x for that of the value, and `passing` added to it, of x's shape, where it is defined. Rounds once.
+/// The gradient of x for that of the value, and `residual_gradient` added to it, of x's shape, where it is defined.
+/// Rounds once.
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormStatistics& statistics,
-                         const Norm& norm, const at::Tensor& passing = {});
+                         const Norm& norm, const at::Tensor& residual_gradient = {});
 
 }  // namespace vlmtrain::kernels

@@ -16,25 +16,25 @@ struct HeadNorm {
   double eps = 0;
 };
 
-/// Whether norm_rotate() can do it: has(kNormRotate, x), and heads of at most 256 features.
-bool can_norm_and_rotate(const at::Tensor& x, int64_t features);
+/// Whether qk_norm_rope() can do it: has(kQkNormRope, x), and heads of at most 256 features.
+bool can_qk_norm_rope(const at::Tensor& x, int64_t features);
 
 /// Writes the heads of `to.query` and `to.key`: those of `x` normed, x / sqrt(mean(x²) + eps) · gain over the features,
 /// and rotated by the angles (rotate.h). Both have [rows, heads, features]; rows may be apart, as far for x's keys as
 /// for its queries. Values are not touched. Gives 1 / sqrt(mean(x²) + eps), fp32 [rows, heads of queries, then of
 /// keys]. Rounds once.
-at::Tensor norm_rotate(const Heads& to, const Heads& x, const HeadNorm& norm, const at::Tensor& cos,
-                       const at::Tensor& sin);
+at::Tensor qk_norm_rope(const Heads& output, const Heads& x, const HeadNorm& norm, const at::Tensor& cos,
+                        const at::Tensor& sin);
 
 /// The gradients of both weights.
 struct HeadNormGradients {
   at::Tensor query_weight, key_weight;
 };
 
-/// Writes the gradients of x, for those of what norm_rotate() gave, and copies that of the values. Of the weights'
-/// gradients, where they are `wanted`, sums are rounded once; they are undefined else.
-HeadNormGradients norm_rotate_backward(const Heads& of_x, const Heads& gradients, const Heads& x,
-                                       const at::Tensor& reciprocal, const HeadNorm& norm, const at::Tensor& cos,
-                                       const at::Tensor& sin, bool weights_wanted);
+/// Writes the gradients of x, for those of what qk_norm_rope() gave, and copies that of the values. Of the weights'
+/// gradients, where they are `expected`, sums are rounded once; they are undefined else.
+HeadNormGradients qk_norm_rope_backward(const Heads& dx, const Heads& gradients, const Heads& x, const at::Tensor& rstd,
+                                        const HeadNorm& norm, const at::Tensor& cos, const at::Tensor& sin,
+                                        bool compute_weight_gradients);
 
 }  // namespace vlmtrain::kernels

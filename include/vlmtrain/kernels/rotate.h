@@ -12,8 +12,8 @@ struct Heads {
 };
 
 /// Writes queries and keys rotated by the angles, cos and sin fp32 [rows, 1, features / 2], or back by them, and copies
-/// the values. Feature i pairs with i + features / 2. REQUIRES: has(kRotate, from.query). Rounds once; every element is
+/// the values. Feature i pairs with i + features / 2. REQUIRES: has(kRope, from.query). Rounds once; every element is
 /// read and written once.
-void rotate(const Heads& to, const Heads& from, const at::Tensor& cos, const at::Tensor& sin, double direction);
+void rope(const Heads& output, const Heads& input, const at::Tensor& cos, const at::Tensor& sin, double direction);
 
 }  // namespace vlmtrain::kernels

@@ -14,14 +14,14 @@ namespace vlmtrain::memory {
 /// a block when the device happens to be done with it, would not do.
 ///
 /// One thread, and no work for the current stream between the constructor and the last call of add().
-class CopyBeside {
+class AsyncHostToDevice {
  public:
   /// REQUIRES: `device` is CUDA, and the calling thread's current device.
-  explicit CopyBeside(at::Device device);
+  explicit AsyncHostToDevice(at::Device device);
   /// Waits as wait() does: REQUIRES that the tensors live longer.
-  ~CopyBeside();
-  CopyBeside(const CopyBeside&) = delete;
-  CopyBeside& operator=(const CopyBeside&) = delete;
+  ~AsyncHostToDevice();
+  AsyncHostToDevice(const AsyncHostToDevice&) = delete;
+  AsyncHostToDevice& operator=(const AsyncHostToDevice&) = delete;
 
   /// A tensor of the device that `host` is copied to, from pinned memory; nothing is copied of a tensor that has but a
   /// shape (meta), as in a rehearsal. Without a value until wait().
@@ -32,8 +32,8 @@ class CopyBeside {
 
  private:
   at::Device device_;
-  c10::Event copied_;
-  bool is_awaited_ = true;
+  c10::Event copy_event_;
+  bool is_synchronized_ = true;
 };
 
 }  // namespace vlmtrain::memory

@@ -9,7 +9,7 @@
 namespace vlmtrain::memory {
 
 /// The card that `name` means: 0 for `cuda`, N for `cuda:N`; nothing for any other name.
-std::optional<int> cuda_index(const std::string& name);
+std::optional<int> parse_cuda_index(const std::string& name);
 
 /// The device that `name` means: `cpu`, `cuda`, `cuda:N`, or `auto` (CUDA where there is a usable GPU, else the CPU).
 /// For CUDA, LibTorch's CUDA library is loaded here, from beside the CPU library: a run on the CPU never pays for it.
@@ -29,13 +29,13 @@ struct DeviceDescription {
 DeviceDescription describe(at::Device device);
 
 /// Where the card sits in its machine, as 0000:17:00.0: two names of one card have the same. REQUIRES as describe().
-std::string bus_id(at::Device device);
+std::string get_pci_bus_id(at::Device device);
 
 /// What the driver has left on the card, for any process. REQUIRES as describe().
 int64_t free_bytes(at::Device device);
 
 /// Compute capability × 10 of a CUDA device; costs no more than a call of the driver.
-int architecture_of(at::Device device);
+int get_architecture(at::Device device);
 
 /// Device memory as PyTorch's caching allocator counts it; zeros on the CPU.
 struct DeviceMemory {

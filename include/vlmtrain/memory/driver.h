@@ -15,7 +15,7 @@ inline constexpr const char* kOldestDriver = "580";
 bool has_kernel_code(int architecture);
 
 /// Where a machine says what NVIDIA hardware and driver it has; other places are for tests.
-struct DriverPlaces {
+struct DriverPaths {
   std::filesystem::path library = "libcuda.so.1";  ///< as dlopen() takes it
   std::filesystem::path proc = "/proc/driver/nvidia";
   std::filesystem::path devices = "/dev";
@@ -28,32 +28,32 @@ enum class DriverState {
   kUsable,
 };
 
-struct DriverCard {
+struct VisibleGpu {
   std::string name;      ///< NVIDIA H100 80GB HBM3
   int architecture = 0;  ///< compute capability × 10
 };
 
 /// Why no training is possible on a card for which has_kernel_code() is false, with the remedy, as part of a sentence.
-std::string without_code(const DriverCard& card);
+std::string explain_missing_kernel_code(const VisibleGpu& gpu);
 
-struct DriverAnswer {
+struct DriverProbe {
   DriverState state = DriverState::kAbsent;
   /// Which case it is, one of the short fixed names that docs/doctor.md lists: "no driver", "too old", "usable".
   std::string name = "no driver";
   /// Why it is not usable, with the remedy, as part of a sentence; of kAbsent empty where there is nothing to say.
   std::string reason;
-  std::vector<DriverCard> cards;  ///< of kUsable: those that this process sees, in CUDA's order
+  std::vector<VisibleGpu> gpus;  ///< of kUsable: those that this process sees, in CUDA's order
 };
 
 /// Asks the driver's library what this process may use; LibTorch's CUDA library is not needed for it. Never throws.
 /// Makes no context.
-DriverAnswer probe_driver(const DriverPlaces& places = {});
+DriverProbe probe_driver(const DriverPaths& paths = {});
 
 /// The version of the kernel's module, such as 550.54.15; empty where there is none.
-std::string module_version(const DriverPlaces& places = {});
+std::string module_version(const DriverPaths& paths = {});
 
 /// Of a card, for any process.
-struct CardRoom {
+struct GpuMemoryInfo {
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;  ///< beside a context, which it takes to ask
   int error = 0;           ///< of the driver's call that failed, as cuda.h counts; -1: there is no such call
@@ -62,7 +62,7 @@ struct CardRoom {
 /// The driver's out of memory (CUDA_ERROR_OUT_OF_MEMORY), also where not even a context finds room.
 inline constexpr int kDriverOutOfMemory = 2;
 
-/// Asks the driver, with a context that lives meanwhile. `index`: among DriverAnswer::cards. Never throws.
-CardRoom room_on_card(int index, const DriverPlaces& places = {});
+/// Asks the driver, with a context that lives meanwhile. `index`: among DriverProbe::cards. Never throws.
+GpuMemoryInfo query_gpu_memory(int index, const DriverPaths& paths = {});
 
 }  // namespace vlmtrain::memory

@@ -12,7 +12,7 @@ struct AllocationFaults {
   int64_t limit_bytes = std::numeric_limits<int64_t>::max();  ///< and those that would hold more than this
 };
 
-struct AllocationCount;
+struct AllocationCounter;
 
 /// For tests: makes PyTorch's CPU allocator throw c10::OutOfMemoryError, as its CUDA allocator does. Only allocations
 /// of the thread that made it count and fail, while it lives (backward passes on the CPU run in the thread that starts
@@ -37,7 +37,7 @@ class FaultInjection {
   int64_t peak_bytes() const;
 
  private:
-  std::shared_ptr<AllocationCount> state_;
+  std::shared_ptr<AllocationCounter> counter_;
 };
 
 }  // namespace vlmtrain::memory

@@ -27,10 +27,10 @@ struct Gpu {
   bool memory_measured = false;
   int64_t context_bytes = 0;  ///< what a process of LibTorch takes beside its allocator
   bool context_measured = false;
-  double fp32_operations = 0;  ///< multiply and add count as two
-  double tf32_operations = 0;
-  double bf16_operations = 0;  ///< fp16 too, with fp32 sums
-  double fp16_operations = 0;
+  double fp32_flops = 0;  ///< multiply and add count as two
+  double tf32_flops = 0;
+  double bf16_flops = 0;  ///< fp16 too, with fp32 sums
+  double fp16_flops = 0;
   double memory_bandwidth = 0;  ///< bytes a second
   /// Bytes a second each way, all links together, of cards that come on boards with NVLink only (SXM); else 0.
   double nvlink_bandwidth = 0;
@@ -40,23 +40,23 @@ struct Gpu {
 std::span<const Gpu> gpus();
 
 /// Parts of such cards (MIG): h100-mig-3g.40gb, with the rates that they have a share of.
-std::span<const Gpu> slices();
+std::span<const Gpu> mig_slices();
 
 /// A card or a part of one; null if there is no such.
 const Gpu* find_gpu(std::string_view name);
 
 /// The same card with another number of multiprocessors, and as much more or less of what goes with them.
-Gpu with_multiprocessors(Gpu gpu, int multiprocessors);
+Gpu scale_multiprocessors(Gpu gpu, int multiprocessors);
 
 /// A card that LibTorch for CUDA 13 has no code for.
-struct OldGpu {
+struct UnsupportedGpu {
   std::string_view name;
   std::string_view device_name;
   int architecture = 0;
 };
 
 /// Null if there is no such old card.
-const OldGpu* find_old_gpu(std::string_view name);
+const UnsupportedGpu* find_unsupported_gpu(std::string_view name);
 
 /// The limits of an architecture; of one that is not in the table those of the next older, or of the oldest.
 const Architecture& architecture(int number);

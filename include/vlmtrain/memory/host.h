@@ -17,14 +17,14 @@ int64_t machine_bytes();
 int64_t host_limit_bytes();
 
 /// What this process can have of the host's memory in all as things are now, others' use subtracted.
-struct HostRoom {
-  int64_t bytes = 0;    ///< what it holds already included
-  std::string bound{};  ///< what sets it, as people read it: "free memory of the machine", "ulimit -v"
+struct AvailableHostMemory {
+  int64_t bytes = 0;           ///< what it holds already included
+  std::string limit_source{};  ///< what sets it, as people read it: "free memory of the machine", "ulimit -v"
 };
 
 /// The least of what the machine has free (MemAvailable), what each control group on the way up has left (caches of
 /// files count as free, since the kernel drops them), and what the limits of address space (RLIMIT_AS) and data
 /// (RLIMIT_DATA) leave.
-HostRoom host_room();
+AvailableHostMemory get_available_host_memory();
 
 }  // namespace vlmtrain::memory

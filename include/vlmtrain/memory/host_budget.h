@@ -6,7 +6,7 @@
 
 namespace vlmtrain::memory {
 
-struct BudgetCount;
+struct BudgetCounter;
 
 /// Counts the memory of the tensors that the calling thread makes on the CPU, from its construction on, and while a
 /// Limit lives refuses what would go over it: PyTorch's allocator throws c10::OutOfMemoryError, as its CUDA allocator
@@ -28,7 +28,7 @@ class HostBudget {
     Limit& operator=(const Limit&) = delete;
 
    private:
-    std::shared_ptr<BudgetCount> count_;
+    std::shared_ptr<BudgetCounter> counter_;
   };
 
   /// While it lives, what the thread makes is not counted, however long it stays: what is no step's, and for which
@@ -41,7 +41,7 @@ class HostBudget {
     Pause& operator=(const Pause&) = delete;
 
    private:
-    std::shared_ptr<BudgetCount> count_;
+    std::shared_ptr<BudgetCounter> counter_;
   };
 
   int64_t live_bytes() const;
@@ -49,10 +49,10 @@ class HostBudget {
   int64_t peak_bytes() const;
   void reset_peak();
   /// How many allocations were refused.
-  int64_t refusals() const;
+  int64_t num_rejected() const;
 
  private:
-  std::shared_ptr<BudgetCount> count_;
+  std::shared_ptr<BudgetCounter> counter_;
 };
 
 }  // namespace vlmtrain::memory

@@ -10,6 +10,6 @@ inline constexpr int64_t kLargeBlockBytes = 1 << 20;
 /// By default it keeps blocks of up to 32 MiB in one piece of memory that only shrinks at its end: gigabytes of
 /// activations that were freed stay resident below a few small blocks that live on. For the whole process; what was
 /// taken before stays as it is. Does nothing where malloc is another's (LD_PRELOAD).
-void give_back_large_blocks();
+void use_mmap_for_large_blocks();
 
 }  // namespace vlmtrain::memory

@@ -8,12 +8,12 @@ namespace vlmtrain::memory {
 /// tensors that it would make elsewhere, computes nothing and takes no memory. Allocations are told to AllocationTrace
 /// as the CPU's and the GPU's are. Only tensors that were made since then are counted; one at a time in a process; for
 /// one thread.
-class MetaMemory {
+class MetaMemoryTracker {
  public:
-  MetaMemory();
-  ~MetaMemory();
-  MetaMemory(const MetaMemory&) = delete;
-  MetaMemory& operator=(const MetaMemory&) = delete;
+  MetaMemoryTracker();
+  ~MetaMemoryTracker();
+  MetaMemoryTracker(const MetaMemoryTracker&) = delete;
+  MetaMemoryTracker& operator=(const MetaMemoryTracker&) = delete;
 
   int64_t live_bytes() const;
   /// Since reset_peak().

@@ -8,9 +8,9 @@ namespace vlmtrain::memory {
 /// plain memory, so that copies wait for the device, and the log says so once.
 
 /// A copy of `tensor`, of the host, or `tensor` itself where there is no pinned memory.
-at::Tensor pinned_copy(const at::Tensor& tensor);
+at::Tensor try_pin_memory(const at::Tensor& tensor);
 
 /// Room for so many fp32 values.
-at::Tensor pinned_room(at::IntArrayRef sizes);
+at::Tensor empty_pinned(at::IntArrayRef sizes);
 
 }  // namespace vlmtrain::memory

@@ -19,61 +19,61 @@ enum class Component {
   kWorkspace,  ///< what libraries keep for themselves, cuBLAS above all
 };
 
-inline constexpr int kComponents = 10;
+inline constexpr int kNumComponents = 10;
 
 /// As people read it: "vision activations".
-std::string_view name_of(Component component);
+std::string_view to_string(Component component);
 
 /// Where in a step a thread is.
-struct Place {
+struct MemoryTag {
   Component component = Component::kOther;
   int block = -1;  ///< of the component's tower; -1 outside its blocks
 
-  bool operator==(const Place&) const = default;
+  bool operator==(const MemoryTag&) const = default;
 };
 
 /// The calling thread is at `component` for as long as the guard lives. Costs a few nanoseconds; only a trace
 /// (memory/trace.h) takes note of it.
-class InComponent {
+class ComponentScope {
  public:
-  explicit InComponent(Component component);
-  ~InComponent();
-  InComponent(const InComponent&) = delete;
-  InComponent& operator=(const InComponent&) = delete;
+  explicit ComponentScope(Component component);
+  ~ComponentScope();
+  ComponentScope(const ComponentScope&) = delete;
+  ComponentScope& operator=(const ComponentScope&) = delete;
 
  private:
-  Place outer_;
+  MemoryTag outer_;
 };
 
 /// In a block of the component's tower.
-class InBlock {
+class BlockScope {
  public:
-  InBlock(Component component, int64_t block);
-  ~InBlock();
-  InBlock(const InBlock&) = delete;
-  InBlock& operator=(const InBlock&) = delete;
+  BlockScope(Component component, int64_t block);
+  ~BlockScope();
+  BlockScope(const BlockScope&) = delete;
+  BlockScope& operator=(const BlockScope&) = delete;
 
  private:
-  Place outer_;
+  MemoryTag outer_;
 };
 
 /// Where the calling thread is: what guards say, or, in a backward pass, where the forward pass was when it made the
-/// node that runs now. The latter is known while PlaceRecording is on.
-Place current_place();
+/// node that runs now. The latter is known while MemoryTagRecorder is on.
+MemoryTag current_memory_tag();
 
 /// True while the autograd engine runs a node on the calling thread.
-bool in_backward();
+bool is_in_backward();
 
 /// Remembers, from start to end, at which place each autograd node is made. One at a time in a process.
-class PlaceRecording {
+class MemoryTagRecorder {
  public:
-  PlaceRecording();
-  ~PlaceRecording();
-  PlaceRecording(const PlaceRecording&) = delete;
-  PlaceRecording& operator=(const PlaceRecording&) = delete;
+  MemoryTagRecorder();
+  ~MemoryTagRecorder();
+  MemoryTagRecorder(const MemoryTagRecorder&) = delete;
+  MemoryTagRecorder& operator=(const MemoryTagRecorder&) = delete;
 
   /// Forgets the nodes so far; to be called between steps.
-  static void forget();
+  static void clear();
 };
 
 }  // namespace vlmtrain::memory

@@ -12,6 +12,6 @@ void release_pinned(at::Device device);
 
 /// Why the device can do nothing at all any more, not even fill a tensor of a megabyte; nothing where it can. Waits for
 /// the device.
-std::optional<std::string> failure_of(at::Device device);
+std::optional<std::string> find_device_failure(at::Device device);
 
 }  // namespace vlmtrain::memory

@@ -8,7 +8,7 @@
 namespace vlmtrain::memory {
 
 /// Whose memory ran out.
-enum class Scarce {
+enum class MemoryKind {
   kDevice,  ///< PyTorch's caching allocator got no more
   kDriver,  ///< beside it: a kernel's code, a library's workspace, pinned memory of the host
   kHost,    ///< the process's own
@@ -16,11 +16,11 @@ enum class Scarce {
 };
 
 /// As people read it: "the device's memory".
-std::string_view name_of(Scarce scarce);
+std::string_view to_string(MemoryKind kind);
 
 /// Memory that ran out, as an exception says it.
-struct Shortage {
-  Scarce of = Scarce::kDevice;
+struct OutOfMemory {
+  MemoryKind kind = MemoryKind::kDevice;
   std::string reason;  ///< one line, without a trace
 };
 
@@ -29,6 +29,6 @@ struct Shortage {
 /// CPU allocator's plain c10::Error, its CUDA allocator's assertion that NVML answers), or that a kernel was asked for
 /// more than it can count. Nothing for any other error:
 /// what broke the device stays broken, and trying again is of no use then.
-std::optional<Shortage> shortage_in(const std::exception& error);
+std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error);
 
 }  // namespace vlmtrain::memory

@@ -4,6 +4,6 @@ namespace vlmtrain::memory {
 
 /// From now on ATen's operations in the calling thread, and in no other, do without OpenMP's team: a thread that works
 /// beside the one that trains does not take all cores.
-void keep_aten_on_this_thread();
+void use_single_aten_thread();
 
 }  // namespace vlmtrain::memory

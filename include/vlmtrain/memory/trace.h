@@ -14,14 +14,14 @@
 namespace vlmtrain::memory {
 
 /// Bytes by Component.
-using ComponentBytes = std::array<int64_t, kComponents>;
+using ComponentBytes = std::array<int64_t, kNumComponents>;
 
 /// One event of PyTorch's caching allocator: an allocation (`bytes` > 0) or a free (`bytes` < 0), of whole blocks as
 /// the allocator counts them.
 struct AllocationEvent {
   const void* address = nullptr;
   int64_t bytes = 0;
-  Place place;
+  MemoryTag tag;
   bool backward = false;   ///< made in a backward pass
   int64_t reserved_bytes;  ///< by the allocator, after the event
 };
@@ -44,7 +44,7 @@ class AllocationTrace {
 
  private:
   class Listener;
-  PlaceRecording places_;
+  MemoryTagRecorder tag_recorder_;
   std::shared_ptr<Listener> listener_;
   c10::DebugInfoGuard guard_;
 };
@@ -66,7 +66,7 @@ struct Peak {
   size_t event = 0;  ///< place in the trace
   int64_t allocated_bytes = 0;
   ComponentBytes by_component{};  ///< sums to allocated_bytes
-  Place place;                    ///< where the step was
+  MemoryTag tag;                  ///< where the step was
   bool backward = false;
 };
 

@@ -4,12 +4,12 @@ namespace vlmtrain::memory {
 
 /// While it lives, no limit and no count hears of the memory that this thread takes on the CPU: that of a call which
 /// must not fail here alone, since other processes have made it as well.
-class Unwatched {
+class ScopedDisableTracking {
  public:
-  Unwatched();
-  ~Unwatched();
-  Unwatched(const Unwatched&) = delete;
-  Unwatched& operator=(const Unwatched&) = delete;
+  ScopedDisableTracking();
+  ~ScopedDisableTracking();
+  ScopedDisableTracking(const ScopedDisableTracking&) = delete;
+  ScopedDisableTracking& operator=(const ScopedDisableTracking&) = delete;
 };
 
 }  // namespace vlmtrain::memory

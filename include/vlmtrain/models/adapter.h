@@ -22,7 +22,7 @@ bool is_adapter(const std::filesystem::path& folder);
 /// Returns the checkpoint that an adapter belongs to: `base`, or where that is empty its base_model_name_or_path.
 /// Throws UserError (kBadData) where that is no folder of this machine, or holds no whole checkpoint: an adapter, a
 /// run.
-std::filesystem::path base_of_adapter(const std::filesystem::path& folder, const std::filesystem::path& base = {});
+std::filesystem::path find_adapter_base(const std::filesystem::path& folder, const std::filesystem::path& base = {});
 
 /// A checkpoint folder as the base of a model, and the adapter on it.
 struct BaseAndAdapter {
@@ -31,11 +31,11 @@ struct BaseAndAdapter {
 };
 
 /// Returns what a folder is made of; `base` as above. Throws UserError: kUsage where a base is given with a whole
-/// checkpoint, kBadData as base_of_adapter().
-BaseAndAdapter base_and_adapter(const std::filesystem::path& folder, const std::filesystem::path& base);
+/// checkpoint, kBadData as find_adapter_base().
+BaseAndAdapter resolve_base_and_adapter(const std::filesystem::path& folder, const std::filesystem::path& base);
 
 /// Whether two folders hold the same checkpoint, as far as config.json and samples of the weight files show.
-bool is_same_checkpoint(const std::filesystem::path& one, const std::filesystem::path& other);
+bool is_same_checkpoint(const std::filesystem::path& a, const std::filesystem::path& b);
 
 /// Warns where an adapter is about to be used on `base` although it names another checkpoint, which is on this machine.
 void warn_if_named_base_differs(const std::filesystem::path& adapter, const std::filesystem::path& base);
@@ -52,7 +52,7 @@ void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folde
 
 /// Copies the weights of `folder` into a model with LoRA as load_weights does. An output projection that the adapter
 /// unties (LoraSettings::unties_output) starts with the embedding's values.
-LoadedWeights load_base(VisionLanguageModel& model, const std::filesystem::path& folder, LoadSettings settings);
+LoadResult load_base_weights(VisionLanguageModel& model, const std::filesystem::path& folder, LoadSettings settings);
 
 /// Sets the adapters of a model to their initial values, with which its output is that of its base. REQUIRES: the base
 /// weights are loaded.
@@ -64,15 +64,15 @@ void save_adapter(const VisionLanguageModel& model, const std::filesystem::path&
                   const std::filesystem::path& out);
 
 struct MergeSettings {
-  std::filesystem::path base = {};                     ///< as base_of_adapter()
+  std::filesystem::path base = {};                     ///< as find_adapter_base()
   std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all weights; nothing: each as the base has it
 };
 
 /// What rounding did to a merge: of the weights that the adapter changes, in fp32, some are the base's again in the
 /// type that they are written in.
-struct MergedWeights {
-  int64_t changed = 0;    ///< elements that the adapter changes
-  int64_t unchanged = 0;  ///< of these, with the base's value in what was written
+struct MergeStats {
+  int64_t num_changed = 0;    ///< elements that the adapter changes
+  int64_t num_unchanged = 0;  ///< of these, with the base's value in what was written
 };
 
 /// Writes the checkpoint `out`, which must not exist or be empty: the base of an adapter with W + scale · B A in the
@@ -80,11 +80,11 @@ struct MergedWeights {
 /// tokenizer, processor and template files that the adapter brings. modules_to_save take the place of the base's. Host
 /// memory grows by the weights that change. Throws what load_model() throws, before anything is written, and UserError
 /// (kBadData) where a merged value overflows its type.
-MergedWeights merge_adapter(const std::filesystem::path& adapter, const std::filesystem::path& out,
-                            const MergeSettings& settings = {});
+MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesystem::path& out,
+                         const MergeSettings& settings = {});
 
 /// The model of a checkpoint folder with its weights, or of an adapter's folder with its base's and its own. Without
-/// dropout. `base`: as base_of_adapter().
+/// dropout. `base`: as find_adapter_base().
 std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& folder, at::Device device,
                                                 at::ScalarType dtype, const std::filesystem::path& base = {});
 

@@ -27,7 +27,7 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
                                                  const nn::Shard& shard = {});
 
 /// In what a checkpoint may differ from the model that its config.json describes. Modules and tensors are given by
-/// names of their path, as nn::lies_within.
+/// names of their path, as nn::is_under_module.
 struct LoadSettings {
   std::vector<std::string> allow_missing{};     ///< these are drawn at random, as by initialize_weights
   std::vector<std::string> allow_unexpected{};  ///< these are left out
@@ -39,20 +39,20 @@ struct LoadSettings {
 };
 
 /// In what it did. Names are the checkpoint's.
-struct LoadedWeights {
-  std::vector<nn::Parameter> drawn;
+struct LoadResult {
+  std::vector<nn::Parameter> initialized;
   std::vector<nn::Parameter> resized;
-  std::vector<std::string> left_out;
+  std::vector<std::string> skipped;
 };
 
 /// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to its dtype or
 /// quantised, one tensor at a time. Strict:
 /// missing and unexpected tensors and other shapes are listed in one UserError (kBadData), as far as
 /// `settings` do not allow them. Weights that the model looks
-/// for elsewhere (VisionLanguageModel::weight_elsewhere) come from there. Adapters are left as they are
+/// for elsewhere (VisionLanguageModel::external_weight) come from there. Adapters are left as they are
 /// (models/adapter.h), here and in the two functions below.
-LoadedWeights load_weights(VisionLanguageModel& model, const std::filesystem::path& folder,
-                           const LoadSettings& settings = {});
+LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path& folder,
+                        const LoadSettings& settings = {});
 
 /// Draws the weights at random, each from its parameter's initial values: matrices and embeddings normal with variance
 /// 1 / fan-in, less at the end of residual branches, biases 0, norms' weights 1. Small models learn from there several
@@ -69,11 +69,11 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
                      const std::filesystem::path& out, int64_t max_shard_bytes);
 
 /// The models that `vlmtrain init --preset` knows.
-std::vector<std::string> preset_names();
+std::vector<std::string> list_presets();
 
 /// The published model whose tokenizer.json a preset is for, as Hugging Face names it; empty for a preset that comes
 /// with its own.
-std::string tokenizer_source(const std::string& preset);
+std::string get_tokenizer_source(const std::string& preset);
 
 /// Writes a randomly initialized checkpoint of a preset to `out`, which must not exist or be empty. `tokenizer` is a
 /// tokenizer.json for presets that come without one; empty for the others. `dtype` is float32, bfloat16 or float16; the

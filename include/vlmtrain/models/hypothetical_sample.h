@@ -14,7 +14,7 @@
 namespace vlmtrain::models {
 
 /// A sample that does not exist: so many images or volumes of one size, perhaps a video, and so much text.
-struct HypotheticalSample {
+struct SyntheticSample {
   std::optional<int64_t> images = std::nullopt;    ///< nothing: one, where the family takes pictures
   int64_t image_width = 1024, image_height = 768;  ///< pixels; of no effect without images
   int64_t video_frames = 0;                        ///< of its video, as many as that has; 0: no video
@@ -23,7 +23,7 @@ struct HypotheticalSample {
   int64_t text_tokens = 256;                               ///< question and answer, chat template included
   int64_t label_tokens = 64;                               ///< of these, those that are learnt
   std::optional<int64_t> image_max_pixels = std::nullopt;  ///< as ProcessorSettings::image_max_pixels
-  double wanted_fps = 2.0;                                 ///< as ProcessorSettings::video_fps
+  double sampling_fps = 2.0;                               ///< as ProcessorSettings::video_fps
   int64_t video_max_frames = 128;                          ///< as ProcessorSettings::video_max_frames
   data::VideoLayout video_layout = data::VideoLayout::kReleased;
   std::optional<int64_t> masks = std::nullopt;            ///< nothing: one of each image, where the family draws them
@@ -41,17 +41,16 @@ struct HypotheticalSample {
 ///
 /// Throws UserError: kUsage for numbers that no sample has and for media that the family does not take, kBadData as
 /// load_processor does.
-data::SampleShape shape_of(const std::filesystem::path& folder, const HypotheticalSample& sample);
+data::SampleShape compute_sample_shape(const std::filesystem::path& folder, const SyntheticSample& sample);
 
 /// How long a sequence a model was made for.
 struct ContextLength {
   int64_t tokens = 0;
-  bool refuses_longer =
-      false;  ///< its processor takes no longer sample; else a longer one trains, at untried positions
+  bool is_hard_limit = false;  ///< its processor takes no longer sample; else a longer one trains, at untried positions
   std::string_view key = "max_position_embeddings";  ///< of config.json, which says so
 };
 
 /// What config.json of `folder` says. Throws UserError (kBadData).
-ContextLength context_length_of(const std::filesystem::path& folder);
+ContextLength read_context_length(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

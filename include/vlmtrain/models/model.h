@@ -19,22 +19,22 @@
 namespace vlmtrain::models {
 
 /// A tensor of a checkpoint.
-struct WeightPlace {
+struct ExternalWeight {
   std::filesystem::path folder;
   std::string name;
 };
 
 /// What a vision tower sees in one pass.
 struct VisionInput {
-  at::Tensor pixel_values;                  ///< as data::MicroBatch::pixel_values, of the family's type and shape
-  std::vector<data::PatchGrid> grids;       ///< as data::MicroBatch::grids, on the host
-  std::vector<nn::DropoutUnit> units = {};  ///< as data::MicroBatch::pixel_units; empty: nothing is dropped
+  at::Tensor pixel_values;                     ///< as data::MicroBatch::pixel_values, of the family's type and shape
+  std::vector<data::PatchGrid> grids;          ///< as data::MicroBatch::grids, on the host
+  std::vector<nn::DropoutSegment> units = {};  ///< as data::MicroBatch::pixel_units; empty: nothing is dropped
   at::Tensor modalities = {};  ///< int64 [rows], the modality of each row of pixels; undefined: of a family that has
                                ///< none, or none is known
 };
 
 /// In how many passes the tower sees it, with at most `rows_per_pass` rows of pixels each (0: all); 0 of no pixels.
-int64_t passes_of(const VisionInput& vision, int64_t rows_per_pass);
+int64_t count_vision_passes(const VisionInput& vision, int64_t rows_per_pass);
 
 /// A vision-language model on one device. No call reads a value back from the device, so that the same code runs on the
 /// CPU, on CUDA and on a virtual card. Not thread-safe.
@@ -46,7 +46,7 @@ class VisionLanguageModel {
   VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
 
   /// Vision tower and projector. A family that cannot give dense features says so with an InternalError.
-  virtual ImageFeatures image_features(const VisionInput& vision, bool with_dense) const = 0;
+  virtual ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const = 0;
 
   /// The text model's part of what is wanted of the packed stream. `image_features` take the rows
   /// batch.image_positions; without any for a batch without images. `cache`: null, or in generation what it holds of
@@ -55,12 +55,11 @@ class VisionLanguageModel {
                                     const OutputRequest& request, nn::KeyValueCache* cache) const = 0;
 
   /// Whether it draws masks of pictures (data::Masks).
-  virtual bool draws_masks() const { return false; }
+  virtual bool predicts_masks() const { return false; }
   /// Draws them: `hidden` [masks, hidden] are the states at masks.positions → logits, fp32 [masks, height, width] over
-  /// the whole squares of pixels, of another size than these. At most `pictures_per_pass` (0: all) pass the mask
-  /// encoder at a time. REQUIRES: draws_masks(), masks.count() > 0.
-  virtual at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
-                                 int64_t pictures_per_pass) const;
+  /// the whole squares of pixels, of another size than these. At most `images_per_pass` (0: all) pass the mask
+  /// encoder at a time. REQUIRES: predicts_masks(), masks.count() > 0.
+  virtual at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const;
 
   /// The projection to the vocabulary, [vocabulary, hidden]; logits are hidden · weightᵀ.
   virtual const at::Tensor& output_weight() const = 0;
@@ -72,7 +71,7 @@ class VisionLanguageModel {
   virtual std::string checkpoint_name(const std::string& parameter) const { return parameter; }
   /// Where its weights are loaded from, if not from the model's own checkpoint. Throws UserError (kBadData) where they
   /// are nowhere. A saved checkpoint has all weights, under checkpoint_name().
-  virtual std::optional<WeightPlace> weight_elsewhere(const std::string& parameter) const;
+  virtual std::optional<ExternalWeight> external_weight(const std::string& parameter) const;
   /// Adds to the config.json of a saved checkpoint what the model took from elsewhere.
   virtual void complete_config(nlohmann::ordered_json& config) const;
   /// Adds to the tensors of a saved checkpoint what it has beside the parameters: tables that are computed.
@@ -80,10 +79,10 @@ class VisionLanguageModel {
 
   /// image_features() of all rows of pixels, with at most vision_tiles_per_pass() of them in the tower at a time, but
   /// never less than one frame of a grid; none where there are no pixels.
-  ImageFeatures all_image_features(const VisionInput& vision, bool with_dense = false) const;
+  ImageFeatures get_all_image_features(const VisionInput& vision, bool with_dense = false) const;
   /// The same with another number of rows at a time; 0: all.
-  ImageFeatures all_image_features(const VisionInput& vision, int64_t rows_per_pass, bool with_dense) const;
-  /// all_image_features() and hidden_states() of a batch.
+  ImageFeatures get_all_image_features(const VisionInput& vision, int64_t rows_per_pass, bool with_dense) const;
+  /// get_all_image_features() and hidden_states() of a batch.
   ModelOutput forward(const data::MicroBatch& batch, const OutputRequest& request) const;
 
   const nn::ParameterStore& parameters() const { return parameters_; }
@@ -94,8 +93,8 @@ class VisionLanguageModel {
   void set_vision_tiles_per_pass(int64_t tiles) { vision_tiles_per_pass_ = tiles; }
   int64_t vision_tiles_per_pass() const { return vision_tiles_per_pass_; }
   /// Of the tower, in forward(batch).
-  int64_t vision_passes_of(const data::MicroBatch& batch) const {
-    return passes_of({batch.pixel_values, batch.grids}, vision_tiles_per_pass_);
+  int64_t num_vision_passes(const data::MicroBatch& batch) const {
+    return count_vision_passes({batch.pixel_values, batch.grids}, vision_tiles_per_pass_);
   }
 
  private:

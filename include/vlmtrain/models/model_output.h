@@ -11,7 +11,7 @@ namespace vlmtrain::models {
 struct ImageFeatures {
   at::Tensor features{};  ///< [image tokens, hidden], in the order of the pixels; undefined without images
   /// What is added to the hidden states of the same tokens behind text block 0, 1 …: each [image tokens, hidden].
-  std::vector<at::Tensor> behind_text_blocks{};
+  std::vector<at::Tensor> deepstack_features{};
   /// On request, what enters the projector: [rows, the tower's width], a row a patch in the order of the pixels (and
   /// one for the class token where a family's projector takes it).
   at::Tensor dense{};

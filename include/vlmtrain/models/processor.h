@@ -49,16 +49,16 @@ class Processor : public data::SampleProcessor {
 
   /// The pictures that the pixels of `sample`, which process() made of `record`, show: in the order of their marks,
   /// videos frame by frame.
-  virtual std::vector<SeenPicture> seen(const io::Record& record, const data::Sample& sample) const = 0;
+  virtual std::vector<MediaPreview> preview_media(const io::Record& record, const data::Sample& sample) const = 0;
 
   /// Whether the family draws masks (data::Masks). Of one that does not, records' masks are passed over.
-  virtual bool draws_masks() const { return false; }
+  virtual bool predicts_masks() const { return false; }
   /// The masks of a record in their pictures' own size, uint8 [height, width] of 0 and 1. Throws UserError (kBadData).
-  virtual std::vector<at::Tensor> masks_of(const io::Record& /*record*/) const { return {}; }
+  virtual std::vector<at::Tensor> load_masks(const io::Record& /*record*/) const { return {}; }
   /// `prompt`, which process_prompt() made of `record`, with an answer behind it and a mask of the first picture for
   /// each token of the answer that stands for one; their targets are not known. Nothing where there is none to draw.
-  virtual std::optional<data::Sample> to_draw(const io::Record& /*record*/, const data::Sample& /*prompt*/,
-                                              const std::vector<int64_t>& /*answer*/) const {
+  virtual std::optional<data::Sample> make_mask_prompt(const io::Record& /*record*/, const data::Sample& /*prompt*/,
+                                                       const std::vector<int64_t>& /*answer*/) const {
     return std::nullopt;
   }
 
@@ -67,10 +67,10 @@ class Processor : public data::SampleProcessor {
   virtual int64_t end_of_turn_id() const = 0;
   /// The most tokens of a conversation, its answer included, that the model has positions for, where more of them would
   /// be wrong.
-  virtual int64_t most_positions() const { return std::numeric_limits<int64_t>::max(); }
+  virtual int64_t max_positions() const { return std::numeric_limits<int64_t>::max(); }
 
-  std::optional<data::PositionLimit> made_for() const final { return made_for_; }
-  /// What made_for() returns; to be called before the processor is shared.
+  std::optional<data::PositionLimit> position_limit() const final { return made_for_; }
+  /// What position_limit() returns; to be called before the processor is shared.
   void set_made_for(data::PositionLimit limit) { made_for_ = std::move(limit); }
 
  private:

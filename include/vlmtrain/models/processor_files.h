@@ -13,14 +13,14 @@ namespace vlmtrain::models {
 struct ProcessorFiles {
   std::map<std::string, std::string> files;  ///< contents by name, of those that differ from the checkpoint's
   /// Settings that transformers' processor of the family has no key for, a sentence each that begins with the key.
-  std::vector<std::string> not_saved;
+  std::vector<std::string> unsaved_settings;
 };
 
 /// Returns the processor files with which transformers' processor gives the tokens and pixels that a processor of
 /// `folder` with `settings` gives: limits of pixels, tiles and frames, and the frame rate. All copies of a setting get
 /// the same value. `has_videos`: the model was trained on videos, so that their sampling is saved whatever it is; else
 /// only where `settings` differ from the defaults. Throws UserError as load_processor.
-ProcessorFiles processor_files_to_save(const std::filesystem::path& folder, const ProcessorSettings& settings,
-                                       bool has_videos);
+ProcessorFiles make_processor_files(const std::filesystem::path& folder, const ProcessorSettings& settings,
+                                    bool has_videos);
 
 }  // namespace vlmtrain::models

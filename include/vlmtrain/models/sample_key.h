@@ -9,6 +9,6 @@ namespace vlmtrain::models {
 
 /// What the sizes of samples depend on beside the records and their files: the content of the processor's own files in
 /// the checkpoint `folder`, and all of `settings`. Two processors with the same key make samples of the same sizes.
-std::string sample_key(const std::filesystem::path& folder, const ProcessorSettings& settings);
+std::string compute_sample_key(const std::filesystem::path& folder, const ProcessorSettings& settings);
 
 }  // namespace vlmtrain::models

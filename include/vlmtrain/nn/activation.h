@@ -17,13 +17,13 @@ enum class Activation : uint8_t {
 };
 
 /// The activation of x, as Linears read it; x is kept, not its activation.
-Operand activated(Activation activation, const at::Tensor& x);
+LinearInput apply_activation(Activation activation, const at::Tensor& x);
 
 /// silu(gate) · up (SwiGLU; Shazeer 2020, arXiv 2002.05202) of the columns [gate, up] of x [rows, 2 · features]; x is
 /// kept, not the product.
-Operand gated(const at::Tensor& x);
+LinearInput swiglu(const at::Tensor& x);
 
 /// The same with gelu_pytorch_tanh(gate) · up (GeGLU; ibid.).
-Operand gelu_gated(const at::Tensor& x);
+LinearInput geglu(const at::Tensor& x);
 
 }  // namespace vlmtrain::nn

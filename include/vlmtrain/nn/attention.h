@@ -24,16 +24,16 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
                      bool causal, std::optional<int64_t> window = std::nullopt);
 
 /// Where the keys of some sequences lie among the rows of a tensor that holds more.
-struct KeySlots {
+struct CacheSlots {
   std::vector<int64_t> starts;   ///< first row of each sequence
   std::vector<int64_t> lengths;  ///< its rows, each > 0
   int64_t max_length = 0;
   // int32 on the model's device, for the kernels.
   at::Tensor device_starts;   ///< [sequences + 1]; the last entry is not read
   at::Tensor device_lengths;  ///< [sequences]
-  at::Tensor query_offsets;   ///< [sequences + 1]: 0, 1, 2 …
+  at::Tensor cu_seqlens_q;    ///< [sequences + 1]: 0, 1, 2 …
 
-  static KeySlots of(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device);
+  static CacheSlots make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device);
 };
 
 /// Attention of one row a sequence, its newest, to all rows of its slot.
@@ -41,7 +41,7 @@ struct KeySlots {
 /// `query` [sequences, heads, head_dim]; `key` and `value` [rows, key_value_heads, head_dim]; result
 /// [sequences, heads, head_dim]. The kernels are those of attention(), which read the slots where they lie. Not for
 /// training.
-at::Tensor attention_to_slots(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                              const KeySlots& slots);
+at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const CacheSlots& slots);
 
 }  // namespace vlmtrain::nn

@@ -9,16 +9,16 @@ namespace vlmtrain::nn {
 // The tables of bitsandbytes and its blockwise quantisation (bitsandbytes/functional.py and backends/default/ops.py).
 
 /// NF4's 16 values, ascending, fp32.
-at::Tensor nf4_codebook();
+at::Tensor make_nf4_codebook();
 
-enum class Signs { kBoth, kPositive };
+enum class Signedness { kSigned, kUnsigned };
 
 /// The dynamic map of 8 bits (Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization, arXiv 2110.02861):
 /// 256 values, ascending, fp32; 0 and 1 are among them.
-at::Tensor dynamic_codebook(Signs signs = Signs::kBoth);
+at::Tensor make_dynamic_codebook(Signedness signedness = Signedness::kSigned);
 
 /// [n - 1], what lies halfway between neighbours of [n].
-at::Tensor middles(const at::Tensor& ascending);
+at::Tensor midpoints(const at::Tensor& ascending);
 
 struct QuantizedBlocks {
   at::Tensor indices;  ///< uint8 [n], of the values of a codebook

@@ -35,10 +35,10 @@ class Convolution {
 /// they do not change in training, so that no sample depends on which others are beside it (Ioffe and Szegedy 2015,
 /// arXiv 1502.03167, section 3.1, inference). Each pass folds the norm into weight and bias; gradients reach the norm's
 /// own.
-class NormedConvolution {
+class ConvBatchNorm {
  public:
   /// `initial_scale`: what the norm's weight starts at, 0 at the end of some residual branches.
-  NormedConvolution(const ParameterScope& scope, const ConvolutionShape& shape, double initial_scale = 1);
+  ConvBatchNorm(const ParameterScope& scope, const ConvolutionShape& shape, double initial_scale = 1);
   /// As Convolution's.
   at::Tensor operator()(const at::Tensor& x) const;
 

@@ -8,13 +8,13 @@ namespace vlmtrain::nn {
 
 /// Rows of logits that exist at a time where nothing else is asked for: few beside what the blocks of a model keep,
 /// with a vocabulary of 152,000 too, and many enough for a product to be as fast as it gets.
-inline constexpr int64_t kLossChunkRows = 512;
+inline constexpr int64_t kDefaultLossChunkRows = 512;
 
 /// What linear_cross_entropy weighs and sums up by the task of each label. Sums are added to, so that those of several
 /// calls are those of all their labels. All tensors are on the device of the hidden states.
-struct LossByTask {
-  at::Tensor members;  ///< fp32 [tasks, labels]: 1 where the label is the task's, else 0
-  at::Tensor weights;  ///< fp32 [labels], what each label's cross-entropy counts in the loss; undefined: 1
+struct PerTaskLoss {
+  at::Tensor task_one_hot;  ///< fp32 [tasks, labels]: 1 where the label is the task's, else 0
+  at::Tensor weights;       ///< fp32 [labels], what each label's cross-entropy counts in the loss; undefined: 1
   /// fp32 [tasks, 2]: the sum of the labels' cross-entropy, neither weighted nor divided, and the number of labels that
   /// no other token is more likely than.
   at::Tensor sums;
@@ -35,6 +35,6 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
 
 /// The same with weights and sums by task.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                double normalizer, int64_t chunk_rows, const LossByTask& by_task);
+                                double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task);
 
 }  // namespace vlmtrain::nn

@@ -27,7 +27,7 @@ class KeyValueCache {
 
   /// A forward pass begins: over the prompts, rows.lengths[i] of sequence i, when the cache is empty; from then on over
   /// one row a sequence. `window` as attention().
-  void append(const Segments& rows, std::optional<int64_t> window);
+  void begin_forward(const Segments& rows, std::optional<int64_t> window);
 
   /// Keeps the keys and values of that pass's rows, [rows, key_value_heads, head_dim], and lets its `query` [rows,
   /// heads, head_dim] attend to these and all before them of the own sequence. `block` counts from 0.
@@ -36,14 +36,14 @@ class KeyValueCache {
   // attention() in its parts, for blocks whose windows differ or whose prompts are seen in another way.
 
   /// Whether the pass at hand is over the prompts, whose rows see each other and nothing else.
-  bool is_prompt() const { return is_prompt_; }
+  bool is_prefill() const { return is_prefill_; }
   /// Keeps the keys and values of the pass's rows.
   void write(int64_t block, const at::Tensor& key, const at::Tensor& value);
-  /// What `query`, of one row a sequence, sees of what is kept of it, the row itself included. REQUIRES: !is_prompt().
-  at::Tensor read(int64_t block, const at::Tensor& query, std::optional<int64_t> window);
+  /// What `query`, of one row a sequence, sees of what is kept of it, the row itself included. REQUIRES: !is_prefill().
+  at::Tensor attend(int64_t block, const at::Tensor& query, std::optional<int64_t> window);
 
-  /// Goes on with some of the sequences: `places`, ascending, among those there are.
-  void keep(std::span<const size_t> places);
+  /// Goes on with some of the sequences: `indices`, ascending, among those there are.
+  void batch_select_indices(std::span<const size_t> indices);
 
   /// Of all blocks.
   int64_t bytes() const;
@@ -52,26 +52,26 @@ class KeyValueCache {
   struct Slot {
     int64_t start, capacity, used;
   };
-  struct Rows {
+  struct BlockCache {
     at::Tensor keys, values;
   };
-  struct SeenSlots {
+  struct WindowSlots {
     std::optional<int64_t> window;
-    KeySlots slots;
+    CacheSlots slots;
   };
-  const KeySlots& seen_through(std::optional<int64_t> window);
+  const CacheSlots& find_slots(std::optional<int64_t> window);
 
   at::Device device_;
-  int64_t rows_ = 0;
-  std::vector<Slot> slots_;   // of the sequences that go on
-  std::vector<Rows> blocks_;  // undefined before their first pass
+  int64_t total_rows_ = 0;
+  std::vector<Slot> slots_;         // of the sequences that go on
+  std::vector<BlockCache> blocks_;  // undefined before their first pass
 
   // The pass at hand.
-  Segments appended_;
+  Segments segments_;
   std::optional<int64_t> window_;
-  bool is_prompt_ = false;
-  at::Tensor places_;            // int64 [appended rows]
-  std::vector<SeenSlots> seen_;  // of each window that was read through; none of the prompts
+  bool is_prefill_ = false;
+  at::Tensor row_indices_;                    // int64 [appended rows]
+  std::vector<WindowSlots> slots_by_window_;  // of each window that was read through; none of the prompts
 };
 
 }  // namespace vlmtrain::nn

@@ -34,7 +34,7 @@ struct LinearGroup;
 class Linears {
  public:
   /// `initial_gain` scales the random start, for the projections that end a residual branch.
-  Linears(const std::vector<ParameterScope>& places, int64_t in_features, const std::vector<int64_t>& out_features,
+  Linears(const std::vector<ParameterScope>& scopes, int64_t in_features, const std::vector<int64_t>& out_features,
           bool bias, double initial_gain = 1);
   /// At `scope` / each of `names`.
   Linears(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
@@ -42,9 +42,9 @@ class Linears {
 
   /// x [rows, in] → [rows, sum of out], the columns of one Linear after those of another. `residual` of that shape is
   /// added where it is defined.
-  at::Tensor operator()(const Operand& x, const at::Tensor& residual = {}) const;
+  at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const;
 
-  Branch branch(const Operand& x) const;
+  Branch branch(const LinearInput& x) const;
 
  private:
   std::shared_ptr<const LinearGroup> group_;
@@ -57,9 +57,9 @@ class Linear {
       : linears_({scope}, in_features, {out_features}, bias, initial_gain) {}
 
   /// x [rows, in] → [rows, out]
-  at::Tensor operator()(const Operand& x, const at::Tensor& residual = {}) const { return linears_(x, residual); }
+  at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const { return linears_(x, residual); }
 
-  Branch branch(const Operand& x) const { return linears_.branch(x); }
+  Branch branch(const LinearInput& x) const { return linears_.branch(x); }
 
  private:
   Linears linears_;

@@ -17,8 +17,8 @@ namespace vlmtrain::nn {
 /// of a group and the number in it) where gradients are wanted, none elsewhere.
 class LoraAdapter {
  public:
-  /// `place_of_a` [rank, in] is where A lies; undefined: in memory of its own.
-  LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const at::Tensor& place_of_a,
+  /// `a_storage` [rank, in] is where A lies; undefined: in memory of its own.
+  LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const at::Tensor& a_storage,
               int64_t in_features, int64_t out_features);
 
   const at::Tensor& a() const { return a_; }
@@ -27,19 +27,19 @@ class LoraAdapter {
   int64_t rank() const { return a_.size(0); }
 
   /// Whether what runs now drops.
-  bool drops() const;
+  bool is_dropout_active() const;
   /// Of `count` adapters that read x, of which this is the first.
-  ReadersDropout draw_dropout(const at::Tensor& x, int64_t count) const;
+  IndependentDropouts make_dropout(const at::Tensor& x, int64_t count) const;
 
   bool has_dora() const { return magnitude_.defined(); }
 
   /// x [rows, in] → [rows, out], bias may be undefined. With V = W + scale · B A and f = magnitude / lengths of V's
   /// rows, which no gradient goes through: (x − dropout(x)) Wᵀ + b + f · dropout(x) Vᵀ. REQUIRES: has_dora().
-  at::Tensor with_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const;
+  at::Tensor forward_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const;
 
  private:
   /// In the dtype of the model, [out].
-  at::Tensor length_factor(const LinearWeight& weight) const;
+  at::Tensor compute_mag_norm_scale(const LinearWeight& weight) const;
 
   at::Tensor a_, b_;
   at::Tensor magnitude_;  // undefined: no DoRA
@@ -49,6 +49,6 @@ class LoraAdapter {
 };
 
 /// The Euclidean length of each row, in fp32 for 16-bit weights: [out, in] → [out].
-at::Tensor row_lengths(const at::Tensor& weight);
+at::Tensor compute_row_norms(const at::Tensor& weight);
 
 }  // namespace vlmtrain::nn

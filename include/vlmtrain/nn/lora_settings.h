@@ -25,8 +25,8 @@ struct LoraSettings {
   /// Modules, by the last names of their path (`multi_modal_projector`, `embed_tokens`), whose own parameters are
   /// trained and kept with the adapter; their Linears get none.
   std::vector<std::string> modules_to_save{};
-  std::vector<Component> left_out{};  ///< components whose Linears get no adapters, whatever matches
-  std::filesystem::path adapter{};    ///< the adapter that this was read from; empty: the configuration
+  std::vector<Component> excluded_components{};  ///< components whose Linears get no adapters, whatever matches
+  std::filesystem::path adapter{};               ///< the adapter that this was read from; empty: the configuration
   /// Whether the output projection has values of its own although the base's config.json ties it to the embedding.
   bool unties_output = false;
   int64_t vocabulary_rows = 0;  ///< rows of embedding and output, where they are more than the base's; else 0
@@ -34,12 +34,12 @@ struct LoraSettings {
   /// What B A is multiplied by: alpha / rank, or alpha / √rank.
   double scale() const;
   /// Whether a parameter is one of modules_to_save.
-  bool saves(std::string_view parameter) const;
+  bool is_module_to_save(std::string_view parameter) const;
 };
 
 /// Whether `path` goes through the names of `module`: `model.connector.proj.weight` does through `connector` and
 /// through `connector.proj`.
-bool lies_within(std::string_view path, std::string_view module);
+bool is_under_module(std::string_view path, std::string_view module);
 
 /// One entry of LoraSettings::target_modules.
 class LoraTarget {

@@ -15,8 +15,8 @@ class LayerNorm {
   LayerNorm(const ParameterScope& scope, int64_t features, double eps);
 
   /// x [rows, features] as Linears read it; x is kept, not y.
-  Operand before_linears(const at::Tensor& x) const;
-  at::Tensor operator()(const at::Tensor& x) const { return before_linears(x).value(); }
+  LinearInput make_linear_input(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x) const { return make_linear_input(x).value(); }
 
  private:
   at::Tensor weight_, bias_;
@@ -37,8 +37,8 @@ class RmsNorm {
   RmsNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight);
 
   /// x [rows, features] as Linears read it; x is kept, not y.
-  Operand before_linears(const at::Tensor& x) const;
-  at::Tensor operator()(const at::Tensor& x) const { return before_linears(x).value(); }
+  LinearInput make_linear_input(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x) const { return make_linear_input(x).value(); }
 
  private:
   at::Tensor weight_;

@@ -19,8 +19,8 @@ enum class Quantization {
 };
 
 /// By the names that the configuration and --quantization use.
-const std::vector<std::pair<std::string, Quantization>>& quantizations();
-std::string name_of(Quantization quantization);
+const std::vector<std::pair<std::string, Quantization>>& quantization_names();
+std::string to_string(Quantization quantization);
 
 /// A frozen weight matrix [out, in] in fewer bits. No call but `quantize` reads a value back from the device.
 class QuantizedWeight {
@@ -57,7 +57,7 @@ class QuantizedWeight {
 /// The values of several weights at once, to the bit what dequantize() gives of each: views of one new tensor, end to
 /// end unless a weight but the last is no multiple of 16,384 values. Empty where it cannot be: of other formats than
 /// NF4, and of weights that do not lie as Quantizer::make_group made them, one after another.
-std::vector<at::Tensor> dequantize_together(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights);
+std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights);
 
 /// Makes the quantised weights of a model, which share its tables.
 class Quantizer {
@@ -67,7 +67,7 @@ class Quantizer {
 
   /// Uninitialised.
   std::shared_ptr<QuantizedWeight> make(at::IntArrayRef sizes) const;
-  /// Weights [out_features[i], in_features] of one operand, for dequantize_together.
+  /// Weights [out_features[i], in_features] of one operand, for dequantize_group.
   std::vector<std::shared_ptr<QuantizedWeight>> make_group(const std::vector<int64_t>& out_features,
                                                            int64_t in_features) const;
 

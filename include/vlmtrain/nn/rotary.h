@@ -16,22 +16,22 @@ struct RotaryTable {
 
   /// `position_ids` int64 [rows], `frequencies` fp32 [head_dim / 2] on the same device; angle of pair i at position p:
   /// p · frequencies[i]. `scale` multiplies cosine and sine.
-  static RotaryTable of(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale = 1);
+  static RotaryTable from_positions(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale = 1);
 
   /// The same with a position on several axes: `position_ids` int64 [axes, rows]; pair i takes the position on axis
   /// `axes_of_pairs`[i], int64 [head_dim / 2] on the same device.
-  static RotaryTable of_axes(const at::Tensor& position_ids, const at::Tensor& axes_of_pairs,
-                             const at::Tensor& frequencies, double scale = 1);
+  static RotaryTable from_axes(const at::Tensor& position_ids, const at::Tensor& axes_of_pairs,
+                               const at::Tensor& frequencies, double scale = 1);
 };
 
 /// theta^(−2i / head_dim) for each pair i: fp32 [head_dim / 2] on the CPU.
-at::Tensor rotary_frequencies(int64_t head_dim, double theta);
+at::Tensor compute_inv_freq(int64_t head_dim, double theta);
 
 /// What attention reads of each row.
 struct HeadShape {
-  int64_t query = 0;      ///< heads
-  int64_t key_value = 0;  ///< heads of keys, and as many of values
-  int64_t features = 0;   ///< of a head
+  int64_t num_heads = 0;            ///< heads
+  int64_t num_key_value_heads = 0;  ///< heads of keys, and as many of values
+  int64_t head_dim = 0;             ///< of a head
 };
 
 struct QueryKeyValue {
@@ -41,18 +41,18 @@ struct QueryKeyValue {
 
 /// The heads of x [rows, query | key | value], queries and keys rotated: feature i pairs with i + features / 2, as in
 /// Llama. Keeps nothing of x.
-QueryKeyValue rotated_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table);
+QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table);
 
 /// An RmsNorm of each head's query and one of each head's key, ahead of their rotation (Yang et al. 2025, arXiv
 /// 2505.09388: Qwen3). Keeps query and key of x and a number a head; what comes of it is made again in the backward
 /// pass.
-class HeadNorms {
+class QkNorm {
  public:
   /// Weights [features] at `scope` / "q_norm" and "k_norm".
-  HeadNorms(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight);
+  QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight);
 
-  /// rotated_heads() of x with its queries and keys normed.
-  QueryKeyValue rotated_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) const;
+  /// split_and_rotate_heads() of x with its queries and keys normed.
+  QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) const;
 
  private:
   at::Tensor query_weight_, key_weight_;

@@ -13,17 +13,17 @@ struct Shard {
   int64_t rank = 0;
   int64_t count = 1;
 
-  bool is_all() const { return count == 1; }
+  bool covers_all() const { return count == 1; }
 };
 
 /// Elements [first, first + count) of a tensor, flattened.
-struct Piece {
+struct ElementRange {
   int64_t first = 0;
   int64_t count = 0;
 };
 
-/// What of `elements` that begin at `place` of something cut into `shard.count` parts of `part` each is in the shard's;
-/// of no elements where all are in others.
-Piece piece_in_shard(int64_t place, int64_t elements, int64_t part, const Shard& shard);
+/// What of `elements` that begin at `offset` of something cut into `shard.count` parts of `shard_elements` each is in
+/// the shard's; of no elements where all are in others.
+ElementRange intersect_shard(int64_t offset, int64_t elements, int64_t shard_elements, const Shard& shard);
 
 }  // namespace vlmtrain::nn

@@ -38,63 +38,63 @@ class ShardedBlock {
   /// Of a section of all processes together, in its dtype; 0: there is none.
   int64_t elements(Kind kind) const { return section(kind).elements; }
   /// This process's, [elements / shard.count].
-  const at::Tensor& part(Kind kind) const { return section(kind).part; }
+  const at::Tensor& local_shard(Kind kind) const { return section(kind).local_shard; }
   /// What a place for both sections takes.
   int64_t bytes() const;
   /// A section in such a place, uint8 [≥ bytes()]: a view [elements].
-  at::Tensor whole(Kind kind, const at::Tensor& place) const;
+  at::Tensor view_section(Kind kind, const at::Tensor& buffer) const;
 
-  /// The tensors are in `place`, which must outlive that, until release(), also those that a graph has kept of an
+  /// The tensors are in `buffer`, which must outlive that, until reshard(), also those that a graph has kept of an
   /// earlier place.
-  void lend(const at::Tensor& place);
-  void release();
-  bool is_lent() const { return is_lent_; }
+  void unshard(const at::Tensor& buffer);
+  void reshard();
+  bool is_unsharded() const { return is_unsharded_; }
 
   /// Of weight i, as given to the constructor.
   Kind kind(size_t i) const { return members_[i].kind; }
   /// Where in its section it begins. REQUIRES: it is not quantised.
-  int64_t first(size_t i) const { return members_[i].held.front().first; }
+  int64_t first(size_t i) const { return members_[i].stored.front().first; }
   /// What of it is in this process's part, in elements of its own. REQUIRES: it is not quantised.
-  Piece piece(size_t i) const;
+  ElementRange local_range(size_t i) const;
   /// That piece, [count]: a view of the part.
-  at::Tensor own_piece(size_t i) const;
+  at::Tensor local_slice(size_t i) const;
   /// Copies of values of the whole weight what is in this process's part, converted or quantised.
   void set_values(size_t i, const at::Tensor& values);
 
  private:
   /// A tensor in its section. Places are in elements of the section's dtype.
-  struct Held {
+  struct StoredTensor {
     at::Tensor tensor;
     int64_t first;
     int64_t elements;
   };
   struct Member {
     Kind kind;
-    std::vector<Held> held;
+    std::vector<StoredTensor> stored;
     std::shared_ptr<QuantizedWeight> quantized;
   };
   struct Section {
     at::ScalarType dtype = at::kByte;
     int64_t elements = 0;
-    int64_t first_byte = 0;  // in a place
-    at::Tensor part;
+    int64_t byte_offset = 0;  // in a place
+    at::Tensor local_shard;
     c10::Storage storage;  // of the tensors
   };
 
   const Section& section(Kind kind) const { return sections_[static_cast<size_t>(kind)]; }
   Section& section(Kind kind) { return sections_[static_cast<size_t>(kind)]; }
-  void lay_out(const std::vector<Weight>& weights);
-  void place_tensors();
-  void move_tensors(const at::TensorOptions& options);
-  at::Tensor own_piece_of(const Section& section, const Held& held) const;
-  Piece piece_of(const Section& section, const Held& held) const;
-  void set_storage(void* place);
+  void layout_sections(const std::vector<Weight>& weights);
+  void assign_offsets();
+  void rebind_tensors(const at::TensorOptions& options);
+  at::Tensor slice_local(const Section& section, const StoredTensor& stored) const;
+  ElementRange find_local_range(const Section& section, const StoredTensor& stored) const;
+  void set_storage(void* buffer);
 
   Shard shard_;
   at::Device device_;
   std::array<Section, 2> sections_;
   std::vector<Member> members_;
-  bool is_lent_ = false;
+  bool is_unsharded_ = false;
 };
 
 }  // namespace vlmtrain::nn

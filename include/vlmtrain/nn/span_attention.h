@@ -12,7 +12,7 @@
 namespace vlmtrain::nn {
 
 /// Spans of rows of a packed stream whose rows see each other both ways: the tokens of an image.
-struct TwoWaySpans {
+struct BidirectionalSpans {
   at::Tensor rows{};  ///< int64 [spans · length], on the model's device: one span after the other, the rows of each in
                       ///< order, without a gap and within one segment. Undefined: there are none
   int64_t length = 0;  ///< rows of a span
@@ -34,7 +34,7 @@ struct TwoWaySpans {
 class SpanAttention {
  public:
   /// `options`: device and dtype of what it will be given.
-  SpanAttention(Segments segments, std::optional<int64_t> window, const TwoWaySpans& spans,
+  SpanAttention(Segments segments, std::optional<int64_t> window, const BidirectionalSpans& spans,
                 const at::TensorOptions& options);
 
   /// Shapes and scale as attention().
@@ -47,8 +47,8 @@ class SpanAttention {
   std::optional<int64_t> window_;
   bool has_spans_;
   // For the flash kernel: of each span all rows but the last, all but the first, both from the last one backwards.
-  at::Tensor asking_rows_, seen_rows_;  // int64 [spans · (length − 1)]
-  Segments ahead_;
+  at::Tensor query_rows_, key_rows_;  // int64 [spans · (length − 1)]
+  Segments ahead_segments_;
   // For the others: what is added to the scores of each segment.
   std::vector<at::Tensor> masks_;
 };

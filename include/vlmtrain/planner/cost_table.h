@@ -14,27 +14,27 @@
 namespace vlmtrain::planner {
 
 /// What the memory of a micro-batch follows from: sums over its samples, and their longest.
-struct SetSizes {
+struct MicroBatchSizes {
   int64_t samples = 0;
   int64_t tokens = 0;
-  int64_t longest = 0;  ///< tokens of the longest sample
+  int64_t max_tokens = 0;  ///< tokens of the longest sample
   int64_t label_tokens = 0;
   int64_t pixel_rows = 0;
   int64_t masks = 0;
   int64_t mask_pictures = 0;
 
-  bool operator==(const SetSizes&) const = default;
+  bool operator==(const MicroBatchSizes&) const = default;
 
-  SetSizes with(const SetSizes& more) const;
+  MicroBatchSizes merge(const MicroBatchSizes& other) const;
 };
 
-SetSizes sizes_of(const data::SampleShape& shape);
-SetSizes sizes_of(std::span<const data::SampleShape> shapes);
+MicroBatchSizes compute_sizes(const data::SampleShape& shape);
+MicroBatchSizes compute_sizes(std::span<const data::SampleShape> shapes);
 
 /// What a micro-batch takes at most while a step goes, all that lives between steps included, for one way to do a step.
 /// A sum of what each unit of its sizes takes, learnt from rehearsals (planner/cost_learning.h). Adding a sample never
 /// makes it less. In whole numbers: the same on every machine.
-struct CostTable {
+struct MemoryCostTable {
   /// Sizes that bytes are proportional to.
   enum Term : size_t {
     kSamples,
@@ -43,29 +43,29 @@ struct CostTable {
     kLabelTokens,
     kLossRows,  ///< label tokens up to the rows of a loss chunk
     kPixelRows,
-    kPassRows,  ///< rows of pixels up to those of a vision pass
+    kVisionPassRows,  ///< rows of pixels up to those of a vision pass
     kMasks,
-    kMaskPictures,
-    kPassPictures,  ///< pictures that masks lie in, up to those of a vision pass
-    kTerms
+    kMaskImages,
+    kVisionPassImages,  ///< pictures that masks lie in, up to those of a vision pass
+    kNumTerms
   };
 
   int64_t base_bytes = 0;
-  std::array<int64_t, kTerms> bytes_per_1024 = {};  ///< of each term's units
-  int64_t vision_tiles_per_pass = 0;                ///< as Choices'
-  int64_t loss_chunk_rows = nn::kLossChunkRows;     ///< as Choices'
-  int64_t limit_bytes = 0;                          ///< that a micro-batch of several samples may take
-  int64_t most_samples = 0;                         ///< in a micro-batch; 0: any number
+  std::array<int64_t, kNumTerms> bytes_per_1024 = {};   ///< of each term's units
+  int64_t vision_tiles_per_pass = 0;                    ///< as Choices'
+  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< as Choices'
+  int64_t limit_bytes = 0;                              ///< that a micro-batch of several samples may take
+  int64_t max_samples = 0;                              ///< in a micro-batch; 0: any number
 
-  bool operator==(const CostTable&) const = default;
+  bool operator==(const MemoryCostTable&) const = default;
 
-  std::array<int64_t, kTerms> terms_of(const SetSizes& sizes) const;
-  int64_t bytes(const SetSizes& sizes) const;
-  bool fits(const SetSizes& sizes) const;
+  std::array<int64_t, kNumTerms> compute_terms(const MicroBatchSizes& sizes) const;
+  int64_t bytes(const MicroBatchSizes& sizes) const;
+  bool fits(const MicroBatchSizes& sizes) const;
 
   nlohmann::ordered_json to_json() const;
   /// Throws UserError (kBadData) that names `source`.
-  static CostTable of_json(const nlohmann::ordered_json& json, const std::string& source);
+  static MemoryCostTable from_json(const nlohmann::ordered_json& json, const std::string& source);
 };
 
 }  // namespace vlmtrain::planner

@@ -8,13 +8,13 @@
 namespace vlmtrain::planner {
 
 /// How many steps of so many samples a plan looks at: some dozens, fewer where they are large.
-int64_t steps_to_draw(int64_t samples_of_step);
+int64_t num_steps_to_sample(int64_t samples_per_step);
 
 /// Of each of the workload's drawn steps the part of the rank that has the most tokens in it: the others wait for it.
 /// Empty without drawn steps.
-std::vector<std::vector<data::SampleShape>> drawn_steps(const Workload& workload);
+std::vector<std::vector<data::SampleShape>> find_heaviest_rank_steps(const Workload& workload);
 
-struct DrawnPart {
+struct SampledRankStep {
   int64_t rank = 0;
   int64_t step = 0;  ///< place in Workload::drawn
   std::vector<data::SampleShape> samples{};
@@ -23,9 +23,9 @@ struct DrawnPart {
 };
 
 /// For each rank that has any samples its part of a drawn step with the most tokens.
-std::vector<DrawnPart> largest_parts(const Workload& workload);
+std::vector<SampledRankStep> find_largest_rank_steps(const Workload& workload);
 
 /// Of each of the workload's worst batches the step of one rank, the last sample standing for those that it lacks.
-std::vector<std::vector<data::SampleShape>> worst_steps(const Workload& workload);
+std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& workload);
 
 }  // namespace vlmtrain::planner

@@ -15,14 +15,14 @@ struct EvaluationRequest {
   Job job;
   /// What is done between evaluations, and with which samples: its weights, optimizer states and gradients stay in
   /// memory meanwhile. Nothing: no training.
-  std::optional<Choices> training = std::nullopt;
+  std::optional<StepConfig> training = std::nullopt;
   std::vector<SampleGroup> training_samples = {};  ///< of a micro-batch or two
   std::vector<SampleBatch> candidates;             ///< the worst batches, of as many samples as are tried at most
   int64_t max_new_tokens = 0;                      ///< 0: no answers
   std::optional<int64_t> batch_size = std::nullopt;
-  int64_t largest_batch = 32;  ///< that is tried where none is fixed
-  int64_t wanted_bytes = 0;    ///< a batch that takes more is not chosen while a smaller one can be
-  int64_t limit_bytes = 0;     ///< that may be taken
+  int64_t max_batch_size = 32;  ///< that is tried where none is fixed
+  int64_t target_bytes = 0;     ///< a batch that takes more is not chosen while a smaller one can be
+  int64_t limit_bytes = 0;      ///< that may be taken
 };
 
 /// How an evaluation is done, and what that takes, with what the training holds.
@@ -37,12 +37,12 @@ struct EvaluationPlan {
   nlohmann::ordered_json to_json() const;
 };
 
-/// The largest batch, of powers of two from `largest_batch` down, that stays within wanted_bytes, or a single sample
+/// The largest batch, of powers of two from `max_batch_size` down, that stays within target_bytes, or a single sample
 /// within limit_bytes; at last a single sample whose tiles pass the tower one by one and whose loss is computed in
-/// small chunks. Each is rehearsed on `card`, which has no limit. Throws as RehearsalProcess does.
-EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualCard& card);
+/// small chunks. Each is rehearsed on `gpu`, which has no limit. Throws as DryRunProcess does.
+EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGpu& gpu);
 
-/// The same on the CPU, rehearsed on the meta device. Throws as make_host_plan.
-EvaluationPlan plan_evaluation_on_host(const EvaluationRequest& request);
+/// The same on the CPU, rehearsed on the meta device. Throws as make_cpu_plan.
+EvaluationPlan plan_cpu_evaluation(const EvaluationRequest& request);
 
 }  // namespace vlmtrain::planner

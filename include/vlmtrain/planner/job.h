@@ -25,7 +25,7 @@ struct Job {
   models::FrozenParts frozen = {};
   std::optional<nn::LoraSettings> lora = std::nullopt;  ///< nothing: the weights themselves are trained
   nn::Quantization quantization = nn::Quantization::kNone;
-  kernels::KernelSet left_out_kernels = {};  ///< what ATen's operations do in the place of own kernels
+  kernels::KernelSet disabled_kernels = {};  ///< what ATen's operations do in the place of own kernels
   engine::AdamWSettings optimizer = {};      ///< with a loss scale if, and only if, the precision is fp16
   engine::ObjectiveSettings objective = {};  ///< rehearsed samples are all of the first task
   int64_t world_size = 1;                    ///< ranks, of which one is rehearsed
@@ -42,7 +42,7 @@ struct Job {
 /// What the ranks of the job may share, in the order of what that saves; nothing at first. PCGrad compares whole
 /// gradients, DoRA takes the lengths of whole weights, and `hybrid` is something of its own where nodes have several
 /// ranks each.
-std::vector<engine::Sharding> possible_shardings(const Job& job);
+std::vector<engine::Sharding> list_possible_shardings(const Job& job);
 
 /// The same in another precision.
 Job with_precision(Job job, engine::Precision precision);

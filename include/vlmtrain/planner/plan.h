@@ -19,13 +19,13 @@ namespace vlmtrain::planner {
 struct SampleBatch {
   /// The largest first; at least one. Where there are fewer than a global batch, the last stands for the rest.
   std::vector<data::SampleShape> shapes;
-  std::string first_id;  ///< of the first sample; empty where the samples are hypothetical
+  std::string first_sample_id;  ///< of the first sample; empty where the samples are hypothetical
 };
 
 /// How many samples a step has whose global batch counts packs.
 struct PackedSamples {
-  double per_pack = 1;      ///< on average
-  int64_t micro_batch = 0;  ///< that is fixed; 0: none
+  double samples_per_pack = 1;         ///< on average
+  int64_t fixed_micro_batch_size = 0;  ///< that is fixed; 0: none
 };
 
 /// What the samples are that a plan has to hold.
@@ -41,7 +41,7 @@ struct Workload {
   /// A rank's samples of a usual step, in order, of which a plan says what they take; empty: only the worst is known.
   std::vector<data::SampleShape> average{};
   /// The samples of some steps, by rank; empty where all are like the worst.
-  std::vector<data::StepParts> drawn = {};
+  std::vector<data::ShapesByRank> sampled_steps = {};
 
   /// Of a step. Of packs a number near their average that divides into micro-batches of the size that is fixed, or else
   /// of many sizes.
@@ -49,7 +49,7 @@ struct Workload {
 };
 
 /// What a person has fixed; the rest is for the planner.
-struct FixedChoices {
+struct StepConstraints {
   std::optional<int64_t> micro_batch_size;
   RecomputeOption recompute;
   std::optional<int64_t> vision_tiles_per_pass;
@@ -58,18 +58,18 @@ struct FixedChoices {
 };
 
 /// Tells packs which micro-batch is fixed.
-inline void keep_to(const FixedChoices& fixed, Workload& workload) {
-  if (workload.packed) workload.packed->micro_batch = fixed.micro_batch_size.value_or(0);
+inline void apply_constraints(const StepConstraints& constraints, Workload& workload) {
+  if (workload.packed) workload.packed->fixed_micro_batch_size = constraints.micro_batch_size.value_or(0);
 }
 
 /// One way to do a step, and what it takes.
-struct Option {
-  Choices choices;
+struct StepEstimate {
+  StepConfig step_config;
   StepPeaks peaks;
   double step_seconds = 0;       ///< predicted (planner/cost_recorder.h)
   double tokens_per_second = 0;  ///< of all ranks, with the worst samples
   bool fits = false;
-  bool rehearsed = false;  ///< peaks are a rehearsal's; else they are interpolated between rehearsals
+  bool from_dry_run = false;  ///< peaks are a rehearsal's; else they are interpolated between rehearsals
 };
 
 /// What a usual step takes with the chosen plan, rehearsed.
@@ -97,27 +97,27 @@ struct Suggestion {
 /// What a rank needs for its part of a drawn step, rehearsed with the chosen plan from an empty cache.
 struct RankStep {
   int64_t rank = 0;
-  int64_t drawn_step = 0;  ///< place in Workload::drawn: of that rank's parts the one with the most tokens
+  int64_t sampled_step = 0;  ///< place in Workload::drawn: of that rank's parts the one with the most tokens
   StepPeaks peaks;
 };
 
 /// How long the planner took, and for what.
 struct PlanningEffort {
   double seconds = 0;
-  int64_t rehearsals = 0;
-  double rehearsal_seconds = 0;
+  int64_t num_dry_runs = 0;
+  double dry_run_seconds = 0;
 };
 
 struct Plan {
   std::string model;  ///< as the user named it
   Job job;
-  Mode mode = Mode::kBalanced;
+  MemoryMode mode = MemoryMode::kBalanced;
   bool fits = false;
   /// Of the worst step, in equal micro-batches. Where nothing fits: what needs least of all that is not fixed.
-  Option chosen;
+  StepEstimate best;
   /// How each step is cut for its own samples; nothing where all are cut as the worst.
-  std::optional<CutPlan> cut = std::nullopt;
-  RehearsalDetail detail;
+  std::optional<SplitPlan> split = std::nullopt;
+  DryRunDetail detail;
   StepCosts costs;  ///< of the rehearsed step, which may have fewer micro-batches
   MemoryLimit limit;
   Workload workload;
@@ -125,20 +125,20 @@ struct Plan {
   std::optional<AverageStep> average;            ///< where the workload says what is usual
   std::optional<Communication> communication{};  ///< of several ranks
   std::vector<RankStep> rank_steps{};  ///< of several ranks with drawn steps, by rank; of many ranks the 64 with most
-  FixedChoices fixed;
-  TargetCard card;
-  std::vector<Option> alternatives;  ///< by micro-batch, then by blocks recomputed
+  StepConstraints constraints;
+  TargetGpu target;
+  std::vector<StepEstimate> alternatives;  ///< by micro-batch, then by blocks recomputed
   std::vector<Suggestion> suggestions;
   PlanningEffort effort;
 
-  int64_t accumulation_steps() const { return workload.samples_per_rank() / chosen.choices.micro_batch_size; }
+  int64_t accumulation_steps() const { return workload.samples_per_rank() / best.step_config.micro_batch_size; }
   /// What is taken beside PyTorch's allocator: context and communication.
-  int64_t beside_bytes() const { return limit.context_bytes + limit.communication_bytes; }
+  int64_t overhead_bytes() const { return limit.context_bytes + limit.communication_bytes; }
   /// Over the worst step, and those that are cut for their own samples.
   StepPeaks peaks() const;
   /// That and what the allocator reserves.
-  int64_t total_bytes(const Option& option) const { return option.peaks.reserved_bytes + beside_bytes(); }
-  int64_t total_bytes() const { return peaks().reserved_bytes + beside_bytes(); }
+  int64_t total_bytes(const StepEstimate& estimate) const { return estimate.peaks.reserved_bytes + overhead_bytes(); }
+  int64_t total_bytes() const { return peaks().reserved_bytes + overhead_bytes(); }
   /// `plan --json` and plan.json, as design.md fixes it and more.
   nlohmann::ordered_json to_json() const;
 };

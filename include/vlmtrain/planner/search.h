@@ -8,31 +8,31 @@
 namespace vlmtrain::planner {
 
 /// What the command that asks for a plan is told to change, in its own words.
-struct CommandWords {
-  std::string card;                       ///< "--gpu {}" or "--gpu-gb {}"; empty: it has the card that it has
-  bool card_by_size = false;              ///< in gigabytes; else a name of the table
-  std::string adapters = "lora.rank={}";  ///< for LoRA of `adapter_rank`
-  int64_t adapter_rank = 16;
+struct FlagSyntax {
+  std::string gpu;                             ///< "--gpu {}" or "--gpu-gb {}"; empty: it has the card that it has
+  bool gpu_by_size = false;                    ///< in gigabytes; else a name of the table
+  std::string lora_argument = "lora.rank={}";  ///< for LoRA of `lora_rank`
+  int64_t lora_rank = 16;
 };
 
 struct PlanRequest {
   std::string model;  ///< as the user named it
   Job job;
   bool chooses_sharding = false;  ///< of several ranks: the least predicted step time that fits, not job.sharding
-  TargetCard card;
-  Mode mode = Mode::kBalanced;
+  TargetGpu target;
+  MemoryMode mode = MemoryMode::kBalanced;
   std::optional<double> limit_gigabytes;
   Workload workload;
-  FixedChoices fixed;
+  StepConstraints constraints;
   std::vector<SampleLimit> sample_limits = {};  ///< the least change first
-  CommandWords words = {};
+  FlagSyntax flags = {};
   bool with_timeline = false;
-  bool with_remedies = true;  ///< false: nobody asks what would help where nothing fits, which takes longest
-  bool with_cut = true;       ///< false: steps are cut otherwise, as by a table that is there already
+  bool with_suggestions = true;  ///< false: nobody asks what would help where nothing fits, which takes longest
+  bool with_split = true;        ///< false: steps are cut otherwise, as by a table that is there already
 };
 
-/// What stands for `card` in rehearsals: a card without limit that says it has the same size.
-VirtualCard rehearsal_card(const TargetCard& card);
+/// What stands for `target` in rehearsals: a card without limit that says it has the same size.
+VirtualGpu make_virtual_gpu(const TargetGpu& target);
 
 /// The plan with the least predicted step time among those that fit, each tried on a virtual card that says it is as
 /// large as the target and has no limit: where the reserved peak stays below the limit, a card of that size does the

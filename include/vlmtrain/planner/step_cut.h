@@ -14,7 +14,7 @@ namespace vlmtrain::planner {
 /// cut.
 ///
 /// A pure function of its arguments, the same on every machine.
-engine::Cut cut_by_memory(std::span<const data::SampleShape> shapes, const CostTable& table,
-                          const engine::CutRule& rule = {});
+engine::MicroBatchSplit split_by_memory(std::span<const data::SampleShape> shapes, const MemoryCostTable& table,
+                                        const engine::SplitConstraint& rule = {});
 
 }  // namespace vlmtrain::planner

@@ -11,7 +11,7 @@
 namespace vlmtrain::planner {
 
 /// A virtual card for a process to run on (docs/virtual-gpu.md).
-struct VirtualCard {
+struct VirtualGpu {
   std::string gpu = "h100";             ///< a name from memory/gpu_table.h
   std::optional<int64_t> memory_bytes;  ///< instead of the table's
   /// What the card says that it has, instead of what it has. PyTorch's expandable segments reserve addresses in
@@ -22,31 +22,31 @@ struct VirtualCard {
 };
 
 /// Environment variables with their values.
-using Variables = std::vector<std::pair<std::string, std::string>>;
+using EnvironmentVariables = std::vector<std::pair<std::string, std::string>>;
 
 /// Those that put a process on a virtual card, whichever. LD_PRELOAD keeps what it holds, but for libraries that have
 /// to do with CUDA. Throws UserError (kFailed) where the stand-ins for the CUDA libraries are not beside this program.
-Variables environment_for_virtual_cards();
+EnvironmentVariables make_preload_environment();
 
 /// Those that say which card; they are read when CUDA is first called.
-Variables settings_of(const VirtualCard& card);
+EnvironmentVariables make_gpu_environment(const VirtualGpu& gpu);
 
 /// Whether a variable of this process's environment is passed on to a process that rehearses: not what LibTorch, CUDA,
 /// the driver or the virtual GPU would take as a setting, so that the same plan is made everywhere.
-bool reaches_rehearsals(std::string_view variable);
+bool is_passed_to_dry_runs(std::string_view variable);
 
 /// True in a process that has the stand-ins loaded.
-bool on_virtual_card();
+bool is_on_virtual_gpu();
 
 /// Throws UserError (kFailed) where this process may not reserve the addresses of a virtual card's memory, of which it
 /// takes none (ulimit -v): a process on such a card would have no device.
-void require_addresses();
+void require_address_space();
 
-/// Starts this program again on `card`, with the same arguments; does not return. Throws as require_addresses.
-[[noreturn]] void restart_on(const VirtualCard& card);
+/// Starts this program again on `gpu`, with the same arguments; does not return. Throws as require_address_space.
+[[noreturn]] void restart_on_virtual_gpu(const VirtualGpu& gpu);
 
 /// Throws UserError (kUsage) if this process has the stand-ins although it should use a real card: they were preloaded
 /// by someone else.
-void refuse_stand_ins();
+void reject_stub_libraries();
 
 }  // namespace vlmtrain::planner

@@ -9,6 +9,6 @@ namespace vlmtrain::planner {
 
 /// The global batches that can be the worst that the samples of known shape make: the largest by tokens, by tiles and
 /// by label tokens, each once. Of equal samples the first of the data set comes first. REQUIRES: a known shape.
-std::vector<SampleBatch> worst_batches(const data::Outlines& samples, int64_t global_batch_size);
+std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, int64_t global_batch_size);
 
 }  // namespace vlmtrain::planner

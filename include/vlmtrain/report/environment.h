@@ -31,15 +31,15 @@ struct Environment {
   std::vector<std::string> command{};
   double start_time = 0;  ///< Unix seconds
   std::string slurm_job_id{};
-  std::vector<std::string> left_out_kernels{};  ///< own kernels whose work is left to ATen's operations
+  std::vector<std::string> disabled_kernels{};  ///< own kernels whose work is left to ATen's operations
 
   /// `commit` alone, which costs nothing.
-  static std::string commit_of_program();
+  static std::string get_program_commit();
   /// This process, on `device`.
   static Environment collect(at::Device device);
   /// {"host", "kernel", "cpu", "cpu_cores", "memory_bytes", "memory_limit_bytes", "gpu": {"name", "architecture",
   /// "total_bytes", "driver"} or null, "libtorch", "vlmtrain", "commit", "command", "start_time", "slurm_job_id",
-  /// "left_out_kernels"}, with a line break at the end.
+  /// "disabled_kernels"}, with a line break at the end.
   std::string to_json() const;
 };
 

@@ -7,24 +7,24 @@
 namespace vlmtrain::report {
 
 enum class EventKind : uint8_t {
-  kOomSplit,       ///< memory did not suffice: the step began anew in smaller micro-batches
-  kForeseenSplit,  ///< the twin foresaw that it would not suffice
-  kAnomaly,        ///< a loss or gradient norm that is not finite or far from those before
-  kSkippedStep,    ///< nothing was applied
-  kMemoryGrowth,   ///< memory grows from step to step
-  kMemoryFull,     ///< hardly any of it is left
-  kCacheEmptied,   ///< the allocator gave back what no tensor used
-  kTwin,           ///< what became of the twin: started, gone, far from what is measured
-  kResumed,        ///< the run goes on after `step`
-  kChanged,        ///< with other settings from there on, which the message names
-  kFewerAnswers,   ///< samples are answered more rarely than asked for, since answers took long
-  kCheckpoint,     ///< one was written
-  kStopped,        ///< on request
-  kFailed,         ///< by an error, which is the message
+  kOomSplit,          ///< memory did not suffice: the step began anew in smaller micro-batches
+  kForecastSplit,     ///< the twin foresaw that it would not suffice
+  kAnomaly,           ///< a loss or gradient norm that is not finite or far from those before
+  kSkippedStep,       ///< nothing was applied
+  kMemoryGrowth,      ///< memory grows from step to step
+  kMemoryFull,        ///< hardly any of it is left
+  kCacheEmptied,      ///< the allocator gave back what no tensor used
+  kLookAhead,         ///< what became of the twin: started, gone, far from what is measured
+  kResumed,           ///< the run goes on after `step`
+  kChanged,           ///< with other settings from there on, which the message names
+  kFewerPredictions,  ///< samples are answered more rarely than asked for, since answers took long
+  kCheckpoint,        ///< one was written
+  kStopped,           ///< on request
+  kFailed,            ///< by an error, which is the message
 };
 
 /// As events.jsonl spells it: "oom_split".
-const char* name_of(EventKind kind);
+const char* to_string(EventKind kind);
 
 /// Seconds since 1970.
 double unix_seconds();

@@ -11,6 +11,6 @@ inline constexpr const char* kInspectionTitle = ": what is trained on</title>";
 
 /// One HTML file without anything to load from elsewhere and without scripts: the whole of an inspection, with the
 /// pictures of the samples that are shown.
-std::string inspection_html(const Inspection& inspection);
+std::string render_inspection_page(const Inspection& inspection);
 
 }  // namespace vlmtrain::report

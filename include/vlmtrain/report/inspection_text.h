@@ -8,9 +8,9 @@
 namespace vlmtrain::report {
 
 /// What there is to say of the data in a sentence, without line break: "3,064 samples, all of which can be used".
-std::string inspection_headline(const Inspection& inspection);
+std::string format_inspection_headline(const Inspection& inspection);
 
 /// An inspection for people: of lists the first few entries. Ends with a line break.
-std::string inspection_text(const Inspection& inspection, const TextStyle& style);
+std::string format_inspection(const Inspection& inspection, const TextStyle& style);
 
 }  // namespace vlmtrain::report

@@ -9,6 +9,6 @@
 namespace vlmtrain::report {
 
 /// The rungs as a table: what each takes by itself, and its plan for the card. Ends with a line break.
-std::string ladder_text(const std::vector<planner::Rung>& rungs, const TextStyle& style);
+std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, const TextStyle& style);
 
 }  // namespace vlmtrain::report

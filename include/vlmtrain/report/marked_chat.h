@@ -7,9 +7,9 @@
 
 namespace vlmtrain::report {
 
-/// The rendered text with `open` and `close` around what the model is trained to write. `escaped` is done to each piece
+/// The rendered text with `open` and `close` around what the model is trained to write. `escape` is done to each piece
 /// of the text.
-std::string marked_chat(const text::RenderedChat& chat, std::string_view open = "⟦", std::string_view close = "⟧",
-                        std::string (*escaped)(std::string_view) = nullptr);
+std::string mark_answers(const text::RenderedChat& chat, std::string_view open = "⟦", std::string_view close = "⟧",
+                         std::string (*escape)(std::string_view) = nullptr);
 
 }  // namespace vlmtrain::report

@@ -28,14 +28,14 @@ struct MaskMetrics {
   double iou = 0;
   std::optional<double> hausdorff95{};  ///< pixels, over the masks of which neither side is empty
   int64_t empty_truths = 0;             ///< masks with nothing to draw
-  int64_t empty_drawn = 0;              ///< masks of which nothing was drawn
+  int64_t empty_predictions = 0;        ///< masks of which nothing was drawn
 
-  /// {"masks", "dice", "iou", "hausdorff95", "empty_truths", "empty_drawn"}
+  /// {"masks", "dice", "iou", "hausdorff95", "empty_truths", "empty_predictions"}
   nlohmann::ordered_json to_json() const;
 };
 
 /// The parts of the loss of a model that draws masks, before their weights.
-struct LossParts {
+struct LossComponents {
   double text = 0;
   double bce = 0;
   double dice = 0;
@@ -74,16 +74,16 @@ struct StepMetrics {
   std::optional<double> vision_learning_rate;     ///< nothing where the vision tower stays as it is
   std::optional<double> projector_learning_rate;  ///< the same of the projector
   std::optional<double> mask_learning_rate;       ///< nothing unless the model draws masks
-  std::optional<LossParts> loss_parts;            ///< the same
+  std::optional<LossComponents> loss_components;  ///< the same
   double grad_norm = 0;                           ///< before clipping
   int64_t tokens = 0;
   int64_t label_tokens = 0;
-  int64_t images = 0;   ///< media of all kinds
-  int64_t volumes = 0;  ///< of the images
+  int64_t num_media = 0;    ///< media of all kinds
+  int64_t num_volumes = 0;  ///< of the images
   int64_t samples = 0;
   int64_t micro_batches = 0;
   std::vector<int64_t> micro_batch_sizes;  ///< samples in each micro-batch, in their order
-  int64_t foreseen_splits = 0;             ///< micro-batches that the twin had split before they ran
+  int64_t forecast_splits = 0;             ///< micro-batches that the twin had split before they ran
   int64_t oom_splits = 0;                  ///< how often the step was begun anew in smaller micro-batches
   bool skipped = false;                    ///< nothing was applied: gradients that were not finite
   int64_t skipped_steps = 0;               ///< of the run so far, with this one
@@ -103,7 +103,7 @@ struct StepMetrics {
   std::vector<double> rank_wait_seconds{};
   std::map<std::string, TaskMetrics> tasks;     ///< by name; empty where samples have no task
   std::optional<EvaluationMetrics> evaluation;  ///< after this step, where there was one
-  bool rehearsed = false;  ///< on a virtual card: there are no values, so loss and grad_norm are NaN and mean nothing
+  bool is_dry_run = false;  ///< on a virtual card: there are no values, so loss and grad_norm are NaN and mean nothing
 
   /// What the allocator holds beside the tensors.
   int64_t fragmentation_bytes() const { return reserved_bytes - allocated_bytes; }
@@ -113,11 +113,11 @@ struct StepMetrics {
 
 /// A file of JSON lines, each with a `step`, flushed after each. A run that goes on at step N first drops the lines
 /// behind it, which the interrupted run wrote after its last checkpoint.
-class StepLines {
+class StepLog {
  public:
   /// Keeps the lines of `path` whose `step` is at most `resumed_step`. Throws UserError (kFailed) if it cannot be
   /// written.
-  StepLines(std::filesystem::path path, int64_t resumed_step);
+  StepLog(std::filesystem::path path, int64_t resumed_step);
   void append(const std::string& json_line);
   /// Adds a key to the line of `step`, if there is one; `json` is its value.
   void amend(int64_t step, const std::string& key, const std::string& json);

@@ -28,7 +28,7 @@ class RunReport {
 };
 
 /// RunReport of what is there now. Throws UserError (kUsage) where `run_dir` is no folder of a run.
-std::string run_report_html(const std::filesystem::path& run_dir);
+std::string render_run_report(const std::filesystem::path& run_dir);
 void write_run_report(const std::filesystem::path& run_dir);
 
 }  // namespace vlmtrain::report

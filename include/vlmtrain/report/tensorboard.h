@@ -22,7 +22,7 @@ class TensorBoard {
   TensorBoard(const std::filesystem::path& folder, int64_t resumed_step);
 
   /// Values as float32, as TensorBoard keeps them; NaN and infinities too.
-  void scalars(int64_t step, const std::map<std::string, double>& by_tag);
+  void scalars(int64_t step, const std::map<std::string, double>& values_by_tag);
   /// Markdown.
   void text(int64_t step, std::string_view tag, std::string_view markdown);
   /// The bytes of a PNG or JPEG file.

@@ -7,7 +7,7 @@
 namespace vlmtrain::text {
 
 /// The content of a tokenizer.json, and the id of a token in it.
-struct TokenInJson {
+struct AddTokenResult {
   std::string json;
   int64_t id;
 };
@@ -15,6 +15,6 @@ struct TokenInJson {
 /// `json` with `token` among its added tokens, with the id behind the highest: neither special, so that decoding keeps
 /// it, nor normalised. The rest of the text is as it was; all of it is where a text of nothing but `token` is that one
 /// token already. UserError (kBadData) as Tokenizer::from_json.
-TokenInJson with_token(const std::string& json, const std::string& token, const std::string& source_name);
+AddTokenResult add_token(const std::string& json, const std::string& token, const std::string& source_name);
 
 }  // namespace vlmtrain::text

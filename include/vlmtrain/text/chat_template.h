@@ -22,10 +22,10 @@ struct Span {
 };
 
 /// Where an image or a video stands in a rendered text: what is to be replaced by its tokens.
-struct MediumPlace {
+struct MediaSpan {
   Span span;
   bool is_video = false;
-  bool operator==(const MediumPlace&) const = default;
+  bool operator==(const MediaSpan&) const = default;
 };
 
 /// A conversation as the model reads it.
@@ -36,7 +36,7 @@ struct RenderedChat {
   /// end of turn with what stands before it; and what `{% generation %}` blocks write. No media, nothing else that the
   /// template writes.
   std::vector<Span> answers{};
-  std::vector<MediumPlace> media{};  ///< in order
+  std::vector<MediaSpan> media{};  ///< in order
   /// What of the conversation the template leaves out, and answers that never end; at most one of a kind.
   std::vector<io::Notice> notices{};
 };
@@ -44,27 +44,27 @@ struct RenderedChat {
 /// A chat template in Jinja and where it is from.
 struct TemplateSource {
   std::string jinja;
-  std::string name;                ///< for messages: a file, or a name of the table
-  bool is_in_checkpoint = false;   ///< as its default, which whoever loads the checkpoint takes
-  std::string_view end_of_turn{};  ///< of a template of the table: the token that it ends answers with
+  std::string name;                    ///< for messages: a file, or a name of the table
+  bool is_checkpoint_default = false;  ///< as its default, which whoever loads the checkpoint takes
+  std::string_view end_of_turn{};      ///< of a template of the table: the token that it ends answers with
 };
 
 /// The templates that come with the program, by name: what families without a template of their own were taught with.
 /// In each an image is `<image>`, and a video `<video>`, in the place of what a family has for them.
-std::vector<std::string_view> template_names();
+std::vector<std::string_view> builtin_template_names();
 /// Throws UserError (usage) that lists the names if there is none.
-TemplateSource template_by_name(std::string_view name);
+TemplateSource find_builtin_template(std::string_view name);
 
 /// What a family's templates write for a medium, and which part of that its tokens take the place of.
-struct MediumText {
+struct MediaPlaceholder {
   std::string block;  ///< such as "<|vision_start|><|image_pad|><|vision_end|>"
   std::string token;  ///< such as "<|image_pad|>"
 };
 
 /// What a template is rendered with beside the conversation.
 struct TemplateSettings {
-  MediumText image{std::string(kImageMark), std::string(kImageMark)};
-  MediumText video{};  ///< empty: a family without
+  MediaPlaceholder image{std::string(kImagePlaceholder), std::string(kImagePlaceholder)};
+  MediaPlaceholder video{};  ///< empty: a family without
   /// Follows an image at a text's front where the template takes a turn's text as one string.
   std::string after_image = "\n";
   /// Variables such as bos_token and eos_token, with their texts.
@@ -99,7 +99,7 @@ class ChatTemplate {
   /// Whether the template leaves it out, so that it is put there.
   bool lacks_end_of_turn() const;
   /// Whether the rendered text begins with the tokenizer's own start, which is then not to be put there again.
-  bool writes_start() const;
+  bool writes_bos() const;
   /// For the log: where it is from, how answers end, and what in it makes asking differ from training.
   std::string description() const;
 

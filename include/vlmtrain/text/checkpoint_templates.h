@@ -18,12 +18,13 @@ namespace vlmtrain::text {
 /// and as its tokenizers do, tokenizer_config.json (under `chat_template`: a text, or a list of {name, template}). A
 /// single one is "default". Logs a warning for a default that differs from the one that is taken. Throws UserError (bad
 /// data) for files that are none.
-std::map<std::string, TemplateSource> templates_in(const std::filesystem::path& folder);
+std::map<std::string, TemplateSource> load_checkpoint_templates(const std::filesystem::path& folder);
 
-/// What data.chat_template says of the checkpoint's `own` templates: "auto" is its default, or where it has none
-/// `fallback` of the table; else a name of its own, a name of the table, or a file that ends with .jinja. Throws
-/// UserError (usage) that lists the names.
-TemplateSource choose_template(const std::string& wanted, const std::map<std::string, TemplateSource>& own,
+/// What data.chat_template says of the checkpoint's `checkpoint_templates` templates: "auto" is its default, or where
+/// it has none `fallback` of the table; else a name of its own, a name of the table, or a file that ends with .jinja.
+/// Throws UserError (usage) that lists the names.
+TemplateSource choose_template(const std::string& name,
+                               const std::map<std::string, TemplateSource>& checkpoint_templates,
                                std::string_view fallback);
 
 /// Fills special_tokens and end_tokens of `settings`: what tokenizer_config.json and special_tokens_map.json name, as
@@ -32,6 +33,6 @@ void read_special_tokens(const std::filesystem::path& folder, const Tokenizer& t
 
 /// The eos_token_id of a config.json or generation_config.json, called `source`: one number or a list of them; none
 /// where it is absent or null. Throws UserError (kBadData) where it is something else.
-std::vector<int64_t> eos_token_ids(const nlohmann::json& config, const std::string& source);
+std::vector<int64_t> parse_eos_token_ids(const nlohmann::json& config, const std::string& source);
 
 }  // namespace vlmtrain::text

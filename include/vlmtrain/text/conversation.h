@@ -4,8 +4,8 @@
 
 namespace vlmtrain::text {
 
-using io::kImageMark;
-using io::kVideoMark;
+using io::kImagePlaceholder;
+using io::kVideoPlaceholder;
 using io::Role;
 using io::Turn;
 

@@ -13,6 +13,6 @@ namespace vlmtrain::text {
 /// begins before an answer and reaches into it is part of the answer where only white space of it stands before (" Yes"
 /// behind "Answer: "), else of the prompt. `encoding` is of `text`, which the spans are of; REQUIRES spans in order and
 /// without overlap.
-std::vector<char> answer_tokens(const Encoding& encoding, std::string_view text, std::span<const Span> answers);
+std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text, std::span<const Span> answers);
 
 }  // namespace vlmtrain::text

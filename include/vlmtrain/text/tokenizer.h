@@ -11,7 +11,7 @@
 
 namespace vlmtrain::text {
 
-struct OutsideToken;
+struct ExternalToken;
 
 /// Token ids of a text and where in that text each token begins.
 struct Encoding {
@@ -44,8 +44,8 @@ class Tokenizer {
                              std::span<const std::string> extra_special_tokens = {});
 
   /// The same with tokens that other files name (read_tokenizer), in the order in which they get their ids.
-  static Tokenizer from_parts(std::string_view json_text, const std::string& source_name,
-                              std::span<const OutsideToken> outside);
+  static Tokenizer from_json_with_tokens(std::string_view json_text, const std::string& source_name,
+                                         std::span<const ExternalToken> external_tokens);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

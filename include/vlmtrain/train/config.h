@@ -39,16 +39,16 @@ struct LoraOptions {
   bool operator==(const LoraOptions&) const = default;
 };
 
-enum class Resume { kAuto, kChanged, kNever };
+enum class ResumePolicy { kAuto, kChanged, kNever };
 
 /// Where the learning rate's course begins.
-enum class ScheduleFrom { kStart, kChange };
+enum class ScheduleOrigin { kStart, kChange };
 
 /// What the best checkpoint is best by.
 enum class BestMetric { kLoss, kExactMatch, kDice };
 
 /// As the configuration writes it.
-const char* name_of(BestMetric metric);
+const char* to_string(BestMetric metric);
 
 /// Of section `training`: evaluations on data.eval while the run goes (docs/evaluation.md).
 struct EvaluationOptions {
@@ -60,7 +60,7 @@ struct EvaluationOptions {
   BestMetric best_metric = BestMetric::kLoss;
   int64_t patience = 0;  ///< evaluations; 0: without end
 
-  bool are_wanted() const { return !steps || *steps > 0; }
+  bool is_enabled() const { return !steps || *steps > 0; }
 };
 
 /// The type of saved weights.
@@ -79,7 +79,7 @@ struct OutputOptions {
   std::string dir;
   OutputDtype dtype = OutputDtype::kAuto;
   int64_t save_steps = 500;
-  int64_t keep = 2;
+  int64_t save_total_limit = 2;
   bool keep_best = true;
   AsyncSave async_save = AsyncSave::kAuto;
   int64_t sample_predictions = 4;
@@ -95,8 +95,8 @@ struct Config {
   LoraOptions lora;
   data::DataOptions data;
   engine::TrainingOptions training;
-  Resume resume = Resume::kAuto;
-  ScheduleFrom schedule_from = ScheduleFrom::kStart;
+  ResumePolicy resume = ResumePolicy::kAuto;
+  ScheduleOrigin schedule_origin = ScheduleOrigin::kStart;
   EvaluationOptions evaluation;
   planner::MemoryOptions memory;
   OutputOptions output;
@@ -107,15 +107,16 @@ struct Config {
 OptionTable declare(Config& config);
 
 /// Steps of the run: training.max_steps, or what training.epochs of `samples` take, rounded up.
-int64_t total_steps(const engine::TrainingOptions& training, double units);
+int64_t compute_total_steps(const engine::TrainingOptions& training, double units);
 
 /// The same of a run that has done `steps` and goes on with other settings: `epochs` passes over the `samples` are
 /// done.
-int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOptions& training, double units);
+int64_t compute_total_steps_after_change(int64_t steps, double epochs, const engine::TrainingOptions& training,
+                                         double units);
 
 /// The largest micro-batch on the CPU: training.micro_batch_size, or for `auto` up to 8 samples, of a step that is not
 /// made of packs a divisor of its samples.
-int64_t largest_micro_batch(const Config& config, int64_t world_size = 1);
+int64_t compute_max_micro_batch_size(const Config& config, int64_t world_size = 1);
 
 /// Throws UserError (kUsage) where training.micro_batch_size does not divide the global batch; packs have no number of
 /// samples that it could.
@@ -125,9 +126,9 @@ void check_micro_batch(const Config& config);
 void check_sharding(const Config& config, int64_t world_size);
 
 /// Throws UserError (kUsage) where so many ranks do not know how many samples a step has.
-void check_steps_of_ranks(const Config& config, int64_t world_size);
+void check_global_batch_tokens(const Config& config, int64_t world_size);
 
 /// Throws UserError (kUsage) where so many ranks cannot train on it: each has an equal part of the global batch.
-void check_ranks(const Config& config, int64_t world_size);
+void check_world_size(const Config& config, int64_t world_size);
 
 }  // namespace vlmtrain::train

@@ -13,11 +13,11 @@ namespace vlmtrain::train {
 
 /// What is to be found out beside what is always.
 struct InspectionRequest {
-  std::string model;                             ///< as the user named it
-  bool decode = false;                           ///< all pictures and videos, not only headers
-  int64_t samples = 3;                           ///< to show: those that a run draws first
-  std::vector<std::string> records = {};         ///< to show besides: ids, or places from 1
-  std::optional<planner::TargetCard> card = {};  ///< to predict memory for
+  std::string model;                              ///< as the user named it
+  bool decode = false;                            ///< all pictures and videos, not only headers
+  int64_t samples = 3;                            ///< to show: those that a run draws first
+  std::vector<std::string> records = {};          ///< to show besides: ids, or places from 1
+  std::optional<planner::TargetGpu> target = {};  ///< to predict memory for
 };
 
 /// What a run of this configuration would train on: all samples are looked at, as a run looks at them, and what it kept

@@ -20,24 +20,24 @@ inline constexpr std::string_view kMediaKeys[]{"data.image_max_pixels", "data.vi
                                                "data.video_layout",     "data.mask_image_size", "data.max_length"};
 
 /// Returns the content of that file; empty: nothing differs from the defaults.
-std::string media_settings_text(const data::DataOptions& options);
+std::string format_media_settings(const data::DataOptions& options);
 
 /// Returns the settings with which the model in `checkpoint` was trained, as key=value: what that file has, or the
 /// state of the run that the checkpoint is of. Throws UserError (kBadData) for a file that is not a JSON object.
-std::vector<std::string> media_settings_of_run(const std::filesystem::path& checkpoint);
+std::vector<std::string> load_media_settings(const std::filesystem::path& checkpoint);
 
-/// Sets those keys of kMediaKeys that have their default value, and are not among `given`, to what
-/// media_settings_of_run() says. Returns what was set, as key=value.
-std::vector<std::string> take_media_options_of_run(const std::filesystem::path& checkpoint, data::DataOptions& options,
-                                                   const std::vector<std::string>& given = {});
+/// Sets those keys of kMediaKeys that have their default value, and are not among `explicit_keys`, to what
+/// load_media_settings() says. Returns what was set, as key=value.
+std::vector<std::string> apply_saved_media_settings(const std::filesystem::path& checkpoint, data::DataOptions& options,
+                                                    const std::vector<std::string>& explicit_keys = {});
 
-struct GivenMediaSettings {
-  std::vector<std::string> keys;    ///< of kMediaKeys
-  std::vector<std::string> others;  ///< settings of other keys, as they were given
+struct ParsedMediaSettings {
+  std::vector<std::string> keys;            ///< of kMediaKeys
+  std::vector<std::string> other_settings;  ///< settings of other keys, as they were given
 };
 
 /// Sets the keys of kMediaKeys that are among `settings` (key=value). Throws UserError (kUsage) for a value that a key
 /// cannot have.
-GivenMediaSettings read_media_settings(const std::vector<std::string>& settings, data::DataOptions& options);
+ParsedMediaSettings parse_media_settings(const std::vector<std::string>& settings, data::DataOptions& options);
 
 }  // namespace vlmtrain::train

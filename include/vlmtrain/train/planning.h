@@ -12,38 +12,38 @@
 namespace vlmtrain::train {
 
 /// What masks count in the loss; nothing where the model draws none.
-std::optional<engine::MaskLossWeights> mask_losses(const Config& config);
+std::optional<engine::MaskLossWeights> get_mask_loss_weights(const Config& config);
 
 /// What a run trains and how, for its rehearsals and for itself; `tasks` are those of the samples, if they are known.
-planner::Job job_of(const Config& config, const engine::TaskSettings& tasks = {});
+planner::Job make_job(const Config& config, const engine::TaskSettings& tasks = {});
 
 /// What a configuration asks of the planner for this job, which is its own.
-planner::PlanRequest plan_request(const Config& config, planner::Job job, planner::TargetCard card,
-                                  planner::Workload workload);
+planner::PlanRequest build_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
+                                        planner::Workload workload);
 
-/// In which order a run draws its samples. What is larger than a pack becomes a problem of `outlines`. Throws as
-/// data::draw_order.
-data::DrawOrder order_of(const data::DataSet& data_set, const Config& config, data::Outlines& outlines);
+/// In which order a run draws its samples. What is larger than a pack becomes a problem of `sample_index`. Throws as
+/// data::make_sample_order.
+data::SampleOrder make_draw_order(const data::DataSet& dataset, const Config& config, data::SampleIndex& sample_index);
 
 /// The largest global batches that the samples of a data set can make, and steps as `order` draws them; bad samples are
 /// left out. Throws UserError (kBadData) if none is good.
-planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOrder& order, const Config& config,
-                              int64_t world_size = 1);
+planner::Workload make_workload(const data::SampleIndex& sample_index, const data::SampleOrder& order,
+                                const Config& config, int64_t world_size = 1);
 
 /// What is planned for, and what its tasks mean.
-struct PlannedData {
+struct PlanningInputs {
   planner::Workload workload;
   engine::TaskSettings tasks;
 };
 
 /// The same, after a look at the data set as data.check_at_start says, which warns of bad samples. Throws UserError
 /// (kUsage) where the configuration asks for what the tasks do not allow.
-PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Processor& processor, const Config& config,
-                                 int64_t world_size = 1);
+PlanningInputs prepare_planning_inputs(const data::DataSet& records, const models::Processor& processor,
+                                       const Config& config, int64_t world_size = 1);
 
 /// What a run does whose plan could not be made, on a GPU or on the CPU: what takes least memory, which is single
 /// samples, everything recomputed, one tile a vision pass and small chunks of the loss; but for what the configuration
 /// fixes.
-planner::Choices cautious_choices(const Config& config, int64_t vision_blocks, int64_t language_blocks);
+planner::StepConfig make_min_memory_config(const Config& config, int64_t vision_blocks, int64_t language_blocks);
 
 }  // namespace vlmtrain::train

@@ -14,14 +14,14 @@
 namespace vlmtrain::train {
 
 /// Whether a run may go on with another value of a key (docs/resuming.md).
-enum class MayChange : uint8_t {
-  kFreely,     ///< it goes on as the same run
-  kOnPurpose,  ///< with training.resume: changed
-  kNever,      ///< the weights of its checkpoints, or the order of its samples, would not be those of this run
+enum class ChangePolicy : uint8_t {
+  kAllowed,      ///< it goes on as the same run
+  kIfRequested,  ///< with training.resume: changed
+  kNever,        ///< the weights of its checkpoints, or the order of its samples, would not be those of this run
 };
 
 /// Each key of the configuration is among those of one kind.
-std::span<const std::string_view> keys_that_change(MayChange how);
+std::span<const std::string_view> get_keys_with_policy(ChangePolicy policy);
 
 /// Keys of a fingerprint that stand for what follows from the configuration and the data set.
 inline constexpr const char* kSamplesKey = "samples in data.train";
@@ -31,31 +31,32 @@ inline constexpr const char* kBaseKey = "weights in model.path";
 inline constexpr const char* kStepsKey = "steps (training.max_steps or training.epochs)";
 
 /// What the numbers of a run depend on: its value, as text, by the key that the user knows.
-nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples);
+nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t samples);
 
 /// The value of a key as text, whatever a file has there; empty without one.
-std::string text_in(const nlohmann::ordered_json& fingerprint, const std::string& key);
+std::string get_setting_text(const nlohmann::ordered_json& fingerprint, const std::string& key);
 
 /// A setting that is another one than the run had so far.
 struct SettingChange {
   std::string key;
-  std::string was;  ///< shortened for people, as `is`
-  std::string is;
-  MayChange may_change = MayChange::kOnPurpose;
+  std::string old_value;  ///< shortened for people, as `is`
+  std::string new_value;
+  ChangePolicy policy = ChangePolicy::kIfRequested;
 
   /// "training.seed: was 0, is 7".
   std::string text() const;
 };
 
-/// In what `now` differs from the fingerprint of a checkpoint. What that one lacks, a version did not know which did as
-/// the default does.
-std::vector<SettingChange> changes_since(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& now);
+/// In what `current` differs from the fingerprint of a checkpoint. What that one lacks, a version did not know which
+/// did as the default does.
+std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& current);
 
-bool is_among(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys);
+bool any_key_changed(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys);
 
 /// Throws UserError (kUsage) that lists `changes` and says how to go on all the same: with training.resume: changed,
 /// where that serves and `resume` is not that word, or with a new run of the checkpoint's weights. Returns where all of
 /// them may be made.
-void check_changes(const std::vector<SettingChange>& changes, Resume resume, const std::filesystem::path& checkpoint);
+void check_changes(const std::vector<SettingChange>& changes, ResumePolicy resume,
+                   const std::filesystem::path& checkpoint);
 
 }  // namespace vlmtrain::train

@@ -26,15 +26,15 @@ struct EvaluationState {
   std::optional<int64_t> best_step;  ///< both or none
   std::optional<double> best_value;
   std::optional<double> best_loss;  ///< at that step, which decides between equal values; not in older checkpoints
-  int64_t without_improvement = 0;  ///< evaluations in a row since then
-  bool is_due = false;              ///< the one after the newest step is still to be made, since a stop came first
+  int64_t evaluations_without_improvement = 0;  ///< evaluations in a row since then
+  bool is_due = false;  ///< the one after the newest step is still to be made, since a stop came first
 };
 
 /// Where a run stands between two steps. Random numbers need no state: each step's stream is a function of seed and
 /// step.
 struct RunState {
-  int64_t step = 0;        ///< steps done
-  int64_t changed_at = 0;  ///< of these, when settings were last changed on purpose (train/run_changes.h)
+  int64_t step = 0;              ///< steps done
+  int64_t last_change_step = 0;  ///< of these, when settings were last changed on purpose (train/run_changes.h)
   /// Of the whole run, as it was when it began: what follows from it, such as the learning rate, does not change where
   /// samples are mended or damaged between two starts. Nothing in checkpoints of older versions.
   std::optional<int64_t> total_steps;
@@ -45,32 +45,33 @@ struct RunState {
   nlohmann::ordered_json host_memory;  ///< of a run on the CPU: the limit and the cut that it started with, else null
   /// The same of a run on a GPU whose steps are cut by memory, each for its own samples; else null.
   nlohmann::ordered_json device_memory;
-  /// Where the learning rate's course began: at the start, or with training.schedule_from at a change.
+  /// Where the learning rate's course began: at the start, or with training.schedule_origin at a change.
   struct {
     int64_t step = 0;
     int64_t skipped_steps = 0;  ///< of these
   } schedule_start;
   /// Keys of the parts that are frozen and were trained earlier in the run: their weights are its own, not the base's.
-  std::vector<std::string> settled_parts;
+  std::vector<std::string> frozen_after_training;
   /// What the numbers depend on: a resumed run must have the same.
   nlohmann::ordered_json fingerprint;
 };
 
 /// Of the run in `run_dir`; nothing where it has none. Writes nothing.
-std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_dir);
+std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_dir);
 /// The one that the newest one's state calls the best, if it is there.
-std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path& run_dir);
+std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir);
 
 /// What a rank writes of a checkpoint of several.
-struct OwnPart {
-  engine::Shard shard{};           ///< of the optimizer's state
-  bool is_copy = false;            ///< another rank writes the same
-  bool is_first = false;           ///< writes all else, too
-  std::function<void()> follow{};  ///< goes along while the first one reads weights that all have parts of
+struct RankShard {
+  engine::Shard shard{};             ///< of the optimizer's state
+  bool is_replica = false;           ///< another rank writes the same
+  bool writes_shared_files = false;  ///< writes all else, too
+  std::function<void()>
+      join_remaining_passes{};  ///< goes along while the first one reads weights that all have parts of
 };
 
 /// What RunCheckpoints::check() reads of the newest checkpoint.
-enum class CheckedContents {
+enum class CheckScope {
   kSmallFiles,  ///< headers of tensors, and small files whole
   kAll,         ///< each file once; of weights and states as many gigabytes as there are
 };
@@ -83,7 +84,7 @@ class RunCheckpoints {
  public:
   /// `keep` newest ones stay, with `keep_best` also the best. Removes what a killed run left unfinished, here and in
   /// `run_dir` itself.
-  RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep, bool keep_best = true);
+  RunCheckpoints(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best = true);
 
   /// The folder of the newest checkpoint, if there is one.
   std::optional<std::filesystem::path> newest() const;
@@ -91,7 +92,7 @@ class RunCheckpoints {
   /// Throws UserError (kBadData) that says how to go on where the newest checkpoint is not whole or not as it was
   /// written (trainer_state/checksums.json), as one that was copied in part, or where something else has a checkpoint's
   /// name.
-  void check(CheckedContents contents = CheckedContents::kAll) const;
+  void check(CheckScope scope = CheckScope::kAll) const;
 
   /// Makes checkpoints/best a link to the checkpoint of `best_step`, or removes the link where none is kept. A file
   /// system without links is a warning.
@@ -103,36 +104,37 @@ class RunCheckpoints {
   std::filesystem::path write(const CheckpointContent& content);
   /// The same by all ranks of `consensus` at once, each with its part of the optimizer's state: the first writes the
   /// checkpoint and its part, all others their parts into it. Its folder has its name when all are whole.
-  std::filesystem::path write_parts(const CheckpointContent& content, const OwnPart& part,
-                                    const engine::Consensus& consensus);
+  std::filesystem::path write_sharded(const CheckpointContent& content, const RankShard& shard,
+                                      const engine::Consensus& consensus);
 
  private:
   void check_folder() const;
-  void committed(std::optional<int64_t> best_step);
+  void finish_commit(std::optional<int64_t> best_step);
   void remove_old(std::optional<int64_t> best_step);
   void remove(const std::filesystem::path& checkpoint);
 
   std::filesystem::path folder_;
-  int64_t keep_;
+  int64_t save_total_limit_;
   bool keep_best_;
-  bool has_links_ = true;                       // as far as is known
-  std::vector<std::filesystem::path> remains_;  // of old checkpoints, to be tried again
+  bool supports_links_ = true;                    // as far as is known
+  std::vector<std::filesystem::path> undeleted_;  // of old checkpoints, to be tried again
 };
 
 /// The checkpoint that `folder` stands for: where it is the folder of a run, the best one in it or, without
 /// evaluations, the newest one, which the log names; else `folder` itself. Throws UserError (kBadData) for a run that
 /// has none yet, and where its weights are not as they were written (trainer_state/checksums.json): reads them once.
-std::filesystem::path checkpoint_in(const std::filesystem::path& folder);
+std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder);
 
 /// Reads trainer_state/state.json. Throws UserError (kBadData) that names file and key where a number cannot be one of
 /// a run with its fingerprint, as after an edit: it would be believed, and a run end before its last step.
 RunState load_run_state(const std::filesystem::path& checkpoint);
 /// Restores moments and master weights.
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
-/// The same of a run that goes on with other settings, as far as they fit (AdamW::carry_state). Masters that the state
-/// lacks, since the weights were saved in fp32, are those of `saved`, the checkpoint itself.
-engine::CarriedStates carry_optimizer(const std::filesystem::path& checkpoint, const models::BaseWeights& saved,
-                                      const nn::ParameterStore& store, engine::AdamW& optimizer);
+/// The same of a run that goes on with other settings, as far as they fit (AdamW::migrate_state). Masters that the
+/// state lacks, since the weights were saved in fp32, are those of `checkpoint_weights`, the checkpoint itself.
+engine::MigratedState migrate_optimizer(const std::filesystem::path& checkpoint,
+                                        const models::BaseWeights& checkpoint_weights, const nn::ParameterStore& store,
+                                        engine::AdamW& optimizer);
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint);
 
 }  // namespace vlmtrain::train

@@ -23,7 +23,7 @@ namespace vlmtrain::train {
 /// What a configuration means for the parts of a run. All throw UserError.
 
 /// The keys without which there is nothing to train; all that are missing in one error (kUsage).
-void check_required(const Config& config);
+void check_required_keys(const Config& config);
 
 /// Throws UserError (kUsage) for a loss scale without fp16.
 void check_loss_scale(const engine::TrainingOptions& training);
@@ -35,10 +35,10 @@ void check_learning_rates(const Config& config);
 void check_evaluation(const Config& config);
 
 /// What a run refuses before it touches a file: keys that are missing or contradict each other (kUsage).
-void check_keys(const Config& config);
+void check_config(const Config& config);
 
 /// A source of data.train, and the places of its records that are held out of training.
-struct DividedSource {
+struct SourceSplit {
   std::string path;
   std::shared_ptr<const io::Records> records;
   std::vector<int64_t> held_out;
@@ -47,34 +47,35 @@ struct DividedSource {
 /// The records of data.train, without those that data.eval holds out of it; and of data.eval. Relative paths in them
 /// start from data.image_root, which is the folder of the file that names them unless it is set. Throws UserError
 /// (kBadData) where there are none.
-/// `divided`: gets the sources of which a share is held out.
-std::shared_ptr<const data::DataSet> training_records(const Config& config,
-                                                      std::vector<DividedSource>* divided = nullptr);
-std::shared_ptr<const io::Records> evaluation_records(const Config& config);
+/// `source_splits`: gets the sources of which a share is held out.
+std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
+                                                           std::vector<SourceSplit>* source_splits = nullptr);
+std::shared_ptr<const io::Records> open_evaluation_records(const Config& config);
 std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings);
-io::RecordSettings record_settings(const data::DataOptions& data);
+io::RecordSettings make_record_settings(const data::DataOptions& data);
 
 /// `adapter`: one that training goes on with, whose chat template is then the checkpoint's own.
-models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter = {});
+models::ProcessorSettings make_processor_settings(const data::DataOptions& data,
+                                                  const std::filesystem::path& adapter = {});
 
-data::LoaderSettings loader_settings(const Config& config);
+data::LoaderSettings make_loader_settings(const Config& config);
 /// The adapters of a run: those of model.adapter, or as the section `lora` asks for; nothing where the weights
 /// themselves are trained. `adapter` is the folder of the run's own newest ones, if there is one, which have the same
 /// settings.
-std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::filesystem::path& adapter = {});
+std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const std::filesystem::path& adapter = {});
 
 /// model.quantization; refused without LoRA.
-nn::Quantization quantization(const Config& config);
+nn::Quantization resolve_quantization(const Config& config);
 
 /// The job's model, frozen in part as it says, with its weights: as the newest checkpoint has them, or at the start; or
 /// without any values.
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, planner::Job job, at::Device device,
-                                                        const std::optional<std::filesystem::path>& newest,
-                                                        bool with_values);
+                                                        const std::optional<std::filesystem::path>& checkpoint,
+                                                        bool load_weights);
 /// output.dtype; nothing for auto.
-std::optional<at::ScalarType> saved_dtype(const OutputOptions& options);
-models::FrozenParts frozen_parts(const ModelOptions& options);
-engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options);
-engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor);
+std::optional<at::ScalarType> get_save_dtype(const OutputOptions& options);
+models::FrozenParts make_frozen_parts(const ModelOptions& options);
+engine::AdamWSettings make_adamw_settings(const engine::TrainingOptions& options);
+engine::LearningRates compute_learning_rates(const engine::TrainingOptions& options, double schedule_factor);
 
 }  // namespace vlmtrain::train

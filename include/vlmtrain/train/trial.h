@@ -13,16 +13,16 @@
 namespace vlmtrain::train {
 
 /// What a trial trains: a model at random on a batch at random, both always the same.
-struct TrialSettings {
+struct SmokeRunSettings {
   std::filesystem::path model;  ///< folder with config.json and the processor's settings; no weights are read
   at::Device device = at::kCPU;
   engine::Precision precision = engine::Precision::kBf16;
-  double seconds = 1;  ///< steps are done for as long, but kFewestSteps at least
+  double seconds = 1;  ///< steps are done for as long, but kMinSmokeRunSteps at least
 };
 
-inline constexpr int64_t kFewestSteps = 3;
+inline constexpr int64_t kMinSmokeRunSteps = 3;
 
-struct Trial {
+struct SmokeRun {
   double first_loss = 0;
   double last_loss = 0;                           ///< of the batch that all steps learn
   std::map<std::string, at::Tensor> gradients{};  ///< of the first step by parameter; on the CPU, fp32
@@ -31,24 +31,24 @@ struct Trial {
 };
 
 /// Trains with the engine that runs train with. Throws what a step throws.
-Trial try_training(const TrialSettings& settings);
+SmokeRun run_smoke_training(const SmokeRunSettings& settings);
 
-/// How far `found` is from `wanted`, relative: of the losses, and of the parameter whose gradient is furthest off.
+/// How far `actual` is from `expected`, relative: of the losses, and of the parameter whose gradient is furthest off.
 /// Gradients with less than a hundredth of the whole norm count as if they had as much.
-struct TrialDifference {
+struct SmokeRunDifference {
   double loss = 0;
   double gradient = 0;
   std::string parameter{};  ///< whose gradient it is
 };
 
-TrialDifference difference(const Trial& found, const Trial& wanted);
+SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& expected);
 
 /// What the rounding of a precision explains, of a trial against the CPU's in fp32.
-struct TrialTolerance {
+struct SmokeRunTolerance {
   double loss = 0;
   double gradient = 0;
 };
 
-TrialTolerance tolerance_of(engine::Precision precision);
+SmokeRunTolerance get_smoke_run_tolerance(engine::Precision precision);
 
 }  // namespace vlmtrain::train

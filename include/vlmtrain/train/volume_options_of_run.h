@@ -13,12 +13,12 @@ namespace vlmtrain::train {
 inline constexpr const char* kVolumeSettingsFile = "volume_settings.json";
 
 /// What stands there; empty: nothing differs from the defaults.
-std::string volume_settings_text(const data::VolumeOptions& options);
+std::string format_volume_settings(const data::VolumeOptions& options);
 
 /// How scans are read for the model in `checkpoint`: as that file says, or the state of the run that it is one of, with
 /// what `overrides` say otherwise (`data.volume.spacing=1`). Throws UserError: kUsage for overrides of other keys,
 /// kBadData for a file that is none.
-data::VolumeOptions volume_options_of_run(const std::filesystem::path& checkpoint,
-                                          const std::vector<std::string>& overrides);
+data::VolumeOptions load_volume_options(const std::filesystem::path& checkpoint,
+                                        const std::vector<std::string>& overrides);
 
 }  // namespace vlmtrain::train

@@ -14,10 +14,10 @@ struct CopyCount {
 
 /// What a process did on the virtual GPU since the start or the last reset.
 struct Counters {
-  uint64_t launches = 0;            ///< kernels that a real card of this architecture would have started
-  uint64_t rejected_launches = 0;   ///< kernels that it would have refused; each is reported on stderr
-  uint64_t products = 0;            ///< matrix products of cuBLAS and cuBLASLt; a batched one counts once
-  uint64_t product_operations = 0;  ///< their 2 · m · n · k · batch
+  uint64_t launches = 0;           ///< kernels that a real card of this architecture would have started
+  uint64_t rejected_launches = 0;  ///< kernels that it would have refused; each is reported on stderr
+  uint64_t matmuls = 0;            ///< matrix products of cuBLAS and cuBLASLt; a batched one counts once
+  uint64_t matmul_flops = 0;       ///< their 2 · m · n · k · batch
 
   CopyCount host_to_device_pinned;
   CopyCount host_to_device_pageable;  ///< these hold up the host
@@ -30,10 +30,10 @@ struct Counters {
   uint64_t event_synchronizations = 0;
   uint64_t device_synchronizations = 0;
   /// Copies to the device on another stream than the one that computes; counted among the copies as well.
-  CopyCount copies_beside;
-  uint64_t early_copies_beside = 0;  ///< that did not wait for all that had been launched before them
-  uint64_t stream_waits = 0;         ///< of a stream for an event; these hold up no host
-  uint64_t blocking_copies = 0;      ///< copies that return only when they are done; counted among the copies as well
+  CopyCount side_stream_copies;
+  uint64_t early_side_stream_copies = 0;  ///< that did not wait for all that had been launched before them
+  uint64_t stream_waits = 0;              ///< of a stream for an event; these hold up no host
+  uint64_t blocking_copies = 0;  ///< copies that return only when they are done; counted among the copies as well
 
   uint64_t host_allocations = 0;  ///< of pinned memory, each of which takes a real driver a millisecond or so
 
@@ -48,7 +48,7 @@ struct Counters {
 };
 
 /// A matrix product, column-major as cuBLAS has it: C [m, n] = A [m, k] · B [k, n], `batch` times.
-struct Product {
+struct Matmul {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -56,39 +56,39 @@ struct Product {
   int input_type = 0;   ///< cudaDataType_t of A
   int output_type = 0;  ///< cudaDataType_t of C
 
-  auto operator<=>(const Product&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
+  auto operator<=>(const Matmul&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
 };
 
 /// Calls that can be made to fail: as they do where memory runs out beside PyTorch's allocator, or in it, or where the
 /// device breaks.
-enum class Fallible {
+enum class FaultPoint {
   kLaunch,            ///< cudaErrorMemoryAllocation: no room for the kernel's code
   kCublasCreate,      ///< CUBLAS_STATUS_ALLOC_FAILED, of cuBLAS and cuBLASLt
   kHostAllocation,    ///< cudaErrorMemoryAllocation: no pinned memory
   kDeviceAllocation,  ///< cudaMalloc and cuMemCreate: the card is full
-  kBrokenLaunch,      ///< cudaErrorIllegalAddress, which every call returns from then on
+  kIllegalAddress,    ///< cudaErrorIllegalAddress, which every call returns from then on
 };
 
-inline constexpr int kFallibleCalls = 5;
+inline constexpr int kNumFaultPoints = 5;
 
-/// What the stand-ins offer the program above them. Nothing links against them: attached() finds them in the process.
-/// The visitors are called while a lock is held: they must not call CUDA.
+/// What the stand-ins offer the program above them. Nothing links against them: find_interface() finds them in the
+/// process. The visitors are called while a lock is held: they must not call CUDA.
 struct Interface {
-  const char* (*card)();  ///< short name from the table of GPUs
-  void (*read)(Counters* counters);
+  const char* (*gpu_name)();  ///< short name from the table of GPUs
+  void (*read_counters)(Counters* counters);
   void (*reset)();
   /// Kernels that were launched since the reset, by mangled name, in no particular order.
-  void (*each_kernel)(void (*visit)(void* context, const char* name, uint64_t launches), void* context);
-  void (*each_product)(void (*visit)(void* context, const Product* product, uint64_t calls), void* context);
-  void (*each_unknown_call)(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
+  void (*for_each_kernel)(void (*visit)(void* context, const char* name, uint64_t launches), void* context);
+  void (*for_each_matmul)(void (*visit)(void* context, const Matmul* matmul, uint64_t calls), void* context);
+  void (*for_each_unknown_call)(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
   /// Of the calls of a kind from now on, `count` fail, number `first` (from 0) and those behind it.
-  void (*fail_calls)(Fallible call, uint64_t first, uint64_t count);
+  void (*inject_failures)(FaultPoint call, uint64_t first, uint64_t count);
   /// Whether kernels take time (VLMTRAIN_VGPU_LAUNCH_MICROSECONDS), as on a real card.
-  bool (*takes_time)();
+  bool (*has_launch_latency)();
 };
 
 /// Null where the process is not on the virtual GPU.
-inline const Interface* attached() {
+inline const Interface* find_interface() {
   void* const symbol = dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface");
   return symbol == nullptr ? nullptr : reinterpret_cast<const Interface* (*)()>(symbol)();
 }

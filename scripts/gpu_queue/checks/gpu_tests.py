@@ -47,6 +47,6 @@ def suite(name):
 
 def checks(bench):
     names = ["GpuTrainingStep", "GpuGeneration", "GpuGradients", "GpuAttention", "GpuQuantization", "GpuOptimizer", "GpuDropout",
-             "GpuKernels", "GpuKernelsOfSizes"]
+             "GpuKernels", "GpuKernelSizes"]
     return [Check(f"tests/gpu: {name}", 15, suite(name), {"a planted difference": {"planted": 1}}) for name in names]
 

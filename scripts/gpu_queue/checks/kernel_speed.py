@@ -8,19 +8,19 @@ PROGRAM = "kernel_speed"
 SOURCE = "docs/benchmarks/first-gpu-hour.md"
 # Megabytes, GB/s and share of the copy's GB/s on the first H200, November 2026 (SOURCE, last column of figures).
 FIRST_H200 = {
-    "gate": (640, 4123, 1.00), "gate, backwards": (1067, 4033, 0.97), "rotate": (854, 4039, 0.98), "norm_rotate": (761, 2716, 0.66),
-    "norm_rotate, backwards": (1223, 1349, 0.33), "RMSNorm": (646, 3505, 0.85), "RMSNorm and residual": (969, 3759, 0.91),
+    "gated_activation": (640, 4123, 1.00), "gated_activation, backwards": (1067, 4033, 0.97), "rope": (854, 4039, 0.98), "qk_norm_rope": (761, 2716, 0.66),
+    "qk_norm_rope, backwards": (1223, 1349, 0.33), "RMSNorm": (646, 3505, 0.85), "RMSNorm and residual": (969, 3759, 0.91),
     "RMSNorm, backwards, and the stream's": (1292, 4431, 1.07), "LayerNorm": (646, 3139, 0.76), "LayerNorm and residual": (969, 3593, 0.87),
     "LayerNorm, backwards, and the stream's": (1292, 4431, 1.07), "cross_entropy": (623, 2693, 0.65),
     "cross_entropy and gradient": (1246, 2566, 0.62), "adamw, fp32": (3000, 3949, 0.95),
     "adamw, bf16": (2200, 3964, 0.96), "adamw, 8 bits": (1800, 2566, 0.62), "nf4": (170, 3199, 0.77),
     "int8": (204, 3508, 0.85), "activation, GELU": (427, 2015, 0.49), "activation, GELU, backwards": (640, 2576, 0.62),
-    "dropout": (646, 2359, 0.57), "dropout, backwards": (969, 2987, 0.72), "patches": (260, 865, 0.21),
+    "dropout": (646, 2359, 0.57), "dropout, backwards": (969, 2987, 0.72), "patchify": (260, 865, 0.21),
     # Not measured alone there: 308 GB of SwiGLU of the tower took 178 ms of a step of Qwen2.5-VL-3B, forwards and backwards together.
-    "gate, 3420 features": (925, 1730, 0.42), "gate, 3420 features, backwards": (1541, 1730, 0.42),
+    "gated_activation, 3420 features": (925, 1730, 0.42), "gated_activation, 3420 features, backwards": (1541, 1730, 0.42),
 }
 # Kernels that are not those that the first H200 ran.
-CHANGED = ("gate, 3420 features", "gate, 3420 features, backwards", "norm_rotate, backwards", "RMSNorm", "RMSNorm and residual",
+CHANGED = ("gated_activation, 3420 features", "gated_activation, 3420 features, backwards", "qk_norm_rope, backwards", "RMSNorm", "RMSNorm and residual",
            "RMSNorm, backwards, and the stream's", "LayerNorm", "LayerNorm and residual", "LayerNorm, backwards, and the stream's")
 # A kernel below this part of its former share of the copy has become slower. Two runs of the first H200 differed by 0.97 to 1.03.
 SLOWER = 0.85

@@ -10,45 +10,45 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr int64_t kLittleDiskBytes = 2'000'000'000;
+constexpr int64_t kLowDiskBytes = 2'000'000'000;
 
 /// `name`: what the folder is for.
-void examine_folder(Section& section, const std::string& name, const std::filesystem::path& asked,
-                    Severity on_trouble) {
-  const io::FolderTrial trial = io::try_folder(asked);
+void examine_folder(Section& section, const std::string& name, const std::filesystem::path& folder,
+                    Severity failure_severity) {
+  const io::FolderProbe probe = io::probe_folder(folder);
   section.facts[name] = {
-      {"asked", asked.string()},        {"folder", trial.folder.string()},
-      {"free_bytes", trial.free_bytes}, {"writable", trial.failure.empty()},
-      {"failure", trial.failure},       {"locks", trial.failure.empty() && trial.lock_failure.empty()},
-      {"seconds", trial.seconds}};
-  const std::string words = fmt::format("{} {}", name, trial.folder.string());
-  if (!trial.failure.empty()) {
-    return section.add(on_trouble, fmt::format("{}: nothing can be written: {}", words, trial.failure));
+      {"asked", folder.string()},       {"folder", probe.folder.string()},
+      {"free_bytes", probe.free_bytes}, {"writable", probe.failure.empty()},
+      {"failure", probe.failure},       {"locks", probe.failure.empty() && probe.lock_failure.empty()},
+      {"seconds", probe.seconds}};
+  const std::string label = fmt::format("{} {}", name, probe.folder.string());
+  if (!probe.failure.empty()) {
+    return section.add(failure_severity, fmt::format("{}: nothing can be written: {}", label, probe.failure));
   }
-  const std::string free = fmt::format("{:.1f} GB free", in_gigabytes(trial.free_bytes));
-  if (!trial.lock_failure.empty()) {
-    return section.note(fmt::format("{}: {}; no locks ({}), so nothing keeps a second run out of its folder", words,
-                                    free, trial.lock_failure));
+  const std::string free = fmt::format("{:.1f} GB free", to_gigabytes(probe.free_bytes));
+  if (!probe.lock_failure.empty()) {
+    return section.warn(fmt::format("{}: {}; no locks ({}), so nothing keeps a second run out of its folder", label,
+                                    free, probe.lock_failure));
   }
-  const bool is_little = trial.free_bytes >= 0 && trial.free_bytes < kLittleDiskBytes;
-  section.add(is_little ? Severity::kNote : Severity::kOk,
-              fmt::format("{}: {}, a file was written, locked and renamed{}", words, free,
-                          is_little ? "; that is little for checkpoints" : ""));
+  const bool is_low = probe.free_bytes >= 0 && probe.free_bytes < kLowDiskBytes;
+  section.add(is_low ? Severity::kWarn : Severity::kOk,
+              fmt::format("{}: {}, a file was written, locked and renamed{}", label, free,
+                          is_low ? "; that is little for checkpoints" : ""));
 }
 
-std::filesystem::path temporary_folder() {
+std::filesystem::path find_temporary_folder() {
   const char* const folder = std::getenv("TMPDIR");
   return folder != nullptr && *folder != '\0' ? folder : "/tmp";
 }
 
 }  // namespace
 
-Section examine_disk(const Question& question) {
-  return examine_apart({.name = "disk", .doing = "writing a file"}, [&](Section& section) {
-    const bool is_given = !question.output_dir.empty();
-    examine_folder(section, is_given ? "output.dir" : "present folder", is_given ? question.output_dir : ".",
-                   is_given ? Severity::kMend : Severity::kNote);
-    examine_folder(section, "temporary folder", temporary_folder(), Severity::kNote);
+Section examine_disk(const DoctorContext& context) {
+  return examine_in_subprocess({.name = "disk", .activity = "writing a file"}, [&](Section& section) {
+    const bool has_output_dir = !context.output_dir.empty();
+    examine_folder(section, has_output_dir ? "output.dir" : "present folder", has_output_dir ? context.output_dir : ".",
+                   has_output_dir ? Severity::kFail : Severity::kWarn);
+    examine_folder(section, "temporary folder", find_temporary_folder(), Severity::kWarn);
   });
 }
 

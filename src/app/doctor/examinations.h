@@ -10,7 +10,7 @@
 namespace vlmtrain::app {
 
 /// What the doctor is asked, and what has been found out by the time an examination begins.
-struct Question {
+struct DoctorContext {
   std::string device = "auto";
   std::string config{};
   std::vector<std::string> overrides{};
@@ -29,16 +29,16 @@ Section examine_processor();
 /// What there is of the host's memory, and what bounds it.
 Section examine_host_memory();
 /// LibTorch's libraries.
-Section examine_libraries(const Question& question);
+Section examine_libraries(const DoctorContext& context);
 /// Driver and cards. facts: "device", what training would be on: cpu, cuda:N or virtual:CARD.
-Section examine_driver(const Question& question);
+Section examine_driver(const DoctorContext& context);
 /// The folder of results and the one of temporary files.
-Section examine_disk(const Question& question);
+Section examine_disk(const DoctorContext& context);
 /// What train would refuse of a configuration and of the files that it names. facts: "precision", "output_dir".
-Section examine_config(const Question& question);
+Section examine_config(const DoctorContext& context);
 /// Whether planning works: a small rehearsal in its child process.
-Section examine_planning(const Question& question);
+Section examine_planning(const DoctorContext& context);
 /// Two seconds of training on `device`, compared with the CPU.
-Section examine_step(const Question& question, const std::string& device);
+Section examine_step(const DoctorContext& context, const std::string& device);
 
 }  // namespace vlmtrain::app

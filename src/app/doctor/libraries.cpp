@@ -5,37 +5,38 @@
 
 namespace vlmtrain::app {
 
-Section examine_libraries(const Question& question) {
-  return examine_apart(
-      {.name = "libtorch", .doing = "looking at LibTorch's libraries", .on_failure = Severity::kNote},
+Section examine_libraries(const DoctorContext& context) {
+  return examine_in_subprocess(
+      {.name = "libtorch", .activity = "looking at LibTorch's libraries", .on_failure = Severity::kWarn},
       [&](Section& section) {
-        const auto found = memory::libtorch();
-        section.facts = {{"compiled_for", found.compiled_for},          {"loaded", found.loaded},
-                         {"cpu_library", found.cpu_library.string()},   {"core_library", found.core_library.string()},
-                         {"cuda_library", found.cuda_library.string()}, {"found_by", memory::name_of(found.found_by)}};
-        const std::string where =
-            fmt::format("{}, found by {}", found.cpu_library.parent_path().string(), memory::name_of(found.found_by));
-        if (!found.is_the_one_compiled_for()) {
-          section.mend(
+        const auto libtorch = memory::describe_libtorch();
+        section.facts = {
+            {"compiled_for", libtorch.compiled_version},      {"loaded", libtorch.loaded_version},
+            {"cpu_library", libtorch.cpu_library.string()},   {"core_library", libtorch.core_library.string()},
+            {"cuda_library", libtorch.cuda_library.string()}, {"found_by", memory::to_string(libtorch.source)}};
+        const std::string location = fmt::format("{}, found by {}", libtorch.cpu_library.parent_path().string(),
+                                                 memory::to_string(libtorch.source));
+        if (!libtorch.matches_compiled_version()) {
+          section.fail(
               fmt::format("LibTorch {} is loaded from {}, and this program is compiled for {}: take that "
                           "folder out of the path",
-                          found.loaded, where, found.compiled_for));
+                          libtorch.loaded_version, location, libtorch.compiled_version));
         } else {
-          section.ok(fmt::format("LibTorch {} in {}{}", found.compiled_for, where,
-                                 found.cuda_library.empty() ? "" : "; its CUDA library lies beside it"));
+          section.ok(fmt::format("LibTorch {} in {}{}", libtorch.compiled_version, location,
+                                 libtorch.cuda_library.empty() ? "" : "; its CUDA library lies beside it"));
         }
-        if (found.cpu_library.parent_path() != found.core_library.parent_path()) {
-          section.note(fmt::format("libc10.so is another folder's: {}; two LibTorch are mixed",
-                                   found.core_library.parent_path().string()));
+        if (libtorch.cpu_library.parent_path() != libtorch.core_library.parent_path()) {
+          section.warn(fmt::format("libc10.so is another folder's: {}; two LibTorch are mixed",
+                                   libtorch.core_library.parent_path().string()));
         }
-        if (!found.cuda_library.empty()) return;
-        const bool needed = question.device.starts_with("cuda") || question.is_virtual();
+        if (!libtorch.cuda_library.empty()) return;
+        const bool is_gpu_requested = context.device.starts_with("cuda") || context.is_virtual();
         section.add(
-            needed ? Severity::kMend : Severity::kNote,
+            is_gpu_requested ? Severity::kFail : Severity::kWarn,
             fmt::format("there is no libtorch_cuda.so beside libtorch_cpu.so, so no GPU can be used and nothing "
                         "planned; install LibTorch with CUDA (pip install --force-reinstall torch=={}, or "
                         "scripts/setup.sh for what was built here)",
-                        found.compiled_for));
+                        libtorch.compiled_version));
       });
 }
 

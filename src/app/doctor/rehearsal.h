@@ -8,7 +8,7 @@
 
 namespace vlmtrain::app {
 
-struct RehearsedSteps {
+struct DryRunSteps {
   int64_t steps = 0;
   double step_seconds = 0;  ///< of the rehearsals themselves
   double seconds = 0;       ///< with the start of the process
@@ -16,8 +16,8 @@ struct RehearsedSteps {
 };
 
 /// Steps of a small model on a virtual card, in the planner's child process, for so many seconds. Throws as
-/// planner::RehearsalProcess.
-RehearsedSteps rehearse_steps(const std::filesystem::path& model, engine::Precision precision,
-                              const planner::VirtualCard& card, double seconds);
+/// planner::DryRunProcess.
+DryRunSteps dry_run_steps(const std::filesystem::path& model, engine::Precision precision,
+                          const planner::VirtualGpu& virtual_gpu, double seconds);
 
 }  // namespace vlmtrain::app

@@ -18,193 +18,196 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr double kTrialSeconds = 1;  // on the device, and as long on the CPU
+constexpr double kSmokeRunSeconds = 1;  // on the device, and as long on the CPU
 
-nlohmann::ordered_json facts_of(const train::Trial& trial) {
-  return {{"steps", trial.steps},
-          {"steps_per_second", trial.steps_per_second},
-          {"first_loss", trial.first_loss},
-          {"last_loss", trial.last_loss}};
+nlohmann::ordered_json make_facts(const train::SmokeRun& run) {
+  return {{"steps", run.steps},
+          {"steps_per_second", run.steps_per_second},
+          {"first_loss", run.first_loss},
+          {"last_loss", run.last_loss}};
 }
 
 /// The precision of the configuration, or else one that the card has.
-std::optional<engine::Precision> precision_on(const memory::Gpu& card, const Question& question, Section& section) {
-  if (planner::computes_in(card, question.precision)) return question.precision;
+std::optional<engine::Precision> choose_precision(const memory::Gpu& gpu, const DoctorContext& context,
+                                                  Section& section) {
+  if (planner::supports_precision(gpu, context.precision)) return context.precision;
   const std::string text = fmt::format("{} does not compute in {}: set training.precision=fp16 or fp32",
-                                       card.device_name, engine::name_of(question.precision));
-  if (!question.config.empty()) {
-    section.mend(text);
+                                       gpu.device_name, engine::to_string(context.precision));
+  if (!context.config.empty()) {
+    section.fail(text);
     return std::nullopt;
   }
-  section.note(text);
+  section.warn(text);
   return engine::Precision::kFp16;
 }
 
-bool has_learnt(const train::Trial& trial) {
-  return std::isfinite(trial.last_loss) && trial.last_loss < trial.first_loss;
+bool has_learned(const train::SmokeRun& run) {
+  return std::isfinite(run.last_loss) && run.last_loss < run.first_loss;
 }
 
 /// A trial, where it was, and the CPU's in fp32.
 struct Comparison {
-  std::string where;
+  std::string location;
   engine::Precision precision;
-  const train::Trial& found;
-  const train::Trial& wanted;
-  train::TrialTolerance tolerance;
+  const train::SmokeRun& actual;
+  const train::SmokeRun& reference;
+  train::SmokeRunTolerance tolerance;
 };
 
 void compare(const Comparison& comparison, Section& section) {
-  const auto& [where, precision, found, wanted, tolerance] = comparison;
-  const auto apart = train::difference(found, wanted);
+  const auto& [location, precision, actual, reference, tolerance] = comparison;
+  const auto deviation = train::compare_smoke_runs(actual, reference);
   section.facts["compared"] = true;
-  section.facts["loss_difference"] = apart.loss;
+  section.facts["loss_difference"] = deviation.loss;
   section.facts["loss_tolerance"] = tolerance.loss;
-  section.facts["gradient_difference"] = apart.gradient;
+  section.facts["gradient_difference"] = deviation.gradient;
   section.facts["gradient_tolerance"] = tolerance.gradient;
-  section.facts["parameter"] = apart.parameter;
+  section.facts["parameter"] = deviation.parameter;
   // Not the other way round, for what is not a number.
-  const bool is_equal = apart.loss <= tolerance.loss && apart.gradient <= tolerance.gradient;
-  const std::string difference = fmt::format(
+  const bool is_equal = deviation.loss <= tolerance.loss && deviation.gradient <= tolerance.gradient;
+  const std::string difference_text = fmt::format(
       "loss within {:.1e} and gradients within {:.1e} of the CPU's in fp32 (rounding explains {:.1e} and "
       "{:.1e})",
-      apart.loss, apart.gradient, tolerance.loss, tolerance.gradient);
-  const std::string speed = fmt::format("{:.1f} steps/s {} in {}, {:.1f} on the CPU in fp32", found.steps_per_second,
-                                        where, engine::name_of(precision), wanted.steps_per_second);
-  if (is_equal && has_learnt(found)) return section.ok(fmt::format("{}; {}", speed, difference));
+      deviation.loss, deviation.gradient, tolerance.loss, tolerance.gradient);
+  const std::string speed = fmt::format("{:.1f} steps/s {} in {}, {:.1f} on the CPU in fp32", actual.steps_per_second,
+                                        location, engine::to_string(precision), reference.steps_per_second);
+  if (is_equal && has_learned(actual)) return section.ok(fmt::format("{}; {}", speed, difference_text));
   if (is_equal) {
-    return section.mend(fmt::format("training {} does not learn: the loss went from {:.3g} to {:.3g} in {} steps; {}",
-                                    where, found.first_loss, found.last_loss, found.steps, difference));
+    return section.fail(fmt::format("training {} does not learn: the loss went from {:.3g} to {:.3g} in {} steps; {}",
+                                    location, actual.first_loss, actual.last_loss, actual.steps, difference_text));
   }
-  section.mend(
+  section.fail(
       fmt::format("training {} computes something else: {}, worst {}: do not train there; unset what the environment "
                   "says of kernels, update the driver, or take another device",
-                  where, difference, apart.parameter));
+                  location, difference_text, deviation.parameter));
 }
 
-void advise_fp32(const train::Trial& half, const train::Trial& full, engine::Precision precision, Section& section) {
-  constexpr double kClearly = 1.2;
-  if (full.steps_per_second < kClearly * half.steps_per_second) return;
-  section.note(fmt::format("training.precision=fp32 is {:.1f} times as fast as {} on this CPU, for a small model",
-                           full.steps_per_second / half.steps_per_second, engine::name_of(precision)));
+void advise_fp32(const train::SmokeRun& half_run, const train::SmokeRun& fp32_run, engine::Precision precision,
+                 Section& section) {
+  constexpr double kMinSpeedup = 1.2;
+  if (fp32_run.steps_per_second < kMinSpeedup * half_run.steps_per_second) return;
+  section.warn(fmt::format("training.precision=fp32 is {:.1f} times as fast as {} on this CPU, for a small model",
+                           fp32_run.steps_per_second / half_run.steps_per_second, engine::to_string(precision)));
 }
 
-void try_on_cpu(const Question& question, Section& section) {
-  train::TrialSettings settings{
-      .model = question.model, .precision = engine::Precision::kFp32, .seconds = kTrialSeconds};
-  const auto wanted = train::try_training(settings);
-  section.facts["cpu_fp32"] = facts_of(wanted);
-  if (question.precision == engine::Precision::kFp32) {
+void test_on_cpu(const DoctorContext& context, Section& section) {
+  train::SmokeRunSettings settings{
+      .model = context.model, .precision = engine::Precision::kFp32, .seconds = kSmokeRunSeconds};
+  const auto reference = train::run_smoke_training(settings);
+  section.facts["cpu_fp32"] = make_facts(reference);
+  if (context.precision == engine::Precision::kFp32) {
     section.facts["compared"] = false;
     const auto text = fmt::format("{:.1f} steps/s on the CPU in fp32; the loss went from {:.3g} to {:.3g}",
-                                  wanted.steps_per_second, wanted.first_loss, wanted.last_loss);
-    return has_learnt(wanted) ? section.ok(text) : section.mend(text + ": it does not learn");
+                                  reference.steps_per_second, reference.first_loss, reference.last_loss);
+    return has_learned(reference) ? section.ok(text) : section.fail(text + ": it does not learn");
   }
-  settings.precision = question.precision;
-  const auto found = train::try_training(settings);
-  section.facts["trial"] = facts_of(found);
-  compare({.where = "on the CPU",
-           .precision = question.precision,
-           .found = found,
-           .wanted = wanted,
-           .tolerance = train::tolerance_of(question.precision)},
+  settings.precision = context.precision;
+  const auto actual = train::run_smoke_training(settings);
+  section.facts["trial"] = make_facts(actual);
+  compare({.location = "on the CPU",
+           .precision = context.precision,
+           .actual = actual,
+           .reference = reference,
+           .tolerance = train::get_smoke_run_tolerance(context.precision)},
           section);
-  advise_fp32(found, wanted, question.precision, section);
+  advise_fp32(actual, reference, context.precision, section);
 }
 
-void note_missing_kernels(const std::string& problem, Section& section) {
-  section.note(
+void warn_missing_kernels(const std::string& problem, Section& section) {
+  section.warn(
       fmt::format("vlmtrain's own kernels are not there, and ATen's do all, in more time: {}; scripts/setup.sh fetches "
                   "nvcc, and a build with it makes them",
                   problem));
 }
 
 /// What the environment leaves out, which a run that is started from here would do without as well.
-void note_left_out_kernels(Section& section) {
+void warn_disabled_kernels(Section& section) {
   try {
-    const auto left_out = train::kernels_left_out_by_environment();
-    if (left_out.empty()) return;
-    const std::string names = train::names_of(left_out);
+    const auto disabled = train::find_kernels_disabled_by_environment();
+    if (disabled.empty()) return;
+    const std::string names = train::join_kernel_names(disabled);
     section.facts["own_kernels"]["left_out"] = names;
-    section.note(fmt::format("VLMTRAIN_WITHOUT_KERNELS leaves {} to ATen's operations", names));
+    section.warn(fmt::format("VLMTRAIN_WITHOUT_KERNELS leaves {} to ATen's operations", names));
   } catch (const UserError& error) {
-    section.mend(error.what());
+    section.fail(error.what());
   }
 }
 
 void compare_kernels(at::Device device, const std::string& name, Section& section) {
-  const auto opened = kernels::open_kernels(device);
-  section.facts["own_kernels"] = {{"problem", opened.problem}, {"wrong", opened.wrong}};
-  note_left_out_kernels(section);
-  if (!opened.problem.empty()) return note_missing_kernels(opened.problem, section);
-  for (const auto& how : opened.wrong) {
-    section.note(fmt::format("an own kernel is left out, since it does not compute as ATen does {}: {}", name, how));
+  const auto load_result = kernels::open_kernels(device);
+  section.facts["own_kernels"] = {{"problem", load_result.problem}, {"wrong", load_result.failed}};
+  warn_disabled_kernels(section);
+  if (!load_result.problem.empty()) return warn_missing_kernels(load_result.problem, section);
+  for (const auto& problem : load_result.failed) {
+    section.warn(
+        fmt::format("an own kernel is left out, since it does not compute as ATen does {}: {}", name, problem));
   }
-  if (opened.wrong.empty()) {
+  if (load_result.failed.empty()) {
     section.ok(fmt::format("{} own kernels compute {} as ATen does", kernels::all_kernels().size(), name));
   }
 }
 
-void try_on_card(const Question& question, const std::string& name, Section& section) {
+void test_on_gpu(const DoctorContext& context, const std::string& name, Section& section) {
   const at::Device device = open_device(name);
   compare_kernels(device, "on " + name, section);
-  const auto card = planner::card_of_device(memory::describe(device));
-  const auto precision = precision_on(*card.gpu, question, section);
+  const auto target = planner::make_target_gpu(memory::describe(device));
+  const auto precision = choose_precision(*target.gpu, context, section);
   if (!precision) return;
-  section.facts["precision"] = engine::name_of(*precision);
-  train::TrialSettings settings{
-      .model = question.model, .device = device, .precision = *precision, .seconds = kTrialSeconds};
-  const auto found = train::try_training(settings);
+  section.facts["precision"] = engine::to_string(*precision);
+  train::SmokeRunSettings settings{
+      .model = context.model, .device = device, .precision = *precision, .seconds = kSmokeRunSeconds};
+  const auto actual = train::run_smoke_training(settings);
   settings.device = at::kCPU;
   settings.precision = engine::Precision::kFp32;
-  const auto wanted = train::try_training(settings);
-  section.facts["trial"] = facts_of(found);
-  section.facts["cpu_fp32"] = facts_of(wanted);
-  compare({.where = "on " + name,
+  const auto reference = train::run_smoke_training(settings);
+  section.facts["trial"] = make_facts(actual);
+  section.facts["cpu_fp32"] = make_facts(reference);
+  compare({.location = "on " + name,
            .precision = *precision,
-           .found = found,
-           .wanted = wanted,
-           .tolerance = train::tolerance_of(*precision)},
+           .actual = actual,
+           .reference = reference,
+           .tolerance = train::get_smoke_run_tolerance(*precision)},
           section);
 }
 
-void rehearse(const Question& question, Section& section) {
-  const auto card = virtual_card(question.device);
-  const auto precision = precision_on(*memory::find_gpu(card->gpu), question, section);
+void dry_run(const DoctorContext& context, Section& section) {
+  const auto virtual_gpu = parse_virtual_gpu(context.device);
+  const auto precision = choose_precision(*memory::find_gpu(virtual_gpu->gpu), context, section);
   if (!precision) return;
-  const std::string problem = kernels::library_problem();
+  const std::string problem = kernels::find_library_problem();
   section.facts["own_kernels"] = {{"problem", problem}};
-  note_left_out_kernels(section);
-  if (!problem.empty()) note_missing_kernels(problem, section);
-  const auto done = rehearse_steps(question.model, *precision, *card, kTrialSeconds);
-  section.facts["precision"] = engine::name_of(*precision);
+  warn_disabled_kernels(section);
+  if (!problem.empty()) warn_missing_kernels(problem, section);
+  const auto result = dry_run_steps(context.model, *precision, *virtual_gpu, kSmokeRunSeconds);
+  section.facts["precision"] = engine::to_string(*precision);
   section.facts["rehearsed"] = true;
   section.facts["compared"] = false;
-  section.facts["trial"] = {{"steps", done.steps},
-                            {"steps_per_second", static_cast<double>(done.steps) / done.step_seconds},
-                            {"reserved_bytes", done.reserved_bytes}};
+  section.facts["trial"] = {{"steps", result.steps},
+                            {"steps_per_second", static_cast<double>(result.steps) / result.step_seconds},
+                            {"reserved_bytes", result.reserved_bytes}};
   section.ok(
       fmt::format("{} steps rehearsed on {} in {}: a virtual card computes nothing, so there are no values to compare, "
                   "and how fast it is means nothing",
-                  done.steps, question.device, engine::name_of(*precision)));
+                  result.steps, context.device, engine::to_string(*precision)));
 }
 
 }  // namespace
 
-Section examine_step(const Question& question, const std::string& device) {
-  constexpr double kMostStepSeconds = 120;
-  return examine_apart(
+Section examine_step(const DoctorContext& context, const std::string& device) {
+  constexpr double kTimeoutSeconds = 120;
+  return examine_in_subprocess(
       {.name = "step",
-       .doing = "a training step",
-       .remedy = "see what dmesg says, and what the environment says of kernels and libraries",
-       .most_seconds = kMostStepSeconds},
+       .activity = "a training step",
+       .suggestion = "see what dmesg says, and what the environment says of kernels and libraries",
+       .timeout_seconds = kTimeoutSeconds},
       [&](Section& section) {
-        section.facts = {{"device", device}, {"precision", engine::name_of(question.precision)}};
-        if (question.model.empty()) {
-          return section.mend("no step was tried: no folder can be written for a small model's files; set TMPDIR");
+        section.facts = {{"device", device}, {"precision", engine::to_string(context.precision)}};
+        if (context.model.empty()) {
+          return section.fail("no step was tried: no folder can be written for a small model's files; set TMPDIR");
         }
-        if (question.is_virtual()) return rehearse(question, section);
-        if (device == "cpu") return try_on_cpu(question, section);
-        try_on_card(question, device, section);
+        if (context.is_virtual()) return dry_run(context, section);
+        if (device == "cpu") return test_on_cpu(context, section);
+        test_on_gpu(context, device, section);
       });
 }
 

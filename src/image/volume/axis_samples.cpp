@@ -17,51 +17,51 @@ void add_sample(AxisSamples& samples, int64_t voxels, int64_t first, float weigh
 }  // namespace
 
 // Source: area_pixel_compute_source_index and guard_index_and_lambda in ATen/native/UpSample.h.
-AxisSamples samples_that_fit(int64_t voxels, int64_t outputs) {
+AxisSamples make_fitted_samples(int64_t voxels, int64_t outputs) {
   AxisSamples result;
   const float scale = static_cast<float>(voxels) / static_cast<float>(outputs);
   for (int64_t i = 0; i < outputs; ++i) {
-    const float place = std::max(scale * (static_cast<float>(i) + 0.5F) - 0.5F, 0.0F);
-    const auto first = std::min(static_cast<int64_t>(place), voxels - 1);
-    add_sample(result, voxels, first, std::clamp(place - static_cast<float>(first), 0.0F, 1.0F));
+    const float position = std::max(scale * (static_cast<float>(i) + 0.5F) - 0.5F, 0.0F);
+    const auto first = std::min(static_cast<int64_t>(position), voxels - 1);
+    add_sample(result, voxels, first, std::clamp(position - static_cast<float>(first), 0.0F, 1.0F));
   }
   return result;
 }
 
-AxisSamples samples_with_step(int64_t voxels, int64_t outputs, double begin, double step) {
+AxisSamples make_stepped_samples(int64_t voxels, int64_t outputs, double begin, double step) {
   // A place so near to a voxel is meant to be it: background that is exactly 0 stays so.
   constexpr double kRounding = 1e-9;
   AxisSamples result;
   for (int64_t i = 0; i < outputs; ++i) {
-    double place = std::clamp(begin + static_cast<double>(i) * step, 0.0, static_cast<double>(voxels - 1));
-    if (const double nearest = std::round(place); std::abs(place - nearest) < kRounding) place = nearest;
-    const double first = std::floor(place);
-    add_sample(result, voxels, static_cast<int64_t>(first), static_cast<float>(place - first));
+    double position = std::clamp(begin + static_cast<double>(i) * step, 0.0, static_cast<double>(voxels - 1));
+    if (const double rounded = std::round(position); std::abs(position - rounded) < kRounding) position = rounded;
+    const double first = std::floor(position);
+    add_sample(result, voxels, static_cast<int64_t>(first), static_cast<float>(position - first));
   }
   return result;
 }
 
-AxisSamples samples_of_voxels(int64_t voxels, int64_t outputs) {
+AxisSamples make_voxel_samples(int64_t voxels, int64_t outputs) {
   AxisSamples result;
-  for (const int64_t voxel : spread_evenly(voxels, outputs)) add_sample(result, voxels, voxel, 0);
+  for (const int64_t voxel : space_evenly(voxels, outputs)) add_sample(result, voxels, voxel, 0);
   return result;
 }
 
-AxisSamples part_of(const AxisSamples& samples, int64_t begin, int64_t count) {
-  const auto cut = [&](const auto& values) {
+AxisSamples select_samples(const AxisSamples& samples, int64_t begin, int64_t count) {
+  const auto slice = [&](const auto& values) {
     return std::decay_t<decltype(values)>(values.begin() + begin, values.begin() + begin + count);
   };
-  return {cut(samples.first), cut(samples.second), cut(samples.weight)};
+  return {slice(samples.first), slice(samples.second), slice(samples.weight)};
 }
 
-AxisSamples of_reversed_axis(AxisSamples samples, int64_t voxels) {
-  const auto mirror = [voxels](int32_t& voxel) { voxel = static_cast<int32_t>(voxels - 1 - voxel); };
-  std::ranges::for_each(samples.first, mirror);
-  std::ranges::for_each(samples.second, mirror);
+AxisSamples mirror_samples(AxisSamples samples, int64_t voxels) {
+  const auto mirror_voxel = [voxels](int32_t& voxel) { voxel = static_cast<int32_t>(voxels - 1 - voxel); };
+  std::ranges::for_each(samples.first, mirror_voxel);
+  std::ranges::for_each(samples.second, mirror_voxel);
   return samples;
 }
 
-AxisSamples backwards(AxisSamples samples) {
+AxisSamples reverse_samples(AxisSamples samples) {
   std::ranges::reverse(samples.first);
   std::ranges::reverse(samples.second);
   std::ranges::reverse(samples.weight);

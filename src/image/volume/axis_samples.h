@@ -17,21 +17,21 @@ struct AxisSamples {
 
 /// The whole axis by so many samples: torch's interpolate(mode="trilinear", align_corners=False), whose places are
 /// computed in fp32.
-AxisSamples samples_that_fit(int64_t voxels, int64_t outputs);
+AxisSamples make_fitted_samples(int64_t voxels, int64_t outputs);
 
 /// A sample every `step` voxels from place `begin` on, as MONAI's Spacing(padding_mode="border") takes them.
-AxisSamples samples_with_step(int64_t voxels, int64_t outputs, double begin, double step);
+AxisSamples make_stepped_samples(int64_t voxels, int64_t outputs, double begin, double step);
 
 /// `outputs` whole voxels, spread evenly from the first to the last: numpy's linspace, rounded.
-AxisSamples samples_of_voxels(int64_t voxels, int64_t outputs);
+AxisSamples make_voxel_samples(int64_t voxels, int64_t outputs);
 
 /// Only those outputs.
-AxisSamples part_of(const AxisSamples& samples, int64_t begin, int64_t count);
+AxisSamples select_samples(const AxisSamples& samples, int64_t begin, int64_t count);
 
 /// The same outputs of an axis that is stored the other way round.
-AxisSamples of_reversed_axis(AxisSamples samples, int64_t voxels);
+AxisSamples mirror_samples(AxisSamples samples, int64_t voxels);
 
 /// The outputs in the other order.
-AxisSamples backwards(AxisSamples samples);
+AxisSamples reverse_samples(AxisSamples samples);
 
 }  // namespace vlmtrain::image

@@ -11,17 +11,17 @@ namespace vlmtrain::image {
 namespace {
 
 /// NIFTI_XFORM_TEMPLATE_OTHER, which Debian's nifti1.h does not name.
-constexpr int32_t kLastTransformCode = 5;
+constexpr int32_t kMaxTransformCode = 5;
 
-bool is_told(int32_t code) {
-  return code > 0 && code <= kLastTransformCode;
+bool is_valid_code(int32_t code) {
+  return code > 0 && code <= kMaxTransformCode;
 }
 
-double mended_spacing(double stored) {
+double sanitize_spacing(double stored) {
   return stored == 0 ? 1 : std::abs(stored);
 }
 
-AffineMatrix sform_of(const nifti_2_header& header) {
+AffineMatrix read_sform(const nifti_2_header& header) {
   AffineMatrix result;
   std::copy_n(header.srow_x, 3, result[0].begin());
   std::copy_n(header.srow_y, 3, result[1].begin());
@@ -29,7 +29,7 @@ AffineMatrix sform_of(const nifti_2_header& header) {
   return result;
 }
 
-AffineMatrix qform_of(const nifti_2_header& header, const std::string& name) {
+AffineMatrix read_qform(const nifti_2_header& header, const std::string& name) {
   const double b = header.quatern_b, c = header.quatern_c, d = header.quatern_d;
   // What the fourth part is made of; a header's roundings are some 1e-7.
   if (!(b * b + c * c + d * d < 1 + 1e-5)) {
@@ -39,34 +39,34 @@ AffineMatrix qform_of(const nifti_2_header& header, const std::string& name) {
         name, b, c, d);
   }
   const nifti_dmat44 matrix =
-      nifti_quatern_to_dmat44(b, c, d, 0, 0, 0, mended_spacing(header.pixdim[1]), mended_spacing(header.pixdim[2]),
-                              mended_spacing(header.pixdim[3]), header.pixdim[0] == -1 ? -1 : 1);
+      nifti_quatern_to_dmat44(b, c, d, 0, 0, 0, sanitize_spacing(header.pixdim[1]), sanitize_spacing(header.pixdim[2]),
+                              sanitize_spacing(header.pixdim[3]), header.pixdim[0] == -1 ? -1 : 1);
   AffineMatrix result;
   for (int row = 0; row < 3; ++row) std::copy_n(matrix.m[row], 3, result[row].begin());
   return result;
 }
 
-AffineMatrix base_affine(const nifti_2_header& header) {
+AffineMatrix make_base_affine(const nifti_2_header& header) {
   AffineMatrix result{};
-  for (int axis = 0; axis < 3; ++axis) result[axis][axis] = mended_spacing(header.pixdim[axis + 1]);
+  for (int axis = 0; axis < 3; ++axis) result[axis][axis] = sanitize_spacing(header.pixdim[axis + 1]);
   result[0][0] = -result[0][0];
   return result;
 }
 
-double determinant_of_directions(const AffineMatrix& affine, const std::array<double, 3>& spacing) {
-  nifti_dmat33 directions;
+double compute_determinant(const AffineMatrix& affine, const std::array<double, 3>& spacing) {
+  nifti_dmat33 unit_columns;
   for (int row = 0; row < 3; ++row) {
-    for (int column = 0; column < 3; ++column) directions.m[row][column] = affine[row][column] / spacing[column];
+    for (int column = 0; column < 3; ++column) unit_columns.m[row][column] = affine[row][column] / spacing[column];
   }
-  return nifti_dmat33_determ(directions);
+  return nifti_dmat33_determ(unit_columns);
 }
 
-void check_spans_space(const AffineMatrix& affine, const char* source, const std::string& name) {
-  const std::array<double, 3> spacing = spacing_of(affine);
+void check_is_invertible(const AffineMatrix& affine, const char* source, const std::string& name) {
+  const std::array<double, 3> spacing = compute_spacing(affine);
   const bool is_usable = std::ranges::all_of(spacing, [](double mm) { return std::isfinite(mm) && mm > 0; });
   // Of columns of length 1; 1e-6 is two axes a ten thousandth of a degree apart.
-  constexpr double kLeastDeterminant = 1e-6;
-  if (is_usable && std::abs(determinant_of_directions(affine, spacing)) > kLeastDeterminant) return;
+  constexpr double kMinDeterminant = 1e-6;
+  if (is_usable && std::abs(compute_determinant(affine, spacing)) > kMinDeterminant) return;
   throw data_error(
       "{}: the scan's {} does not say where its axes point: a number in it is NaN or infinite, or two axes are one; "
       "write the file again with a right one",
@@ -75,18 +75,18 @@ void check_spans_space(const AffineMatrix& affine, const char* source, const std
 
 }  // namespace
 
-std::array<double, 3> spacing_of(const AffineMatrix& affine) {
+std::array<double, 3> compute_spacing(const AffineMatrix& affine) {
   std::array<double, 3> result;
   for (int column = 0; column < 3; ++column) {
-    double square = 0;
-    for (int row = 0; row < 3; ++row) square += affine[row][column] * affine[row][column];
-    result[column] = std::sqrt(square);
+    double sum_of_squares = 0;
+    for (int row = 0; row < 3; ++row) sum_of_squares += affine[row][column] * affine[row][column];
+    result[column] = std::sqrt(sum_of_squares);
   }
   return result;
 }
 
-double lean_in_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& size) {
-  const std::array<double, 3> spacing = spacing_of(affine);
+double compute_shear_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& size) {
+  const std::array<double, 3> spacing = compute_spacing(affine);
   double result = 0;
   for (int a = 0; a < 3; ++a) {
     for (int b = 0; b < 3; ++b) {
@@ -101,12 +101,12 @@ double lean_in_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& 
   return result;
 }
 
-AffineMatrix turned_affine(const AffineMatrix& affine, const std::array<int, 3>& file_axis,
-                           const std::array<bool, 3>& backwards) {
+AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3>& file_axis,
+                             const std::array<bool, 3>& is_flipped) {
   AffineMatrix result;
   for (int row = 0; row < 3; ++row) {
     for (int axis = 0; axis < 3; ++axis) {
-      result[row][axis] = backwards[axis] ? -affine[row][file_axis[axis]] : affine[row][file_axis[axis]];
+      result[row][axis] = is_flipped[axis] ? -affine[row][file_axis[axis]] : affine[row][file_axis[axis]];
     }
   }
   return result;
@@ -114,41 +114,42 @@ AffineMatrix turned_affine(const AffineMatrix& affine, const std::array<int, 3>&
 
 // Source: zoom_affine and compute_shape_offset in monai/data/utils.py. What leans is what stands beside the diagonal of
 // the Cholesky factor of AᵀA.
-bool has_corner(const AffineMatrix& turned, const std::array<int64_t, 3>& size, const std::array<double, 3>& spacing) {
+bool starts_at_corner(const AffineMatrix& reoriented, const std::array<int64_t, 3>& size,
+                      const std::array<double, 3>& spacing) {
   constexpr double kTolerance = 1e-8;
   AffineMatrix factor{};  // lower
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j <= i; ++j) {
-      double rest = 0;
-      for (int row = 0; row < 3; ++row) rest += turned[row][i] * turned[row][j];
-      for (int k = 0; k < j; ++k) rest -= factor[i][k] * factor[j][k];
-      factor[i][j] = i == j ? std::sqrt(rest) : rest / factor[j][j];
+      double residual = 0;
+      for (int row = 0; row < 3; ++row) residual += reoriented[row][i] * reoriented[row][j];
+      for (int k = 0; k < j; ++k) residual -= factor[i][k] * factor[j][k];
+      factor[i][j] = i == j ? std::sqrt(residual) : residual / factor[j][j];
     }
   }
   for (int axis = 0; axis < 3; ++axis) {
-    double least = 0;
-    for (int other = axis + 1; other < 3; ++other) {
-      least += std::min(factor[other][axis] * static_cast<double>(size[other] - 1) / spacing[axis], 0.0);
+    double min_offset = 0;
+    for (int other_axis = axis + 1; other_axis < 3; ++other_axis) {
+      min_offset += std::min(factor[other_axis][axis] * static_cast<double>(size[other_axis] - 1) / spacing[axis], 0.0);
     }
-    if (least < -kTolerance) return false;
+    if (min_offset < -kTolerance) return false;
   }
   return true;
 }
 
-AffineMatrix best_affine(const nifti_2_header& header, const std::string& name) {
+AffineMatrix compute_best_affine(const nifti_2_header& header, const std::string& name) {
   AffineMatrix result;
   const char* source = nullptr;
-  if (is_told(header.sform_code)) {
-    result = sform_of(header);
+  if (is_valid_code(header.sform_code)) {
+    result = read_sform(header);
     source = "sform";
-  } else if (is_told(header.qform_code)) {
-    result = qform_of(header, name);
+  } else if (is_valid_code(header.qform_code)) {
+    result = read_qform(header, name);
     source = "qform";
   } else {
-    result = base_affine(header);
+    result = make_base_affine(header);
     source = "spacing (pixdim)";
   }
-  check_spans_space(result, source, name);
+  check_is_invertible(result, source, name);
   return result;
 }
 

@@ -12,23 +12,23 @@
 namespace vlmtrain::image {
 
 /// The outputs of an axis in the order in which a file that is read from its beginning has their voxels.
-class OutputsInFileOrder {
+class OutputSchedule {
  public:
-  OutputsInFileOrder(const AxisSamples& samples, int64_t voxels);
+  OutputSchedule(const AxisSamples& samples, int64_t voxels);
 
   /// Whether any output is made of the voxel.
-  bool needs(int64_t voxel) const { return needed_[voxel]; }
+  bool is_needed(int64_t voxel) const { return is_needed_[voxel]; }
 
-  /// Calls `use` with each output whose last voxel this is.
+  /// Calls `visit` with each output whose last voxel this is.
   template <class Use>
-  void completed_by(int64_t voxel, const Use& use) const {
-    for (int64_t i = begin_[voxel]; i < begin_[voxel + 1]; ++i) use(outputs_[i]);
+  void for_each_completed(int64_t voxel, const Use& visit) const {
+    for (int64_t i = output_begin_[voxel]; i < output_begin_[voxel + 1]; ++i) visit(outputs_[i]);
   }
 
  private:
   std::vector<int64_t> outputs_;
-  std::vector<int64_t> begin_;
-  std::vector<bool> needed_;
+  std::vector<int64_t> output_begin_;
+  std::vector<bool> is_needed_;
 };
 
 /// Reads frames of a scan from first voxel to last and resamples them (trilinear) as they come: rows along the first
@@ -40,31 +40,31 @@ class FrameSampler {
 
   /// A plane of the resampled frame, `size` values of the first and second axis, the first one's side by side; `index`
   /// along the third.
-  using TakePlane = std::function<void(int64_t index, const float* plane, int64_t size)>;
+  using PlaneCallback = std::function<void(int64_t index, const float* plane, int64_t size)>;
 
   /// The frame that the stream stands at; each plane is handed out once, in the file's order of them.
   /// A data error where a voxel of it is NaN or infinite, or does not fit fp32.
-  void read(VolumeStream& stream, const TakePlane& take);
+  void read(VolumeStream& stream, const PlaneCallback& callback);
 
  private:
   void read_plane(VolumeStream& stream);
-  void take_row(int64_t row, const float* voxels);
+  void process_row(int64_t row, const float* voxels);
   void check_finite(const std::string& name) const;
 
   /// Of a row or plane: the one with that number is in place number % 2.
   std::array<std::vector<float>, 2> rows_;
   std::array<std::vector<float>, 2> planes_;
   int64_t plane_ = 0;
-  int64_t not_finite_ = 0;
+  int64_t num_nonfinite_ = 0;
 
   const NiftiHeader& header_;
   const std::array<AxisSamples, 3>& samples_;
-  OutputsInFileOrder row_order_;
-  OutputsInFileOrder plane_order_;
-  VoxelRows voxels_;
-  std::vector<uint8_t> stored_;
+  OutputSchedule row_order_;
+  OutputSchedule plane_order_;
+  VoxelConverter converter_;
+  std::vector<uint8_t> stored_block_;
   std::vector<float> voxel_row_;
-  std::vector<float> mixed_;
+  std::vector<float> blended_;
 };
 
 }  // namespace vlmtrain::image

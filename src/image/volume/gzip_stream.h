@@ -24,16 +24,16 @@ class GzipStream final : public VolumeStream {
   void read(std::span<uint8_t> out) override;
   void skip(uint64_t bytes) override;
   void finish() override;
-  uint64_t most_bytes() const override;
+  uint64_t max_bytes() const override;
   bool is_compressed() const override { return true; }
 
  private:
   void refill();
-  void begin_next_member();
-  void inflate_some();
+  void start_next_member();
+  void inflate_next();
 
   VolumeInput input_;
-  std::vector<uint8_t> stored_;
+  std::vector<uint8_t> input_buffer_;
   z_stream zlib_{};
   bool member_has_ended_ = false;
 };

@@ -14,28 +14,28 @@
 namespace vlmtrain::image {
 namespace {
 
-constexpr std::string_view kRemedy = "copy or convert the scan again";
+constexpr std::string_view kHint = "copy or convert the scan again";
 constexpr int32_t kNifti1Bytes = sizeof(nifti_1_header), kNifti2Bytes = sizeof(nifti_2_header);
 
 /// Extensions may lie between header and voxels; four bytes say whether.
 constexpr int64_t kExtenderBytes = 4;
 
-struct StoredHeader {
+struct RawHeader {
   nifti_2_header fields;
-  double voxels_begin;
-  int64_t bytes;
-  bool swapped;
+  double voxel_offset;
+  int64_t header_bytes;
+  bool is_swapped;
 };
 
-std::string_view text_of(std::span<const char> field) {
+std::string_view to_string_view(std::span<const char> field) {
   return std::string_view(field.data(), field.size());
 }
 
-UserError not_nifti(const std::string& name, std::string_view more) {
-  return data_error("{}: not a NIfTI file (.nii or .nii.gz){}", name, more);
+UserError make_not_nifti_error(const std::string& name, std::string_view detail) {
+  return data_error("{}: not a NIfTI file (.nii or .nii.gz){}", name, detail);
 }
 
-UserError part_of_pair(const std::string& name) {
+UserError make_pair_error(const std::string& name) {
   return data_error(
       "{}: the header of a pair of files (.hdr and .img), which is not read; make one file of them: in Python "
       "nibabel.save(nibabel.load(\"scan.hdr\"), \"scan.nii.gz\")",
@@ -43,80 +43,82 @@ UserError part_of_pair(const std::string& name) {
 }
 
 /// NIfTI-1's fields that count here, with those of NIfTI-2's names.
-nifti_2_header widened(const nifti_1_header& narrow) {
-  nifti_2_header wide{};
-  wide.datatype = narrow.datatype;
-  std::copy_n(narrow.dim, 8, wide.dim);
-  std::copy_n(narrow.pixdim, 8, wide.pixdim);
-  wide.scl_slope = narrow.scl_slope;
-  wide.scl_inter = narrow.scl_inter;
-  wide.qform_code = narrow.qform_code;
-  wide.sform_code = narrow.sform_code;
-  wide.quatern_b = narrow.quatern_b;
-  wide.quatern_c = narrow.quatern_c;
-  wide.quatern_d = narrow.quatern_d;
-  std::copy_n(narrow.srow_x, 4, wide.srow_x);
-  std::copy_n(narrow.srow_y, 4, wide.srow_y);
-  std::copy_n(narrow.srow_z, 4, wide.srow_z);
-  return wide;
+nifti_2_header widen(const nifti_1_header& nifti1) {
+  nifti_2_header nifti2{};
+  nifti2.datatype = nifti1.datatype;
+  std::copy_n(nifti1.dim, 8, nifti2.dim);
+  std::copy_n(nifti1.pixdim, 8, nifti2.pixdim);
+  nifti2.scl_slope = nifti1.scl_slope;
+  nifti2.scl_inter = nifti1.scl_inter;
+  nifti2.qform_code = nifti1.qform_code;
+  nifti2.sform_code = nifti1.sform_code;
+  nifti2.quatern_b = nifti1.quatern_b;
+  nifti2.quatern_c = nifti1.quatern_c;
+  nifti2.quatern_d = nifti1.quatern_d;
+  std::copy_n(nifti1.srow_x, 4, nifti2.srow_x);
+  std::copy_n(nifti1.srow_y, 4, nifti2.srow_y);
+  std::copy_n(nifti1.srow_z, 4, nifti2.srow_z);
+  return nifti2;
 }
 
-StoredHeader nifti_1_of(nifti_1_header header, const std::string& name) {
-  const bool swapped = header.sizeof_hdr != kNifti1Bytes;
-  if (swapped) nifti_swap_as_nifti1(&header);
-  const std::string_view magic = text_of(header.magic);
-  if (magic.starts_with("ni1")) throw part_of_pair(name);
+RawHeader parse_nifti1(nifti_1_header header, const std::string& name) {
+  const bool is_swapped = header.sizeof_hdr != kNifti1Bytes;
+  if (is_swapped) nifti_swap_as_nifti1(&header);
+  const std::string_view magic = to_string_view(header.magic);
+  if (magic.starts_with("ni1")) throw make_pair_error(name);
   if (!magic.starts_with("n+1")) {
-    throw not_nifti(name,
-                    ", perhaps of the older format Analyze 7.5, which does not say where right and left are; "
-                    "convert it to NIfTI");
+    throw make_not_nifti_error(
+        name,
+        ", perhaps of the older format Analyze 7.5, which does not say where right and left are; "
+        "convert it to NIfTI");
   }
-  return {widened(header), header.vox_offset, kNifti1Bytes, swapped};
+  return {widen(header), header.vox_offset, kNifti1Bytes, is_swapped};
 }
 
-StoredHeader nifti_2_of(nifti_2_header header, const std::string& name) {
-  const bool swapped = header.sizeof_hdr != kNifti2Bytes;
-  if (swapped) nifti_swap_as_nifti2(&header);
-  const std::string_view magic = text_of(header.magic);
-  if (magic.starts_with("ni2")) throw part_of_pair(name);
-  if (!magic.starts_with("n+2")) throw not_nifti(name, "");
-  return {header, static_cast<double>(header.vox_offset), kNifti2Bytes, swapped};
+RawHeader parse_nifti2(nifti_2_header header, const std::string& name) {
+  const bool is_swapped = header.sizeof_hdr != kNifti2Bytes;
+  if (is_swapped) nifti_swap_as_nifti2(&header);
+  const std::string_view magic = to_string_view(header.magic);
+  if (magic.starts_with("ni2")) throw make_pair_error(name);
+  if (!magic.starts_with("n+2")) throw make_not_nifti_error(name, "");
+  return {header, static_cast<double>(header.vox_offset), kNifti2Bytes, is_swapped};
 }
 
 bool is_dicom(std::span<const uint8_t> bytes) {
-  constexpr size_t kPreamble = 128;
-  return std::memcmp(bytes.data() + kPreamble, "DICM", 4) == 0;
+  constexpr size_t kPreambleBytes = 128;
+  return std::memcmp(bytes.data() + kPreambleBytes, "DICM", 4) == 0;
 }
 
-StoredHeader read_stored(VolumeStream& stream) {
+RawHeader read_raw_header(VolumeStream& stream) {
   const std::string& name = stream.name();
-  if (!stream.is_compressed() && stream.most_bytes() < kNifti1Bytes) throw not_nifti(name, ": it is too short for one");
+  if (!stream.is_compressed() && stream.max_bytes() < kNifti1Bytes)
+    throw make_not_nifti_error(name, ": it is too short for one");
   std::array<uint8_t, kNifti2Bytes> bytes{};
   stream.read(std::span(bytes).first(kNifti1Bytes));
   int32_t size = 0;
   std::memcpy(&size, bytes.data(), sizeof(size));
-  const auto other_order = static_cast<int32_t>(__builtin_bswap32(static_cast<uint32_t>(size)));
-  if (size == kNifti1Bytes || other_order == kNifti1Bytes) {
+  const auto swapped_size = static_cast<int32_t>(__builtin_bswap32(static_cast<uint32_t>(size)));
+  if (size == kNifti1Bytes || swapped_size == kNifti1Bytes) {
     nifti_1_header header;
     std::memcpy(&header, bytes.data(), sizeof(header));
-    return nifti_1_of(header, name);
+    return parse_nifti1(header, name);
   }
-  if (size == kNifti2Bytes || other_order == kNifti2Bytes) {
-    if (!stream.is_compressed() && stream.most_bytes() < kNifti2Bytes) {
-      throw not_nifti(name, ": it is too short for one");
+  if (size == kNifti2Bytes || swapped_size == kNifti2Bytes) {
+    if (!stream.is_compressed() && stream.max_bytes() < kNifti2Bytes) {
+      throw make_not_nifti_error(name, ": it is too short for one");
     }
     stream.read(std::span(bytes).subspan(kNifti1Bytes));
     nifti_2_header header;
     std::memcpy(&header, bytes.data(), sizeof(header));
-    return nifti_2_of(header, name);
+    return parse_nifti2(header, name);
   }
   if (is_dicom(bytes)) {
-    throw not_nifti(name, " but DICOM; convert the folder of the series first: dcm2niix -z y -o OUT FOLDER");
+    throw make_not_nifti_error(name, " but DICOM; convert the folder of the series first: dcm2niix -z y -o OUT FOLDER");
   }
-  throw not_nifti(name, "");
+  throw make_not_nifti_error(name, "");
 }
 
-VoxelType voxel_type_of(int datatype, const std::string& name) {
+VoxelType to_voxel_type(int datatype, const std::string& name) {
   switch (datatype) {
     case DT_UINT8:
       return VoxelType::kUint8;
@@ -150,16 +152,16 @@ VoxelType voxel_type_of(int datatype, const std::string& name) {
 void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeader& header) {
   const int64_t axes = fields.dim[0];
   if (axes < 1 || axes > 7) {
-    throw data_error("{}: the scan's header is damaged: {} axes, where there can be 1 to 7; {}", name, axes, kRemedy);
+    throw data_error("{}: the scan's header is damaged: {} axes, where there can be 1 to 7; {}", name, axes, kHint);
   }
   if (axes < 3) {
     throw data_error("{}: {} axes, and a scan has three; a single slice is a picture: save it as PNG", name, axes);
   }
   for (int64_t axis = 1; axis <= axes; ++axis) {
     const int64_t size = fields.dim[axis];
-    if (size < 1 || size > kMostVoxelsOfAxis) {
+    if (size < 1 || size > kMaxVoxelsPerAxis) {
       throw data_error("{}: the scan's header says {} voxels along axis {}, and 1 to {} are read; {}", name, size, axis,
-                       kMostVoxelsOfAxis, kRemedy);
+                       kMaxVoxelsPerAxis, kHint);
     }
     if (axis > 4 && size > 1) {
       throw data_error(
@@ -171,65 +173,66 @@ void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeade
   std::copy_n(fields.dim + 1, 3, header.size.begin());
   header.frames = axes > 3 ? fields.dim[4] : 1;
   const int64_t voxels = header.size[0] * header.size[1] * header.size[2];
-  if (voxels > kMostVoxels) {
+  if (voxels > kMaxVoxels) {
     throw data_error("{}: the scan's header says {} × {} × {} voxels, more than {}; {}", name, header.size[0],
-                     header.size[1], header.size[2], kMostVoxels, kRemedy);
+                     header.size[1], header.size[2], kMaxVoxels, kHint);
   }
 }
 
-std::optional<VoxelScaling> scaling_of(const nifti_2_header& fields, const std::string& name) {
+std::optional<VoxelScaling> read_scaling(const nifti_2_header& fields, const std::string& name) {
   if (fields.scl_slope == 0 || !std::isfinite(fields.scl_slope)) return std::nullopt;
   if (!std::isfinite(fields.scl_inter)) {
     throw data_error("{}: the scan's values are scaled by {} and moved by {} (scl_inter), which is no number; {}", name,
-                     fields.scl_slope, fields.scl_inter, kRemedy);
+                     fields.scl_slope, fields.scl_inter, kHint);
   }
   if (fields.scl_slope == 1 && fields.scl_inter == 0) return std::nullopt;
   return VoxelScaling{fields.scl_slope, fields.scl_inter};
 }
 
-int64_t voxels_begin(const StoredHeader& stored, const std::string& name) {
-  const double place = stored.voxels_begin;
-  constexpr double kFurthest = 1LL << 40;
-  const auto least = static_cast<double>(stored.bytes + kExtenderBytes);
-  if (!(place >= least && place <= kFurthest) || place != std::floor(place)) {
+int64_t read_voxel_offset(const RawHeader& raw, const std::string& name) {
+  const double offset = raw.voxel_offset;
+  constexpr double kMaxVoxelOffset = 1LL << 40;
+  const auto min_offset = static_cast<double>(raw.header_bytes + kExtenderBytes);
+  if (!(offset >= min_offset && offset <= kMaxVoxelOffset) || offset != std::floor(offset)) {
     throw data_error(
         "{}: the scan's voxels are said to begin at byte {} (vox_offset), where none can be: the header "
         "ends at {}; {}",
-        name, place, least, kRemedy);
+        name, offset, min_offset, kHint);
   }
-  return static_cast<int64_t>(place);
+  return static_cast<int64_t>(offset);
 }
 
-void check_can_be_there(const NiftiHeader& header, int64_t begin, const VolumeStream& stream) {
+void check_file_size(const NiftiHeader& header, int64_t begin, const VolumeStream& stream) {
   // No overflow: 2^32 voxels, 2^14 frames and 8 bytes at most.
-  const auto promised = static_cast<uint64_t>(begin + header.frame_bytes() * header.frames);
-  if (promised <= stream.most_bytes()) return;
+  const auto expected_bytes = static_cast<uint64_t>(begin + header.frame_bytes() * header.frames);
+  if (expected_bytes <= stream.max_bytes()) return;
   throw data_error(
       "{}: the scan's header promises {} bytes ({} × {} × {} voxels of {} bytes, {} frames, from byte {} on), and the "
       "file {} {}: it is cut off or damaged; {}",
-      stream.name(), promised, header.size[0], header.size[1], header.size[2], bytes_of(header.type), header.frames,
-      begin, stream.is_compressed() ? "cannot inflate to more than" : "has", stream.most_bytes(), kRemedy);
+      stream.name(), expected_bytes, header.size[0], header.size[1], header.size[2], get_voxel_bytes(header.type),
+      header.frames, begin, stream.is_compressed() ? "cannot inflate to more than" : "has", stream.max_bytes(), kHint);
 }
 
 }  // namespace
 
 NiftiHeader read_nifti_header(VolumeStream& stream) {
-  const StoredHeader stored = read_stored(stream);
+  const RawHeader raw = read_raw_header(stream);
   const std::string& name = stream.name();
   NiftiHeader result{};
-  read_axes(stored.fields, name, result);
-  result.type = voxel_type_of(stored.fields.datatype, name);
-  result.swapped = stored.swapped;
-  result.scaling = scaling_of(stored.fields, name);
-  result.affine = best_affine(stored.fields, name);
-  const int64_t begin = voxels_begin(stored, name);
-  check_can_be_there(result, begin, stream);
-  stream.skip(static_cast<uint64_t>(begin - stored.bytes));
+  read_axes(raw.fields, name, result);
+  result.type = to_voxel_type(raw.fields.datatype, name);
+  result.is_swapped = raw.is_swapped;
+  result.scaling = read_scaling(raw.fields, name);
+  result.affine = compute_best_affine(raw.fields, name);
+  const int64_t begin = read_voxel_offset(raw, name);
+  check_file_size(result, begin, stream);
+  stream.skip(static_cast<uint64_t>(begin - raw.header_bytes));
   return result;
 }
 
-VolumeInfo info_of(const NiftiHeader& header) {
-  return {header.size, spacing_of(header.affine), axis_letters(axis_directions(header.affine)), header.frames};
+VolumeInfo make_volume_info(const NiftiHeader& header) {
+  return {header.size, compute_spacing(header.affine), to_axis_codes(compute_axis_directions(header.affine)),
+          header.frames};
 }
 
 }  // namespace vlmtrain::image

@@ -16,11 +16,11 @@ struct NiftiHeader {
   std::array<int64_t, 3> size;
   int64_t frames;
   VoxelType type;
-  bool swapped;  ///< the file's bytes are in the other order than this machine's
+  bool is_swapped;  ///< the file's bytes are in the other order than this machine's
   std::optional<VoxelScaling> scaling;
   AffineMatrix affine;
 
-  int64_t row_bytes() const { return size[0] * bytes_of(type); }
+  int64_t row_bytes() const { return size[0] * get_voxel_bytes(type); }
   int64_t plane_bytes() const { return size[1] * row_bytes(); }
   int64_t frame_bytes() const { return size[2] * plane_bytes(); }
 };
@@ -29,6 +29,6 @@ struct NiftiHeader {
 /// Source of the formats: nifti1.h (NIfTI-1.1) and nifti2.h of the NIfTI reference library.
 NiftiHeader read_nifti_header(VolumeStream& stream);
 
-VolumeInfo info_of(const NiftiHeader& header);
+VolumeInfo make_volume_info(const NiftiHeader& header);
 
 }  // namespace vlmtrain::image

@@ -12,57 +12,58 @@ namespace {
 /// MONAI's AFFINE_TOL: a spacing so near to the wanted one is left alone.
 constexpr double kSpacingTolerance = 1e-3;
 
-double used_spacing(double stored, double wanted) {
-  return std::abs(stored - wanted) <= kSpacingTolerance ? stored : wanted;
+double snap_spacing(double original, double requested) {
+  return std::abs(original - requested) <= kSpacingTolerance ? original : requested;
 }
 
 /// MONAI's rule too: where nothing would move, nothing is touched.
-bool changes_something(const TurnedShape& shape, const std::array<double, 3>& sizes, const Axes<double>& spacing) {
+bool is_resampled(const RasShape& shape, const std::array<double, 3>& sizes, const Axes<double>& spacing) {
   for (int axis = 0; axis < 3; ++axis) {
-    const double step = used_spacing(shape.spacing[axis], spacing[axis]) / shape.spacing[axis];
+    const double step = snap_spacing(shape.spacing[axis], spacing[axis]) / shape.spacing[axis];
     if (std::abs(step - 1) > kSpacingTolerance || sizes[axis] != static_cast<double>(shape.size[axis])) return true;
   }
   return false;
 }
 
-void check_number(const std::array<double, 3>& sizes, const TurnedShape& shape, const std::string& name) {
-  if (sizes[0] * sizes[1] * sizes[2] <= static_cast<double>(kMostSampledValues)) return;
+void check_sampled_size(const std::array<double, 3>& sizes, const RasShape& shape, const std::string& name) {
+  if (sizes[0] * sizes[1] * sizes[2] <= static_cast<double>(kMaxSampledValues)) return;
   throw data_error(
       "{}: at the wanted size or spacing the scan has {} × {} × {} voxels, more than {}; take a larger spacing, or "
       "check "
       "the scan's own ({}, {}, {} mm)",
-      name, sizes[0], sizes[1], sizes[2], kMostSampledValues, shape.spacing[0], shape.spacing[1], shape.spacing[2]);
+      name, sizes[0], sizes[1], sizes[2], kMaxSampledValues, shape.spacing[0], shape.spacing[1], shape.spacing[2]);
 }
 
-std::array<AxisSamples, 3> samples_of_whole(const TurnedShape& shape, const Axes<int64_t>& size) {
+std::array<AxisSamples, 3> make_fitted_axis_samples(const RasShape& shape, const Axes<int64_t>& size) {
   std::array<AxisSamples, 3> result;
-  for (int axis = 0; axis < 3; ++axis) result[axis] = samples_that_fit(shape.size[axis], size[axis]);
+  for (int axis = 0; axis < 3; ++axis) result[axis] = make_fitted_samples(shape.size[axis], size[axis]);
   return result;
 }
 
-std::array<AxisSamples, 3> samples_by_spacing(const VolumeInfo& info, const AffineMatrix& affine,
-                                              const std::array<double, 3>& sizes, const Axes<double>& wanted) {
-  const AxisDirections directions = directions_of_letters(info.orientation);
-  const TurnedShape shape = turned_shape(info);
+std::array<AxisSamples, 3> make_spaced_axis_samples(const VolumeInfo& info, const AffineMatrix& affine,
+                                                    const std::array<double, 3>& sizes, const Axes<double>& requested) {
+  const AxisDirections directions = parse_axis_codes(info.orientation);
+  const RasShape shape = get_ras_shape(info);
   Axes<double> spacing{};
-  for (int axis = 0; axis < 3; ++axis) spacing[axis] = used_spacing(shape.spacing[axis], wanted[axis]);
-  const bool moves = changes_something(shape, sizes, wanted);
-  const bool from_corner =
-      has_corner(turned_affine(affine, directions.file_axis, directions.backwards), shape.size, spacing);
+  for (int axis = 0; axis < 3; ++axis) spacing[axis] = snap_spacing(shape.spacing[axis], requested[axis]);
+  const bool is_moved = is_resampled(shape, sizes, requested);
+  const bool is_from_corner =
+      starts_at_corner(reorient_affine(affine, directions.file_axis, directions.is_flipped), shape.size, spacing);
   std::array<AxisSamples, 3> result;
   for (int axis = 0; axis < 3; ++axis) {
-    const double step = moves ? spacing[axis] / shape.spacing[axis] : 1;
-    const double begin = from_corner || !moves ? 0 : (static_cast<double>(shape.size[axis]) - step * sizes[axis]) / 2;
-    result[axis] = samples_with_step(shape.size[axis], static_cast<int64_t>(sizes[axis]), begin, step);
+    const double step = is_moved ? spacing[axis] / shape.spacing[axis] : 1;
+    const double begin =
+        is_from_corner || !is_moved ? 0 : (static_cast<double>(shape.size[axis]) - step * sizes[axis]) / 2;
+    result[axis] = make_stepped_samples(shape.size[axis], static_cast<int64_t>(sizes[axis]), begin, step);
   }
   return result;
 }
 
 }  // namespace
 
-TurnedShape turned_shape(const VolumeInfo& info) {
-  const AxisDirections directions = directions_of_letters(info.orientation);
-  TurnedShape result{};
+RasShape get_ras_shape(const VolumeInfo& info) {
+  const AxisDirections directions = parse_axis_codes(info.orientation);
+  RasShape result{};
   for (int axis = 0; axis < 3; ++axis) {
     result.size[axis] = info.size[directions.file_axis[axis]];
     result.spacing[axis] = info.spacing[directions.file_axis[axis]];
@@ -70,53 +71,53 @@ TurnedShape turned_shape(const VolumeInfo& info) {
   return result;
 }
 
-bool looks_at_all(VolumeNormalization normalization) {
+bool needs_full_volume(VolumeNormalization normalization) {
   return normalization != VolumeNormalization::kWindow && normalization != VolumeNormalization::kNone;
 }
 
-std::array<double, 3> sampled_sizes(const TurnedShape& shape, const VolumeSettings& settings) {
+std::array<double, 3> compute_sampled_sizes(const RasShape& shape, const VolumeSettings& settings) {
   std::array<double, 3> result{};
   for (int axis = 0; axis < 3; ++axis) {
     if (!settings.spacing) {
       result[axis] = static_cast<double>(settings.size[axis]);
       continue;
     }
-    const double spacing = used_spacing(shape.spacing[axis], (*settings.spacing)[axis]);
+    const double spacing = snap_spacing(shape.spacing[axis], (*settings.spacing)[axis]);
     // To the even number from the middle between two, as numpy rounds.
     result[axis] = std::nearbyint(static_cast<double>(shape.size[axis] - 1) * shape.spacing[axis] / spacing + 1);
   }
   return result;
 }
 
-SampledGrid sampled_grid(const VolumeInfo& info, const AffineMatrix& affine, const VolumeSettings& settings,
-                         const std::string& name) {
-  const TurnedShape shape = turned_shape(info);
-  const std::array<double, 3> sizes = sampled_sizes(shape, settings);
-  check_number(sizes, shape, name);
+SampledGrid make_sampled_grid(const VolumeInfo& info, const AffineMatrix& affine, const VolumeSettings& settings,
+                              const std::string& name) {
+  const RasShape shape = get_ras_shape(info);
+  const std::array<double, 3> sizes = compute_sampled_sizes(shape, settings);
+  check_sampled_size(sizes, shape, name);
   SampledGrid result;
-  result.samples = settings.spacing ? samples_by_spacing(info, affine, sizes, *settings.spacing)
-                                    : samples_of_whole(shape, settings.size);
+  result.samples = settings.spacing ? make_spaced_axis_samples(info, affine, sizes, *settings.spacing)
+                                    : make_fitted_axis_samples(shape, settings.size);
   for (int axis = 0; axis < 3; ++axis) {
     // MONAI's ResizeWithPadOrCrop: the odd voxel is cropped in front and padded behind.
     const int64_t outputs = result.samples[axis].size();
-    const int64_t wanted = settings.size[axis];
-    result.crop_begin[axis] = outputs > wanted ? outputs / 2 - wanted / 2 : 0;
-    result.kept[axis] = std::min(outputs, wanted);
-    result.pad_before[axis] = (wanted - result.kept[axis]) / 2;
-    if (looks_at_all(settings.normalization)) continue;
-    result.samples[axis] = part_of(result.samples[axis], result.crop_begin[axis], result.kept[axis]);
+    const int64_t requested = settings.size[axis];
+    result.crop_begin[axis] = outputs > requested ? outputs / 2 - requested / 2 : 0;
+    result.num_kept[axis] = std::min(outputs, requested);
+    result.pad_before[axis] = (requested - result.num_kept[axis]) / 2;
+    if (needs_full_volume(settings.normalization)) continue;
+    result.samples[axis] = select_samples(result.samples[axis], result.crop_begin[axis], result.num_kept[axis]);
     result.crop_begin[axis] = 0;
   }
   return result;
 }
 
-std::array<AxisSamples, 3> samples_by_file_axis(const SampledGrid& grid, const VolumeInfo& info) {
-  const AxisDirections directions = directions_of_letters(info.orientation);
+std::array<AxisSamples, 3> order_samples_by_file_axis(const SampledGrid& grid, const VolumeInfo& info) {
+  const AxisDirections directions = parse_axis_codes(info.orientation);
   std::array<AxisSamples, 3> result;
   for (int axis = 0; axis < 3; ++axis) {
     const int file_axis = directions.file_axis[axis];
     result[file_axis] =
-        directions.backwards[axis] ? of_reversed_axis(grid.samples[axis], info.size[file_axis]) : grid.samples[axis];
+        directions.is_flipped[axis] ? mirror_samples(grid.samples[axis], info.size[file_axis]) : grid.samples[axis];
   }
   return result;
 }

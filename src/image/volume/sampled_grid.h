@@ -15,33 +15,33 @@ namespace vlmtrain::image {
 struct SampledGrid {
   std::array<AxisSamples, 3> samples;
   std::array<int64_t, 3> crop_begin{};  ///< of the samples, the first that is in the result
-  std::array<int64_t, 3> kept{};        ///< so many are
+  std::array<int64_t, 3> num_kept{};    ///< so many are
   std::array<int64_t, 3> pad_before{};  ///< zeros in the result before them
 
-  int64_t values() const { return samples[0].size() * samples[1].size() * samples[2].size(); }
+  int64_t num_values() const { return samples[0].size() * samples[1].size() * samples[2].size(); }
 };
 
 /// Voxels and spacing along right, front and top.
-struct TurnedShape {
+struct RasShape {
   std::array<int64_t, 3> size;
   std::array<double, 3> spacing;
 };
-TurnedShape turned_shape(const VolumeInfo& info);
+RasShape get_ras_shape(const VolumeInfo& info);
 
 /// Values that a resampling may have: more is a spacing much finer than the scan's.
-inline constexpr int64_t kMostSampledValues = int64_t{1} << 29;
+inline constexpr int64_t kMaxSampledValues = int64_t{1} << 29;
 
 /// Whether a volume's normalisation looks at what is cropped away too.
-bool looks_at_all(VolumeNormalization normalization);
+bool needs_full_volume(VolumeNormalization normalization);
 
 /// How many samples each axis gets; without a bound, hence as doubles.
-std::array<double, 3> sampled_sizes(const TurnedShape& shape, const VolumeSettings& settings);
+std::array<double, 3> compute_sampled_sizes(const RasShape& shape, const VolumeSettings& settings);
 
-/// A data error where the spacing makes more than kMostSampledValues. `affine` is the file's.
-SampledGrid sampled_grid(const VolumeInfo& info, const AffineMatrix& affine, const VolumeSettings& settings,
-                         const std::string& name);
+/// A data error where the spacing makes more than kMaxSampledValues. `affine` is the file's.
+SampledGrid make_sampled_grid(const VolumeInfo& info, const AffineMatrix& affine, const VolumeSettings& settings,
+                              const std::string& name);
 
 /// By the file's axes, in its order.
-std::array<AxisSamples, 3> samples_by_file_axis(const SampledGrid& grid, const VolumeInfo& info);
+std::array<AxisSamples, 3> order_samples_by_file_axis(const SampledGrid& grid, const VolumeInfo& info);
 
 }  // namespace vlmtrain::image

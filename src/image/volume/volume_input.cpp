@@ -9,12 +9,12 @@
 
 namespace vlmtrain::image {
 
-VolumeInput::VolumeInput(const io::Medium& scan) : name_(scan.path), bytes_(scan.bytes) {
+VolumeInput::VolumeInput(const io::MediaRef& scan) : name_(scan.path), bytes_(scan.bytes) {
   if (bytes_) {
-    size_ = io::bytes_of(scan).size();
+    size_ = io::get_media_bytes(scan).size();
     return;
   }
-  require_file(name_, "the scan");
+  check_is_file(name_, "the scan");
   file_.open(name_, std::ios::binary | std::ios::ate);
   if (!file_) throw data_error("{}: the scan cannot be opened; check the path and data.image_root", name_);
   size_ = static_cast<uint64_t>(file_.tellg());

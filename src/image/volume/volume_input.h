@@ -14,7 +14,7 @@ namespace vlmtrain::image {
 class VolumeInput {
  public:
   /// A data error where the file cannot be opened.
-  explicit VolumeInput(const io::Medium& scan);
+  explicit VolumeInput(const io::MediaRef& scan);
 
   const std::string& name() const { return name_; }
   uint64_t size() const { return size_; }

@@ -25,71 +25,71 @@ struct PlaneAxes {
   int columns;
 };
 
-PlaneAxes axes_of(SlicePlane plane) {
-  constexpr int kRight = 0, kFront = 1, kTop = 2;
+PlaneAxes get_plane_axes(SlicePlane plane) {
+  constexpr int kRightAxis = 0, kFrontAxis = 1, kTopAxis = 2;
   switch (plane) {
     case SlicePlane::kAxial:
-      return {kTop, kFront, kRight};
+      return {kTopAxis, kFrontAxis, kRightAxis};
     case SlicePlane::kCoronal:
-      return {kFront, kTop, kRight};
+      return {kFrontAxis, kTopAxis, kRightAxis};
     case SlicePlane::kSagittal:
       break;
   }
-  return {kRight, kTop, kFront};
+  return {kRightAxis, kTopAxis, kFrontAxis};
 }
 
 /// The samples of each of right, front and top. Rows and columns begin at the end of their axes, where top, front and
 /// right are.
-SampledGrid grid_of_slices(const VolumeInfo& info, const SliceSettings& settings) {
-  const TurnedShape shape = turned_shape(info);
-  const auto [across, rows, columns] = axes_of(settings.plane);
-  const auto [height, width] = slice_size(info, settings);
+SampledGrid make_slice_grid(const VolumeInfo& info, const SliceSettings& settings) {
+  const RasShape shape = get_ras_shape(info);
+  const auto [across, rows, columns] = get_plane_axes(settings.plane);
+  const auto [height, width] = compute_slice_size(info, settings);
   SampledGrid grid;
-  grid.samples[across] = samples_of_voxels(shape.size[across], slices_of(info, settings));
-  grid.samples[rows] = backwards(samples_that_fit(shape.size[rows], height));
-  grid.samples[columns] = backwards(samples_that_fit(shape.size[columns], width));
+  grid.samples[across] = make_voxel_samples(shape.size[across], count_slices(info, settings));
+  grid.samples[rows] = reverse_samples(make_fitted_samples(shape.size[rows], height));
+  grid.samples[columns] = reverse_samples(make_fitted_samples(shape.size[columns], width));
   return grid;
 }
 
 /// From the file's order to [slices, rows, columns].
-TurnedCopy copy_of_slices(const SampledGrid& grid, const VolumeInfo& info, SlicePlane plane) {
-  const AxisDirections directions = directions_of_letters(info.orientation);
-  std::array<int64_t, 3> stride_of_axis{};
+StridedCopy make_slice_copy(const SampledGrid& grid, const VolumeInfo& info, SlicePlane plane) {
+  const AxisDirections directions = parse_axis_codes(info.orientation);
+  std::array<int64_t, 3> axis_strides{};
   int64_t stride = 1;
   for (int file_axis = 0; file_axis < 3; ++file_axis) {
     const auto axis = std::ranges::find(directions.file_axis, file_axis) - directions.file_axis.begin();
-    stride_of_axis[axis] = stride;
+    axis_strides[axis] = stride;
     stride *= grid.samples[axis].size();
   }
-  const auto [across, rows, columns] = axes_of(plane);
+  const auto [across, rows, columns] = get_plane_axes(plane);
   const int64_t height = grid.samples[rows].size(), width = grid.samples[columns].size();
   return {.count = {grid.samples[across].size(), height, width},
-          .source_stride = {stride_of_axis[across], stride_of_axis[rows], stride_of_axis[columns]},
+          .source_stride = {axis_strides[across], axis_strides[rows], axis_strides[columns]},
           .target_stride = {height * width, width, 1}};
 }
 
-uint8_t shade_of(float value, const IntensityChange& window) {
-  return static_cast<uint8_t>(std::lround(255 * window.of(value)));
+uint8_t to_gray(float value, const IntensityTransform& window) {
+  return static_cast<uint8_t>(std::lround(255 * window.apply(value)));
 }
 
 /// One for each channel, or one for all.
-std::vector<IntensityChange> windows_of(const std::vector<float>& values, const SliceSettings& settings,
-                                        const std::string& name) {
-  VolumeSettings intensity;
-  intensity.normalization = VolumeNormalization::kWindow;
-  std::vector<IntensityChange> result;
+std::vector<IntensityTransform> make_windows(const std::vector<float>& values, const SliceSettings& settings,
+                                             const std::string& name) {
+  VolumeSettings volume_settings;
+  volume_settings.normalization = VolumeNormalization::kWindow;
+  std::vector<IntensityTransform> result;
   for (const auto& window : settings.windows) {
     VLMTRAIN_CHECK(window[0] < window[1], "a window's values ascend");
-    intensity.window = window;
-    result.push_back(intensity_change(values, intensity, name));
+    volume_settings.window = window;
+    result.push_back(make_intensity_transform(values, volume_settings, name));
   }
   if (!result.empty()) return result;
-  intensity.normalization = VolumeNormalization::kPercentile;
-  return {intensity_change(values, intensity, name)};
+  volume_settings.normalization = VolumeNormalization::kPercentile;
+  return {make_intensity_transform(values, volume_settings, name)};
 }
 
-std::vector<float> read_values(VolumeStream& stream, const NiftiHeader& header, const SampledGrid& grid,
-                               const VolumeInfo& info) {
+std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& header, const SampledGrid& grid,
+                                     const VolumeInfo& info) {
   if (info.frames > 1) {
     throw data_error(
         "{}: a series of {} volumes, such as functional or diffusion MRI, of which no slices are taken; save the "
@@ -97,13 +97,13 @@ std::vector<float> read_values(VolumeStream& stream, const NiftiHeader& header, 
         "volume as a file of its own",
         stream.name(), info.frames);
   }
-  if (grid.values() > kMostSampledValues) {
+  if (grid.num_values() > kMaxSampledValues) {
     throw data_error("{}: {} slices of the scan have {} pixels, more than {}; take fewer slices", stream.name(),
-                     grid.samples[0].size(), grid.values(), kMostSampledValues);
+                     grid.samples[0].size(), grid.num_values(), kMaxSampledValues);
   }
-  const std::array<AxisSamples, 3> samples = samples_by_file_axis(grid, info);
+  const std::array<AxisSamples, 3> samples = order_samples_by_file_axis(grid, info);
   FrameSampler sampler(header, samples);
-  std::vector<float> values(grid.values());
+  std::vector<float> values(grid.num_values());
   sampler.read(stream, [&](int64_t index, const float* plane, int64_t size) {
     std::copy_n(plane, size, values.data() + index * size);
   });
@@ -113,41 +113,44 @@ std::vector<float> read_values(VolumeStream& stream, const NiftiHeader& header, 
 
 }  // namespace
 
-int64_t slices_of(const VolumeInfo& info, const SliceSettings& settings) {
-  return std::min(settings.count, turned_shape(info).size[axes_of(settings.plane).across]);
+int64_t count_slices(const VolumeInfo& info, const SliceSettings& settings) {
+  return std::min(settings.count, get_ras_shape(info).size[get_plane_axes(settings.plane).across]);
 }
 
-ImageSize slice_size(const VolumeInfo& info, const SliceSettings& settings) {
-  const TurnedShape shape = turned_shape(info);
-  const auto [across, rows, columns] = axes_of(settings.plane);
+ImageSize compute_slice_size(const VolumeInfo& info, const SliceSettings& settings) {
+  const RasShape shape = get_ras_shape(info);
+  const auto [across, rows, columns] = get_plane_axes(settings.plane);
   const double height = static_cast<double>(shape.size[rows]) * shape.spacing[rows];
   const double width = static_cast<double>(shape.size[columns]) * shape.spacing[columns];
-  const double pixel = std::max(std::min(shape.spacing[rows], shape.spacing[columns]),
-                                std::max(height, width) / static_cast<double>(kMostSlicePixels));
-  const auto pixels_of = [pixel](double mm) { return std::max<int64_t>(std::llround(mm / pixel), 1); };
-  return {pixels_of(height), pixels_of(width)};
+  const double pixel_mm = std::max(std::min(shape.spacing[rows], shape.spacing[columns]),
+                                   std::max(height, width) / static_cast<double>(kMaxSlicePixels));
+  const auto to_pixels = [pixel_mm](double length_mm) {
+    return std::max<int64_t>(std::llround(length_mm / pixel_mm), 1);
+  };
+  return {to_pixels(height), to_pixels(width)};
 }
 
-int64_t slice_reading_bytes(const VolumeInfo& info, const SliceSettings& settings) {
-  constexpr int64_t kFixed = int64_t{1} << 20;
-  const auto [height, width] = slice_size(info, settings);
-  const int64_t longest = std::max({height, width, slices_of(info, settings)});
-  const int64_t values = std::min(slices_of(info, settings) * height * width, kMostSampledValues);
-  const int64_t a_value = settings.windows.empty() ? 8 : 4;
-  return kFixed + values * a_value + std::min(12 * longest * longest, 12 * values) + 12 * std::ranges::max(info.size);
+int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings& settings) {
+  constexpr int64_t kFixedBytes = int64_t{1} << 20;
+  const auto [height, width] = compute_slice_size(info, settings);
+  const int64_t longest_axis = std::max({height, width, count_slices(info, settings)});
+  const int64_t values = std::min(count_slices(info, settings) * height * width, kMaxSampledValues);
+  const int64_t bytes_per_value = settings.windows.empty() ? 8 : 4;
+  return kFixedBytes + values * bytes_per_value + std::min(12 * longest_axis * longest_axis, 12 * values) +
+         12 * std::ranges::max(info.size);
 }
 
-std::vector<at::Tensor> read_slices(const io::Medium& medium, const SliceSettings& settings) {
+std::vector<at::Tensor> read_slices(const io::MediaRef& medium, const SliceSettings& settings) {
   VLMTRAIN_CHECK(settings.count > 0, "slices are wanted");
   VLMTRAIN_CHECK(settings.windows.size() <= 1 || settings.windows.size() == 3,
                  "a window is for all channels, or one each");
   const auto stream = open_volume_stream(medium);
   const NiftiHeader header = read_nifti_header(*stream);
-  const VolumeInfo info = info_of(header);
-  const SampledGrid grid = grid_of_slices(info, settings);
-  const std::vector<float> values = read_values(*stream, header, grid, info);
-  const std::vector<IntensityChange> windows = windows_of(values, settings, stream->name());
-  TurnedCopy copy = copy_of_slices(grid, info, settings.plane);
+  const VolumeInfo info = make_volume_info(header);
+  const SampledGrid grid = make_slice_grid(info, settings);
+  const std::vector<float> values = read_slice_values(*stream, header, grid, info);
+  const std::vector<IntensityTransform> windows = make_windows(values, settings, stream->name());
+  StridedCopy copy = make_slice_copy(grid, info, settings.plane);
   const auto [slices, height, width] = copy.count;
   copy.count[0] = 1;
   std::vector<at::Tensor> result;
@@ -159,8 +162,8 @@ std::vector<at::Tensor> read_slices(const io::Medium& medium, const SliceSetting
         std::copy_n(planes, height * width, plane);
         continue;
       }
-      copy_turned(copy, values.data() + slice * copy.source_stride[0], plane,
-                  [&](float value) { return shade_of(value, windows[channel]); });
+      copy_strided(copy, values.data() + slice * copy.source_stride[0], plane,
+                   [&](float value) { return to_gray(value, windows[channel]); });
     }
   }
   return result;

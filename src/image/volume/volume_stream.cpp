@@ -22,7 +22,7 @@ class PlainVolumeStream final : public VolumeStream {
   }
   void skip(uint64_t bytes) override { input_.seek(input_.position() + bytes); }
   void finish() override {}
-  uint64_t most_bytes() const override { return input_.size(); }
+  uint64_t max_bytes() const override { return input_.size(); }
   bool is_compressed() const override { return false; }
 
  private:
@@ -31,18 +31,18 @@ class PlainVolumeStream final : public VolumeStream {
 
 }  // namespace
 
-std::unique_ptr<VolumeStream> open_volume_stream(const io::Medium& scan) {
+std::unique_ptr<VolumeStream> open_volume_stream(const io::MediaRef& scan) {
   VolumeInput input(scan);
-  std::array<uint8_t, 64> begin{};
-  const size_t known = std::min<uint64_t>(begin.size(), input.size());
-  if (input.read(std::span(begin).first(known)) == known) {
-    io::refuse_lfs_pointer(input.name(), {reinterpret_cast<const char*>(begin.data()), known});
+  std::array<uint8_t, 64> prefix{};
+  const size_t num_prefix_bytes = std::min<uint64_t>(prefix.size(), input.size());
+  if (input.read(std::span(prefix).first(num_prefix_bytes)) == num_prefix_bytes) {
+    io::refuse_lfs_pointer(input.name(), {reinterpret_cast<const char*>(prefix.data()), num_prefix_bytes});
   }
   input.seek(0);
-  std::array<uint8_t, 2> first{};
-  const bool has_both = input.read(first) == first.size();
+  std::array<uint8_t, 2> magic{};
+  const bool has_magic = input.read(magic) == magic.size();
   input.seek(0);
-  if (has_both && first == kGzipMagic) return std::make_unique<GzipStream>(std::move(input));
+  if (has_magic && magic == kGzipMagic) return std::make_unique<GzipStream>(std::move(input));
   return std::make_unique<PlainVolumeStream>(std::move(input));
 }
 

@@ -24,11 +24,11 @@ class VolumeStream {
   virtual void finish() = 0;
 
   /// There cannot be more bytes than these, whatever a header says.
-  virtual uint64_t most_bytes() const = 0;
+  virtual uint64_t max_bytes() const = 0;
   virtual bool is_compressed() const = 0;
 };
 
 /// Which kind the scan is, its first two bytes tell.
-std::unique_ptr<VolumeStream> open_volume_stream(const io::Medium& scan);
+std::unique_ptr<VolumeStream> open_volume_stream(const io::MediaRef& scan);
 
 }  // namespace vlmtrain::image

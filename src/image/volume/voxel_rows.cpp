@@ -12,41 +12,41 @@ namespace vlmtrain::image {
 namespace {
 
 template <size_t kBytes>
-struct UnsignedOf;
+struct UnsignedInt;
 template <>
-struct UnsignedOf<1> {
+struct UnsignedInt<1> {
   using Type = uint8_t;
-  static Type swapped(Type value) { return value; }
+  static Type swap_bytes(Type value) { return value; }
 };
 template <>
-struct UnsignedOf<2> {
+struct UnsignedInt<2> {
   using Type = uint16_t;
-  static Type swapped(Type value) { return __builtin_bswap16(value); }
+  static Type swap_bytes(Type value) { return __builtin_bswap16(value); }
 };
 template <>
-struct UnsignedOf<4> {
+struct UnsignedInt<4> {
   using Type = uint32_t;
-  static Type swapped(Type value) { return __builtin_bswap32(value); }
+  static Type swap_bytes(Type value) { return __builtin_bswap32(value); }
 };
 template <>
-struct UnsignedOf<8> {
+struct UnsignedInt<8> {
   using Type = uint64_t;
-  static Type swapped(Type value) { return __builtin_bswap64(value); }
+  static Type swap_bytes(Type value) { return __builtin_bswap64(value); }
 };
 
 template <class T, bool kSwapped>
-T voxel_at(const uint8_t* stored, int64_t index) {
-  using Bits = UnsignedOf<sizeof(T)>;
+T read_voxel(const uint8_t* stored_voxels, int64_t index) {
+  using Bits = UnsignedInt<sizeof(T)>;
   typename Bits::Type bits;
-  std::memcpy(&bits, stored + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  if constexpr (kSwapped) bits = Bits::swapped(bits);
+  std::memcpy(&bits, stored_voxels + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  if constexpr (kSwapped) bits = Bits::swap_bytes(bits);
   return std::bit_cast<T>(bits);
 }
 
 template <class T, bool kSwapped, bool kScaled>
-void convert_voxels(const uint8_t* stored, int64_t count, VoxelScaling scaling, float* values) {
+void convert_voxels(const uint8_t* stored_voxels, int64_t count, VoxelScaling scaling, float* values) {
   for (int64_t i = 0; i < count; ++i) {
-    const T value = voxel_at<T, kSwapped>(stored, i);
+    const T value = read_voxel<T, kSwapped>(stored_voxels, i);
     if constexpr (kScaled) {
       values[i] = static_cast<float>(static_cast<double>(value) * scaling.slope + scaling.intercept);
     } else {
@@ -58,63 +58,65 @@ void convert_voxels(const uint8_t* stored, int64_t count, VoxelScaling scaling, 
 using ConvertVoxels = void (*)(const uint8_t*, int64_t, VoxelScaling, float*);
 
 template <class T>
-ConvertVoxels converter_of(bool swapped, bool scaled) {
-  if (swapped) return scaled ? convert_voxels<T, true, true> : convert_voxels<T, true, false>;
-  return scaled ? convert_voxels<T, false, true> : convert_voxels<T, false, false>;
+ConvertVoxels select_converter(bool is_swapped, bool has_scaling) {
+  if (is_swapped) return has_scaling ? convert_voxels<T, true, true> : convert_voxels<T, true, false>;
+  return has_scaling ? convert_voxels<T, false, true> : convert_voxels<T, false, false>;
 }
 
-/// Calls `use` with a value of the C++ type.
+/// Calls `visit` with a value of the C++ type.
 template <class Use>
-auto with_type(VoxelType type, const Use& use) {
+auto dispatch_voxel_type(VoxelType type, const Use& visit) {
   switch (type) {
     case VoxelType::kUint8:
-      return use(uint8_t{});
+      return visit(uint8_t{});
     case VoxelType::kInt8:
-      return use(int8_t{});
+      return visit(int8_t{});
     case VoxelType::kUint16:
-      return use(uint16_t{});
+      return visit(uint16_t{});
     case VoxelType::kInt16:
-      return use(int16_t{});
+      return visit(int16_t{});
     case VoxelType::kUint32:
-      return use(uint32_t{});
+      return visit(uint32_t{});
     case VoxelType::kInt32:
-      return use(int32_t{});
+      return visit(int32_t{});
     case VoxelType::kUint64:
-      return use(uint64_t{});
+      return visit(uint64_t{});
     case VoxelType::kInt64:
-      return use(int64_t{});
+      return visit(int64_t{});
     case VoxelType::kFloat32:
-      return use(float{});
+      return visit(float{});
     case VoxelType::kFloat64:
       break;
   }
-  return use(double{});
+  return visit(double{});
 }
 
 template <class T>
 bool may_overflow(VoxelScaling scaling) {
   if (std::is_floating_point_v<T>) return true;
-  constexpr auto kMost = static_cast<double>(std::numeric_limits<T>::max()) + 1;
-  const double most = kMost * std::abs(scaling.slope) + std::abs(scaling.intercept);
-  return !(most < static_cast<double>(std::numeric_limits<float>::max()));
+  constexpr auto kMaxMagnitude = static_cast<double>(std::numeric_limits<T>::max()) + 1;
+  const double max_magnitude = kMaxMagnitude * std::abs(scaling.slope) + std::abs(scaling.intercept);
+  return !(max_magnitude < static_cast<double>(std::numeric_limits<float>::max()));
 }
 
 }  // namespace
 
-int64_t bytes_of(VoxelType type) {
-  return with_type(type, [](auto value) { return static_cast<int64_t>(sizeof(value)); });
+int64_t get_voxel_bytes(VoxelType type) {
+  return dispatch_voxel_type(type, [](auto value) { return static_cast<int64_t>(sizeof(value)); });
 }
 
-VoxelRows::VoxelRows(VoxelType type, bool swapped, std::optional<VoxelScaling> scaling)
+VoxelConverter::VoxelConverter(VoxelType type, bool is_swapped, std::optional<VoxelScaling> scaling)
     : scaling_(scaling.value_or(VoxelScaling{1, 0})),
-      convert_(
-          with_type(type, [&](auto value) { return converter_of<decltype(value)>(swapped, scaling.has_value()); })),
-      may_not_be_finite_(with_type(type, [&](auto value) { return may_overflow<decltype(value)>(scaling_); })) {}
+      convert_(dispatch_voxel_type(
+          type, [&](auto value) { return select_converter<decltype(value)>(is_swapped, scaling.has_value()); })),
+      may_be_nonfinite_(
+          dispatch_voxel_type(type, [&](auto value) { return may_overflow<decltype(value)>(scaling_); })) {}
 
-VLMTRAIN_VECTORISED int64_t count_not_finite(const float* values, int64_t count) {
-  constexpr uint32_t kExponent = 0x7F800000;
+VLMTRAIN_VECTORIZED int64_t count_nonfinite(const float* values, int64_t count) {
+  constexpr uint32_t kExponentMask = 0x7F800000;
   int32_t result = 0;
-  for (int64_t i = 0; i < count; ++i) result += (std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent ? 1 : 0;
+  for (int64_t i = 0; i < count; ++i)
+    result += (std::bit_cast<uint32_t>(values[i]) & kExponentMask) == kExponentMask ? 1 : 0;
   return result;
 }
 

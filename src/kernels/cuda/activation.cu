@@ -10,60 +10,61 @@ constexpr unsigned kThreads = 256;
 
 template <class Function, class T, int kCount>
 __global__ void forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t count) {
-  const int64_t place = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
-  if (place >= count) return;
-  const auto read = load<kCount>(x + place);
+  const int64_t index = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
+  if (index >= count) return;
+  const auto packed = load<kCount>(x + index);
   Pack<T, kCount> result;
-  for (int i = 0; i < kCount; ++i) result.values[i] = from_float<T>(Function::value(to_float(read.values[i])));
-  store<kCount>(value + place, result);
+  for (int i = 0; i < kCount; ++i) result.values[i] = from_float<T>(Function::value(to_float(packed.values[i])));
+  store<kCount>(value + index, result);
 }
 
 template <class Function, class T, int kCount>
-__global__ void backward_kernel(const T* __restrict__ gradient, const T* __restrict__ x, T* __restrict__ of_x,
+__global__ void backward_kernel(const T* __restrict__ gradient, const T* __restrict__ x, T* __restrict__ dx,
                                 int64_t count) {
-  const int64_t place = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
-  if (place >= count) return;
-  const auto of_value = load<kCount>(gradient + place);
-  const auto read = load<kCount>(x + place);
+  const int64_t index = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
+  if (index >= count) return;
+  const auto dy = load<kCount>(gradient + index);
+  const auto packed = load<kCount>(x + index);
   Pack<T, kCount> result;
   for (int i = 0; i < kCount; ++i) {
-    result.values[i] = from_float<T>(to_float(of_value.values[i]) * Function::slope(to_float(read.values[i])));
+    result.values[i] = from_float<T>(to_float(dy.values[i]) * Function::derivative(to_float(packed.values[i])));
   }
-  store<kCount>(of_x + place, result);
+  store<kCount>(dx + index, result);
 }
 
 template <class Function, class T, int kCount>
-int start(const Activate& call, void* stream) {
-  const Size grid{blocks_for(call.count / kCount, kThreads), 1, 1}, block{kThreads, 1, 1};
-  const auto* const gradient = static_cast<const T*>(call.gradient);
-  const auto* const x = static_cast<const T*>(call.x);
-  auto* const result = static_cast<T*>(call.result);
+int launch_kernel(const Activate& args, void* stream) {
+  const Size grid{count_blocks(args.count / kCount, kThreads), 1, 1}, block{kThreads, 1, 1};
+  const auto* const gradient = static_cast<const T*>(args.gradient);
+  const auto* const x = static_cast<const T*>(args.x);
+  auto* const result = static_cast<T*>(args.result);
   if (gradient == nullptr)
-    return launch(forward_kernel<Function, T, kCount>, grid, block, stream, x, result, call.count);
-  return launch(backward_kernel<Function, T, kCount>, grid, block, stream, gradient, x, result, call.count);
+    return launch(forward_kernel<Function, T, kCount>, grid, block, stream, x, result, args.count);
+  return launch(backward_kernel<Function, T, kCount>, grid, block, stream, gradient, x, result, args.count);
 }
 
 template <class Function, class T>
-int start_in_packs(const Activate& call, void* stream) {
-  const bool packs = in_packs<T>(call.count, static_cast<const T*>(call.gradient), static_cast<const T*>(call.x),
-                                 static_cast<const T*>(call.result));
-  return packs ? start<Function, T, kPackElements<T>>(call, stream) : start<Function, T, 1>(call, stream);
+int launch_packed(const Activate& args, void* stream) {
+  const bool packs = can_load_packs<T>(args.count, static_cast<const T*>(args.gradient), static_cast<const T*>(args.x),
+                                       static_cast<const T*>(args.result));
+  return packs ? launch_kernel<Function, T, kPackElements<T>>(args, stream)
+               : launch_kernel<Function, T, 1>(args, stream);
 }
 
 }  // namespace
 
-int activate(const Activate& call, void* stream) {
-  return with_element(call.element, [&](auto zero) {
+int activate(const Activate& args, void* stream) {
+  return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
-    switch (call.function) {
+    switch (args.function) {
       case ActivationFunction::kGelu:
-        return start_in_packs<Gelu, T>(call, stream);
+        return launch_packed<Gelu, T>(args, stream);
       case ActivationFunction::kGeluTanh:
-        return start_in_packs<GeluTanh, T>(call, stream);
+        return launch_packed<GeluTanh, T>(args, stream);
       case ActivationFunction::kQuickGelu:
-        return start_in_packs<QuickGelu, T>(call, stream);
+        return launch_packed<QuickGelu, T>(args, stream);
       case ActivationFunction::kRelu:
-        return start_in_packs<Relu, T>(call, stream);
+        return launch_packed<Relu, T>(args, stream);
     }
     return 1;  // cudaErrorInvalidValue
   });

@@ -15,61 +15,65 @@ constexpr int64_t kHalf = int64_t{kLanes} * kPack;
 static_assert(kElements * kLanes == kMomentBlock && 2 * kHalf == kMomentBlock);
 
 /// A lane's elements of a block, in fp32.
-struct Elements {
-  float of[kElements];
+struct LaneElements {
+  float values[kElements];
 };
 
 /// Where they are in a tensor.
-struct Places {
+struct LanePosition {
   int64_t first;  ///< of the block
   int lane;
 
-  __device__ __forceinline__ int64_t of_pack(int pack) const { return first + pack * kHalf + int64_t{lane} * kPack; }
+  __device__ __forceinline__ int64_t pack_offset(int pack) const {
+    return first + pack * kHalf + int64_t{lane} * kPack;
+  }
 };
 
 /// Of a tensor of `count` elements.
 template <class T>
-__device__ __forceinline__ Elements read(const T* from, const Places& places, int64_t count, bool packs) {
-  Elements values = {};
+__device__ __forceinline__ LaneElements load_elements(const T* from, const LanePosition& position, int64_t count,
+                                                      bool packs) {
+  LaneElements elements = {};
   for (int pack = 0; pack < kElements / kPack; ++pack)
-    read_in_fp32<kPack>(values.of + pack * kPack, from, places.of_pack(pack), count, packs);
-  return values;
+    load_fp32<kPack>(elements.values + pack * kPack, from, position.pack_offset(pack), count, packs);
+  return elements;
 }
 
 template <class T>
-__device__ __forceinline__ void write(T* to, const Elements& values, const Places& places, int64_t count, bool packs) {
+__device__ __forceinline__ void store_elements(T* to, const LaneElements& elements, const LanePosition& position,
+                                               int64_t count, bool packs) {
   for (int pack = 0; pack < kElements / kPack; ++pack)
-    write_fp32<kPack>(to, values.of + pack * kPack, places.of_pack(pack), count, packs);
+    store_fp32<kPack>(to, elements.values + pack * kPack, position.pack_offset(pack), count, packs);
 }
 
 /// Of a block that is held whole, whatever is done with its elements.
 template <class T, class Function>
-__device__ __forceinline__ void read_whole(const T* from, const Places& places, Function element) {
+__device__ __forceinline__ void load_block(const T* from, const LanePosition& position, Function process) {
   for (int pack = 0; pack < kElements / kPack; ++pack) {
-    const auto elements = load<kPack>(from + places.of_pack(pack));
-    for (int i = 0; i < kPack; ++i) element(pack * kPack + i, elements.values[i]);
+    const auto elements = load<kPack>(from + position.pack_offset(pack));
+    for (int i = 0; i < kPack; ++i) process(pack * kPack + i, elements.values[i]);
   }
 }
 
 template <class T, class Function>
-__device__ __forceinline__ void write_whole(T* to, const Places& places, Function element) {
+__device__ __forceinline__ void store_block(T* to, const LanePosition& position, Function produce) {
   for (int pack = 0; pack < kElements / kPack; ++pack) {
     Pack<T, kPack> elements;
-    for (int i = 0; i < kPack; ++i) elements.values[i] = element(pack * kPack + i);
-    store<kPack>(to + places.of_pack(pack), elements);
+    for (int i = 0; i < kPack; ++i) elements.values[i] = produce(pack * kPack + i);
+    store<kPack>(to + position.pack_offset(pack), elements);
   }
 }
 
 constexpr unsigned kThreads = 256;
 constexpr int64_t kWarps = kThreads / kLanes;
 /// Blocks of a tensor that a block of threads takes, so that its tables are loaded for many.
-constexpr int64_t kBlocksAtATime = kAdamWBlocks;
+constexpr int64_t kMomentBlocksPerBlock = kAdamWBlocks;
 
 /// Where the nth smallest of 255 bounds lies, n from 1 on: the root of a tree of binary search at 1, the children of
 /// place k at 2k and 2k + 1 (Eytzinger's order). What the lanes of a warp may meet in a step are neighbours then, in
 /// different banks of shared memory up to the sixth step; in ascending order they lie powers of two apart, eight in one
 /// bank. Of normally distributed gradients a warp reads shared memory 21 times for two codes, and not 64.
-__device__ __forceinline__ unsigned place_in_search(unsigned n) {
+__device__ __forceinline__ unsigned eytzinger_index(unsigned n) {
   return (kMomentCodes + n) >> __ffs(static_cast<int>(n));
 }
 
@@ -77,14 +81,14 @@ __device__ __forceinline__ unsigned place_in_search(unsigned n) {
 struct Fp32Moments {
   static constexpr bool kHasTables = false;
 
-  static __device__ __forceinline__ Elements expand(const AdamWTensor& tensor, int moment, const Places& places,
-                                                    const float* /*codes*/) {
-    return read(static_cast<const float*>(tensor.moments[moment]), places, tensor.count, tensor.in_packs);
+  static __device__ __forceinline__ LaneElements load_moment(const AdamWTensor& tensor, int moment,
+                                                             const LanePosition& position, const float* /*codes*/) {
+    return load_elements(static_cast<const float*>(tensor.moments[moment]), position, tensor.count, tensor.is_aligned);
   }
-  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, const Places& places,
-                                                  const Elements& values, const AdamW& /*call*/,
-                                                  const float* /*bounds*/) {
-    write(static_cast<float*>(tensor.moments[moment]), values, places, tensor.count, tensor.in_packs);
+  static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
+                                                      const LanePosition& position, const LaneElements& elements,
+                                                      const AdamW& /*call*/, const float* /*bounds*/) {
+    store_elements(static_cast<float*>(tensor.moments[moment]), elements, position, tensor.count, tensor.is_aligned);
   }
 };
 
@@ -92,20 +96,22 @@ struct Fp32Moments {
 struct Bf16Moments {
   static constexpr bool kHasTables = false;
 
-  static __device__ __forceinline__ Elements expand(const AdamWTensor& tensor, int moment, const Places& places,
-                                                    const float* /*codes*/) {
-    Elements values;
-    read_whole(static_cast<const __nv_bfloat16*>(tensor.moments[moment]), places,
-               [&](int i, __nv_bfloat16 value) { values.of[i] = to_float(value); });
-    return values;
+  static __device__ __forceinline__ LaneElements load_moment(const AdamWTensor& tensor, int moment,
+                                                             const LanePosition& position, const float* /*codes*/) {
+    LaneElements elements;
+    load_block(static_cast<const __nv_bfloat16*>(tensor.moments[moment]), position,
+               [&](int i, __nv_bfloat16 value) { elements.values[i] = to_float(value); });
+    return elements;
   }
-  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, const Places& places,
-                                                  const Elements& values, const AdamW& call, const float* /*bounds*/) {
-    const auto number_of_lane = static_cast<uint64_t>(places.first + int64_t{places.lane} * kElements);
+  static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
+                                                      const LanePosition& position, const LaneElements& elements,
+                                                      const AdamW& args, const float* /*bounds*/) {
+    const auto lane_counter = static_cast<uint64_t>(position.first + int64_t{position.lane} * kElements);
     const RandomBits random =
-        philox(call.seed, number_of_lane, uint64_t{tensor.number} * 2 + static_cast<uint64_t>(moment));
-    write_whole(static_cast<uint16_t*>(tensor.moments[moment]), places,
-                [&](int i) { return static_cast<uint16_t>((__float_as_uint(values.of[i]) + random.half(i)) >> 16); });
+        philox(args.seed, lane_counter, uint64_t{tensor.tensor_id} * 2 + static_cast<uint64_t>(moment));
+    store_block(static_cast<uint16_t*>(tensor.moments[moment]), position, [&](int i) {
+      return static_cast<uint16_t>((__float_as_uint(elements.values[i]) + random.half(i)) >> 16);
+    });
   }
 };
 
@@ -113,117 +119,118 @@ struct Bf16Moments {
 struct EightBitMoments {
   static constexpr bool kHasTables = true;
 
-  static __device__ __forceinline__ Elements expand(const AdamWTensor& tensor, int moment, const Places& places,
-                                                    const float* codes) {
-    const float absmax = tensor.absmax[moment][places.first / kMomentBlock];
-    Elements values;
-    read_whole(static_cast<const uint8_t*>(tensor.moments[moment]), places,
-               [&](int i, uint8_t code) { values.of[i] = __fmul_rn(codes[code], absmax); });
-    return values;
+  static __device__ __forceinline__ LaneElements load_moment(const AdamWTensor& tensor, int moment,
+                                                             const LanePosition& position, const float* codes) {
+    const float absmax = tensor.absmax[moment][position.first / kMomentBlock];
+    LaneElements elements;
+    load_block(static_cast<const uint8_t*>(tensor.moments[moment]), position,
+               [&](int i, uint8_t code) { elements.values[i] = __fmul_rn(codes[code], absmax); });
+    return elements;
   }
 
-  /// How many bounds lie below a value, of 255, which lie in the order of place_in_search().
-  static __device__ __forceinline__ int code_of(float value, const float* bounds) {
-    int place = 1;
-    for (int bounds_of_step = 1; bounds_of_step < kMomentCodes; bounds_of_step *= 2)
-      place = 2 * place + (bounds[place] < value ? 1 : 0);
-    return place - kMomentCodes;
+  /// How many bounds lie below a value, of 255, which lie in the order of eytzinger_index().
+  static __device__ __forceinline__ int find_code(float value, const float* bounds) {
+    int node = 1;
+    for (int step_bounds = 1; step_bounds < kMomentCodes; step_bounds *= 2)
+      node = 2 * node + (bounds[node] < value ? 1 : 0);
+    return node - kMomentCodes;
   }
 
-  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, const Places& places,
-                                                  const Elements& values, const AdamW& /*call*/, const float* bounds) {
-    constexpr float kSmallest = 1e-38F;  // of what is divided by: a block of zeros stays one
-    float most = 0;
-    for (int i = 0; i < kElements; ++i) most = fmaxf(most, fabsf(values.of[i]));
-    for (int mask = kLanes / 2; mask > 0; mask /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, mask));
-    const float factor = 1 / fmaxf(most, kSmallest);
-    write_whole(static_cast<uint8_t*>(tensor.moments[moment]), places,
-                [&](int i) { return static_cast<uint8_t>(code_of(__fmul_rn(values.of[i], factor), bounds)); });
-    if (places.lane == 0) tensor.absmax[moment][places.first / kMomentBlock] = most;
+  static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
+                                                      const LanePosition& position, const LaneElements& elements,
+                                                      const AdamW& /*call*/, const float* bounds) {
+    constexpr float kMinAbsmax = 1e-38F;  // of what is divided by: a block of zeros stays one
+    float absmax = 0;
+    for (int i = 0; i < kElements; ++i) absmax = fmaxf(absmax, fabsf(elements.values[i]));
+    for (int mask = kLanes / 2; mask > 0; mask /= 2) absmax = fmaxf(absmax, __shfl_xor_sync(0xffffffffU, absmax, mask));
+    const float factor = 1 / fmaxf(absmax, kMinAbsmax);
+    store_block(static_cast<uint8_t*>(tensor.moments[moment]), position,
+                [&](int i) { return static_cast<uint8_t>(find_code(__fmul_rn(elements.values[i], factor), bounds)); });
+    if (position.lane == 0) tensor.absmax[moment][position.first / kMomentBlock] = absmax;
   }
 };
 
 /// What the bias of the moments is corrected by after so many steps.
-struct Corrections {
+struct BiasCorrection {
   float rate;  // of a step: learning rate / (1 − β₁ⁿ)
   float root;  // √(1 − β₂ⁿ)
 };
 
-__device__ __forceinline__ Corrections corrections(const AdamW& call, float steps) {
+__device__ __forceinline__ BiasCorrection compute_bias_correction(const AdamW& args, float steps) {
   const double n = steps;
-  return {static_cast<float>(call.learning_rate / (1 - pow(call.beta1, n))),
-          static_cast<float>(sqrt(1 - pow(call.beta2, n)))};
+  return {static_cast<float>(args.learning_rate / (1 - pow(args.beta1, n))),
+          static_cast<float>(sqrt(1 - pow(args.beta2, n)))};
 }
 
 template <class Moments, class Weight>
-__global__ void adamw_kernel(const __grid_constant__ AdamW call) {
+__global__ void adamw_kernel(const __grid_constant__ AdamW args) {
   VLMTRAIN_SHARED(float, codes, Moments::kHasTables ? 2 * kMomentCodes : 1);
   VLMTRAIN_SHARED(float, bounds, Moments::kHasTables ? 2 * kMomentCodes : 1);
-  VLMTRAIN_SHARED(Corrections, shared_corrections, 1);
-  if (*call.skipped != 0) return;
+  VLMTRAIN_SHARED(BiasCorrection, shared_correction, 1);
+  if (*args.skipped != 0) return;
 
-  int number = 0;
-  while (number + 1 < call.tensors && int64_t{blockIdx.x} >= call.first_block[number + 1]) ++number;
-  const AdamWTensor& tensor = call.tensor[number];
-  if (threadIdx.x == 0) shared_corrections[0] = corrections(call, *tensor.steps);
+  int tensor_index = 0;
+  while (tensor_index + 1 < args.tensors && int64_t{blockIdx.x} >= args.first_block[tensor_index + 1]) ++tensor_index;
+  const AdamWTensor& tensor = args.tensor[tensor_index];
+  if (threadIdx.x == 0) shared_correction[0] = compute_bias_correction(args, *tensor.steps);
   if constexpr (Moments::kHasTables) {
     static_assert(kThreads == kMomentCodes);
     for (unsigned table = 0; table < 2 * kMomentCodes; table += kMomentCodes) {
-      codes[table + threadIdx.x] = call.codes[table + threadIdx.x];
-      if (threadIdx.x > 0) bounds[table + place_in_search(threadIdx.x)] = call.bounds[table + threadIdx.x - 1];
+      codes[table + threadIdx.x] = args.codes[table + threadIdx.x];
+      if (threadIdx.x > 0) bounds[table + eytzinger_index(threadIdx.x)] = args.bounds[table + threadIdx.x - 1];
     }
   }
   __syncthreads();
-  const Corrections correction = shared_corrections[0];
-  const float divisor = call.divisor != nullptr ? *call.divisor : 1;
+  const BiasCorrection correction = shared_correction[0];
+  const float divisor = args.divisor != nullptr ? *args.divisor : 1;
   const auto warp = static_cast<int64_t>(threadIdx.x / kLanes);
-  const int64_t first_block = (int64_t{blockIdx.x} - call.first_block[number]) * kBlocksAtATime;
+  const int64_t first_block = (int64_t{blockIdx.x} - args.first_block[tensor_index]) * kMomentBlocksPerBlock;
 
-  for (int64_t block = first_block + warp; block < first_block + kBlocksAtATime; block += kWarps) {
+  for (int64_t block = first_block + warp; block < first_block + kMomentBlocksPerBlock; block += kWarps) {
     if (block * kMomentBlock >= tensor.count) return;  // the whole warp
-    const Places places{block * kMomentBlock, static_cast<int>(threadIdx.x % kLanes)};
-    const Elements gradient = read(tensor.gradient, places, tensor.count, tensor.in_packs);
-    Elements master = read(tensor.master, places, tensor.count, tensor.in_packs);
-    Elements mean = Moments::expand(tensor, 0, places, &codes[0]);
-    Elements square = Moments::expand(tensor, 1, places, &codes[Moments::kHasTables ? kMomentCodes : 0]);
+    const LanePosition position{block * kMomentBlock, static_cast<int>(threadIdx.x % kLanes)};
+    const LaneElements gradient = load_elements(tensor.gradient, position, tensor.count, tensor.is_aligned);
+    LaneElements master = load_elements(tensor.master, position, tensor.count, tensor.is_aligned);
+    LaneElements mean = Moments::load_moment(tensor, 0, position, &codes[0]);
+    LaneElements square = Moments::load_moment(tensor, 1, position, &codes[Moments::kHasTables ? kMomentCodes : 0]);
     for (int i = 0; i < kElements; ++i) {
-      const float g = gradient.of[i] / divisor;
-      master.of[i] -= call.decay * master.of[i];
-      mean.of[i] = call.kept[0] * mean.of[i] + call.taken[0] * g;
-      square.of[i] = call.kept[1] * square.of[i] + call.taken[1] * g * g;
-      master.of[i] -= correction.rate * mean.of[i] / (sqrtf(square.of[i]) / correction.root + call.epsilon);
+      const float g = gradient.values[i] / divisor;
+      master.values[i] -= args.decay * master.values[i];
+      mean.values[i] = args.beta[0] * mean.values[i] + args.one_minus_beta[0] * g;
+      square.values[i] = args.beta[1] * square.values[i] + args.one_minus_beta[1] * g * g;
+      master.values[i] -= correction.rate * mean.values[i] / (sqrtf(square.values[i]) / correction.root + args.epsilon);
     }
-    Moments::compress(tensor, 0, places, mean, call, &bounds[0]);
-    Moments::compress(tensor, 1, places, square, call, &bounds[Moments::kHasTables ? kMomentCodes : 0]);
-    write(tensor.master, master, places, tensor.count, tensor.in_packs);
+    Moments::store_moment(tensor, 0, position, mean, args, &bounds[0]);
+    Moments::store_moment(tensor, 1, position, square, args, &bounds[Moments::kHasTables ? kMomentCodes : 0]);
+    store_elements(tensor.master, master, position, tensor.count, tensor.is_aligned);
     if (tensor.weight != nullptr) {
-      write(static_cast<Weight*>(tensor.weight), master, places, tensor.count, tensor.in_packs);
+      store_elements(static_cast<Weight*>(tensor.weight), master, position, tensor.count, tensor.is_aligned);
     }
   }
 }
 
 template <class Moments, class Weight>
-int start(const AdamW& call, void* stream) {
-  const Size grid{static_cast<unsigned>(call.first_block[call.tensors]), 1, 1};
-  return launch(adamw_kernel<Moments, Weight>, grid, Size{kThreads, 1, 1}, stream, call);
+int launch_kernel(const AdamW& args, void* stream) {
+  const Size grid{static_cast<unsigned>(args.first_block[args.tensors]), 1, 1};
+  return launch(adamw_kernel<Moments, Weight>, grid, Size{kThreads, 1, 1}, stream, args);
 }
 
 template <class Moments>
-int start_with_weights(const AdamW& call, void* stream) {
-  return call.weight_element == Element::kHalf ? start<Moments, __half>(call, stream)
-                                               : start<Moments, __nv_bfloat16>(call, stream);
+int dispatch_weight_type(const AdamW& args, void* stream) {
+  return args.weight_element == ElementType::kHalf ? launch_kernel<Moments, __half>(args, stream)
+                                                   : launch_kernel<Moments, __nv_bfloat16>(args, stream);
 }
 
 }  // namespace
 
-int adamw(const AdamW& call, void* stream) {
-  switch (call.moments) {
-    case MomentsHeld::kFp32:
-      return start_with_weights<Fp32Moments>(call, stream);
-    case MomentsHeld::kBf16:
-      return start_with_weights<Bf16Moments>(call, stream);
-    case MomentsHeld::k8Bit:
-      return start_with_weights<EightBitMoments>(call, stream);
+int adamw(const AdamW& args, void* stream) {
+  switch (args.moments) {
+    case MomentFormat::kFp32:
+      return dispatch_weight_type<Fp32Moments>(args, stream);
+    case MomentFormat::kBf16:
+      return dispatch_weight_type<Bf16Moments>(args, stream);
+    case MomentFormat::k8Bit:
+      return dispatch_weight_type<EightBitMoments>(args, stream);
   }
   return 1;  // cudaErrorInvalidValue
 }

@@ -11,66 +11,66 @@ constexpr unsigned kThreads = 512;
 constexpr int kWarps = static_cast<int>(kThreads) / kLanes;
 
 /// Σ exp(logit − most) over some logits, none as yet.
-struct Sum {
-  float most = -INFINITY;
+struct ExpSum {
+  float max = -INFINITY;
   float sum = 0;
 };
 
 /// Both sums over one largest logit (Milakov and Gimelshein 2018, arXiv 1805.02867).
-__device__ __forceinline__ Sum joined(const Sum& a, const Sum& b) {
-  if (a.most == b.most) return {a.most, a.sum + b.sum};  // −∞ of no logits, too
-  const float most = a.most > b.most ? a.most : b.most;
-  return {most, a.sum * expf(a.most - most) + b.sum * expf(b.most - most)};
+__device__ __forceinline__ ExpSum merge(const ExpSum& a, const ExpSum& b) {
+  if (a.max == b.max) return {a.max, a.sum + b.sum};  // −∞ of no logits, too
+  const float max = a.max > b.max ? a.max : b.max;
+  return {max, a.sum * expf(a.max - max) + b.sum * expf(b.max - max)};
 }
 
-__device__ __forceinline__ Sum sum_of_warp(Sum value) {
+__device__ __forceinline__ ExpSum warp_sum(ExpSum value) {
   for (int mask = kLanes / 2; mask > 0; mask /= 2) {
-    const Sum other{__shfl_xor_sync(0xffffffffU, value.most, mask), __shfl_xor_sync(0xffffffffU, value.sum, mask)};
-    value = joined(value, other);
+    const ExpSum neighbor{__shfl_xor_sync(0xffffffffU, value.max, mask), __shfl_xor_sync(0xffffffffU, value.sum, mask)};
+    value = merge(value, neighbor);
   }
   return value;
 }
 
 template <class T, int kCount>
-__global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy call) {
-  VLMTRAIN_SHARED(float, most_of_warp, kWarps);
+__global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy args) {
+  VLMTRAIN_SHARED(float, max_by_warp, kWarps);
   VLMTRAIN_SHARED(float, sum_by_warp, kWarps);
   const int64_t row = blockIdx.x;
-  T* const logits = static_cast<T*>(call.logits) + row * call.vocabulary;
-  const int64_t label = call.labels[row];
+  T* const logits = static_cast<T*>(args.logits) + row * args.vocabulary;
+  const int64_t label = args.labels[row];
   const float logit = to_float(logits[label]);
 
-  Sum own;
-  VLMTRAIN_TOGETHER_BY_FOUR
-  for (int64_t column = int64_t{threadIdx.x} * kCount; column < call.vocabulary; column += kThreads * kCount) {
-    const auto read = load<kCount>(logits + column);
-    Sum pack;
-    for (int i = 0; i < kCount; ++i) pack.most = fmaxf(pack.most, to_float(read.values[i]));
-    const float from = pack.most == -INFINITY ? 0 : pack.most;  // what is not a number stays none
-    for (int i = 0; i < kCount; ++i) pack.sum += expf(to_float(read.values[i]) - from);
-    own = joined(own, pack);
+  ExpSum thread_sum;
+  VLMTRAIN_UNROLL_4
+  for (int64_t column = int64_t{threadIdx.x} * kCount; column < args.vocabulary; column += kThreads * kCount) {
+    const auto packed = load<kCount>(logits + column);
+    ExpSum pack;
+    for (int i = 0; i < kCount; ++i) pack.max = fmaxf(pack.max, to_float(packed.values[i]));
+    const float shift = pack.max == -INFINITY ? 0 : pack.max;  // what is not a number stays none
+    for (int i = 0; i < kCount; ++i) pack.sum += expf(to_float(packed.values[i]) - shift);
+    thread_sum = merge(thread_sum, pack);
   }
-  own = sum_of_warp(own);
+  thread_sum = warp_sum(thread_sum);
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
   if (threadIdx.x % kLanes == 0) {
-    most_of_warp[warp] = own.most;
-    sum_by_warp[warp] = own.sum;
+    max_by_warp[warp] = thread_sum.max;
+    sum_by_warp[warp] = thread_sum.sum;
   }
   __syncthreads();  // also: everyone has read the label's logit before anyone writes
-  Sum all;
-  for (int i = 0; i < kWarps; ++i) all = joined(all, {most_of_warp[i], sum_by_warp[i]});
-  const float log_sum = logf(all.sum);  // over the largest, which is not added: it may be large
+  ExpSum row_sum;
+  for (int i = 0; i < kWarps; ++i) row_sum = merge(row_sum, {max_by_warp[i], sum_by_warp[i]});
+  const float log_sum_exp = logf(row_sum.sum);  // over the largest, which is not added: it may be large
   if (threadIdx.x == 0) {
-    call.cross_entropy[row] = all.most - logit + log_sum;
-    call.is_right[row] = logit == all.most ? 1 : 0;
+    args.cross_entropy[row] = row_sum.max - logit + log_sum_exp;
+    args.is_correct[row] = logit == row_sum.max ? 1 : 0;
   }
-  if (!call.gradient_wanted) return;
+  if (!args.compute_gradient) return;
 
-  const float factor = call.factor * (call.row_factors != nullptr ? call.row_factors[row] : 1);
-  for (int64_t column = int64_t{threadIdx.x} * kCount; column < call.vocabulary; column += kThreads * kCount) {
+  const float factor = args.factor * (args.row_factors != nullptr ? args.row_factors[row] : 1);
+  for (int64_t column = int64_t{threadIdx.x} * kCount; column < args.vocabulary; column += kThreads * kCount) {
     auto pack = load<kCount>(logits + column);
     for (int i = 0; i < kCount; ++i) {
-      const float probability = expf(to_float(pack.values[i]) - all.most - log_sum);
+      const float probability = expf(to_float(pack.values[i]) - row_sum.max - log_sum_exp);
       pack.values[i] = from_float<T>((probability - (column + i == label ? 1.0F : 0.0F)) * factor);
     }
     store<kCount>(logits + column, pack);
@@ -78,18 +78,19 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy call) 
 }
 
 template <class T, int kCount>
-int start(const CrossEntropy& call, void* stream) {
-  return launch(cross_entropy_kernel<T, kCount>, Size{static_cast<unsigned>(call.rows), 1, 1}, Size{kThreads, 1, 1},
-                stream, call);
+int launch_kernel(const CrossEntropy& args, void* stream) {
+  return launch(cross_entropy_kernel<T, kCount>, Size{static_cast<unsigned>(args.rows), 1, 1}, Size{kThreads, 1, 1},
+                stream, args);
 }
 
 }  // namespace
 
-int cross_entropy(const CrossEntropy& call, void* stream) {
-  return with_element(call.element, [&](auto zero) {
+int cross_entropy(const CrossEntropy& args, void* stream) {
+  return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
-    return in_packs<T>(call.vocabulary, static_cast<const T*>(call.logits)) ? start<T, kPackElements<T>>(call, stream)
-                                                                            : start<T, 1>(call, stream);
+    return can_load_packs<T>(args.vocabulary, static_cast<const T*>(args.logits))
+               ? launch_kernel<T, kPackElements<T>>(args, stream)
+               : launch_kernel<T, 1>(args, stream);
   });
 }
 

@@ -26,29 +26,29 @@ int launch(void (*kernel)(Parameters...), Size grid, Size block, void* stream, A
   return static_cast<int>(cudaGetLastError());
 }
 
-struct FourWords {
-  uint32_t of[4];
+struct Vector4 {
+  uint32_t values[4];
 };
 
 /// Writes the whole of it in as few instructions as there can be: of an assignment nvcc may make one for each element,
 /// in the order in which they are computed (tests/kernel_stores.py looks for it).
 template <class Values>
-__device__ __forceinline__ void write_at_once(Values* to, const Values& values) {
-  constexpr int kBytes = sizeof(Values), kMost = sizeof(FourWords);
-  if constexpr (kBytes < kMost) {
+__device__ __forceinline__ void store_vectorized(Values* to, const Values& values) {
+  constexpr int kBytes = sizeof(Values), kMaxBytes = sizeof(Vector4);
+  if constexpr (kBytes < kMaxBytes) {
     using Bytes = std::conditional_t<kBytes == 2, uint16_t, uint8_t>;
-    using Words = std::conditional_t<kBytes == 8, uint64_t, std::conditional_t<kBytes == 4, uint32_t, Bytes> >;
-    *reinterpret_cast<Words*>(to) = __builtin_bit_cast(Words, values);
+    using Word = std::conditional_t<kBytes == 8, uint64_t, std::conditional_t<kBytes == 4, uint32_t, Bytes> >;
+    *reinterpret_cast<Word*>(to) = __builtin_bit_cast(Word, values);
   } else {
-    struct AllWords {
-      FourWords of[kBytes / kMost];
+    struct Vectors {
+      Vector4 values[kBytes / kMaxBytes];
     };
-    const auto words = __builtin_bit_cast(AllWords, values);
-    const size_t place = __cvta_generic_to_global(to);
-    for (int i = 0; i < kBytes / kMost; ++i) {
-      const auto& four = words.of[i].of;
-      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(place + i * kMost), "r"(four[0]), "r"(four[1]),
-                   "r"(four[2]), "r"(four[3])
+    const auto source = __builtin_bit_cast(Vectors, values);
+    const size_t address = __cvta_generic_to_global(to);
+    for (int i = 0; i < kBytes / kMaxBytes; ++i) {
+      const auto& four = source.values[i].values;
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address + i * kMaxBytes), "r"(four[0]),
+                   "r"(four[1]), "r"(four[2]), "r"(four[3])
                    : "memory");
     }
   }
@@ -56,8 +56,8 @@ __device__ __forceinline__ void write_at_once(Values* to, const Values& values) 
 
 /// The place itself, which is a multiple of the size of T: emulation sees where it is not, and a card faults.
 template <class T>
-__device__ __forceinline__ T* aligned(T* place) {
-  return place;
+__device__ __forceinline__ T* aligned(T* pointer) {
+  return pointer;
 }
 
 }  // namespace vlmtrain::kernels
@@ -65,6 +65,6 @@ __device__ __forceinline__ T* aligned(T* place) {
 #define VLMTRAIN_SHARED(type, name, count) __shared__ type name[count]
 
 /// Ahead of a loop: so many of its iterations read before the first of them computes.
-#define VLMTRAIN_TOGETHER_BY_FOUR _Pragma("unroll 4")
+#define VLMTRAIN_UNROLL_4 _Pragma("unroll 4")
 
 #endif

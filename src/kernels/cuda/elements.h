@@ -48,12 +48,12 @@ __device__ __forceinline__ Pack<T, kCount> load(const T* from) {
 
 template <int kCount, class T>
 __device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
-  write_at_once(aligned(reinterpret_cast<Pack<T, kCount>*>(to)), pack);
+  store_vectorized(aligned(reinterpret_cast<Pack<T, kCount>*>(to)), pack);
 }
 
 /// In fp32 kCount of `count` elements from the `first` on; zeros behind the end. `packs`: these can be read in packs.
 template <int kCount, class T>
-__device__ __forceinline__ void read_in_fp32(float* to, const T* from, int64_t first, int64_t count, bool packs) {
+__device__ __forceinline__ void load_fp32(float* to, const T* from, int64_t first, int64_t count, bool packs) {
   if (packs && first + kCount <= count) {
     const auto pack = load<kCount>(from + first);
     for (int i = 0; i < kCount; ++i) to[i] = to_float(pack.values[i]);
@@ -64,7 +64,7 @@ __device__ __forceinline__ void read_in_fp32(float* to, const T* from, int64_t f
 
 /// The reverse; nothing behind the end.
 template <int kCount, class T>
-__device__ __forceinline__ void write_fp32(T* to, const float* from, int64_t first, int64_t count, bool packs) {
+__device__ __forceinline__ void store_fp32(T* to, const float* from, int64_t first, int64_t count, bool packs) {
   if (packs && first + kCount <= count) {
     Pack<T, kCount> pack;
     for (int i = 0; i < kCount; ++i) pack.values[i] = from_float<T>(from[i]);
@@ -77,28 +77,28 @@ __device__ __forceinline__ void write_fp32(T* to, const float* from, int64_t fir
 }
 
 /// Whether these columns, and what begins at these places, can be read in packs of kCount.
-template <class T, int kCount = kPackElements<T>, class... Places>
-bool in_packs(int64_t columns, const Places*... places) {
+template <class T, int kCount = kPackElements<T>, class... Pointee>
+bool can_load_packs(int64_t columns, const Pointee*... pointers) {
   constexpr uintptr_t kBytes = sizeof(T) * kCount;
-  return columns % kCount == 0 && ((reinterpret_cast<uintptr_t>(places) % kBytes == 0) && ...);
+  return columns % kCount == 0 && ((reinterpret_cast<uintptr_t>(pointers) % kBytes == 0) && ...);
 }
 
 /// Calls `function` with a value of the type that `element` stands for.
 template <class Function>
-int with_element(Element element, Function function) {
+int dispatch_element_type(ElementType element, Function function) {
   switch (element) {
-    case Element::kFloat:
+    case ElementType::kFloat:
       return function(float{});
-    case Element::kBFloat16:
+    case ElementType::kBFloat16:
       return function(__nv_bfloat16{});
-    case Element::kHalf:
+    case ElementType::kHalf:
       return function(__half{});
   }
   return 1;  // cudaErrorInvalidValue
 }
 
-inline unsigned blocks_for(int64_t count, int64_t a_block) {
-  return static_cast<unsigned>((count + a_block - 1) / a_block);
+inline unsigned count_blocks(int64_t count, int64_t block_size) {
+  return static_cast<unsigned>((count + block_size - 1) / block_size);
 }
 
 }  // namespace vlmtrain::kernels

@@ -8,22 +8,22 @@ namespace {
 
 // A head's features i and i + features / 2 are a pair. Some lanes of a warp, a power of two, take a head of a row
 // together: with packs of four pairs so many that each has one pack, else all 32, and lane l the pairs l, l + 32, ….
-constexpr unsigned kThreads = kNormRotateWarps * kLanes;
+constexpr unsigned kThreads = kQkNormRopeWarps * kLanes;
 // So that the blocks of a launch (norm_rotate.cpp) are on a large card all at once.
-constexpr int kBlocksOfMultiprocessor = 3;
-constexpr int kPairs = static_cast<int>(kMostNormedFeatures) / 2 / kLanes;  // of a lane, at most
-constexpr int kPackOfPairs = kPairs;
+constexpr int kBlocksPerMultiprocessor = 3;
+constexpr int kPairsPerLane = static_cast<int>(kMaxQkNormFeatures) / 2 / kLanes;  // of a lane, at most
+constexpr int kPairsPerPack = kPairsPerLane;
 
 /// A lane's pairs of a head.
 struct Pairs {
-  float low[kPairs];
-  float high[kPairs];
+  float low[kPairsPerLane];
+  float high[kPairsPerLane];
 };
 
 /// Where in a head a lane's pairs are.
 template <int kCount>
-struct Places {
-  static constexpr int kPacks = kPairs / kCount;
+struct PackLayout {
+  static constexpr int kPacks = kPairsPerLane / kCount;
 
   int64_t half;
   int lane, lanes;  // which one, and how many share the head
@@ -34,12 +34,12 @@ struct Places {
 
 /// Zeros where the head has no such features.
 template <int kCount, class T>
-__device__ __forceinline__ Pairs read(const T* from, const Places<kCount>& places) {
+__device__ __forceinline__ Pairs load_pairs(const T* from, const PackLayout<kCount>& layout) {
   Pairs pairs = {};
-  for (int pack = 0; pack < places.kPacks; ++pack) {
-    if (!places.has(pack)) continue;
-    const auto low = load<kCount>(from + places.first(pack));
-    const auto high = load<kCount>(from + places.half + places.first(pack));
+  for (int pack = 0; pack < layout.kPacks; ++pack) {
+    if (!layout.has(pack)) continue;
+    const auto low = load<kCount>(from + layout.first(pack));
+    const auto high = load<kCount>(from + layout.half + layout.first(pack));
     for (int i = 0; i < kCount; ++i) {
       pairs.low[pack * kCount + i] = to_float(low.values[i]);
       pairs.high[pack * kCount + i] = to_float(high.values[i]);
@@ -49,25 +49,25 @@ __device__ __forceinline__ Pairs read(const T* from, const Places<kCount>& place
 }
 
 template <int kCount, class T>
-__device__ __forceinline__ void write(T* to, const Pairs& pairs, const Places<kCount>& places) {
-  for (int pack = 0; pack < places.kPacks; ++pack) {
-    if (!places.has(pack)) continue;
+__device__ __forceinline__ void store_pairs(T* to, const Pairs& pairs, const PackLayout<kCount>& layout) {
+  for (int pack = 0; pack < layout.kPacks; ++pack) {
+    if (!layout.has(pack)) continue;
     Pack<T, kCount> low, high;
     for (int i = 0; i < kCount; ++i) {
       low.values[i] = from_float<T>(pairs.low[pack * kCount + i]);
       high.values[i] = from_float<T>(pairs.high[pack * kCount + i]);
     }
-    store<kCount>(to + places.first(pack), low);
-    store<kCount>(to + places.half + places.first(pack), high);
+    store<kCount>(to + layout.first(pack), low);
+    store<kCount>(to + layout.half + layout.first(pack), high);
   }
 }
 
 template <int kCount>
-__device__ __forceinline__ void rotate(Pairs& pairs, const float* cos, const float* sin, float direction,
-                                       const Places<kCount>& places) {
-  for (int pack = 0; pack < places.kPacks; ++pack) {
-    if (!places.has(pack)) continue;
-    const auto cosines = load<kCount>(cos + places.first(pack)), sines = load<kCount>(sin + places.first(pack));
+__device__ __forceinline__ void rotate_pairs(Pairs& pairs, const float* cos, const float* sin, float direction,
+                                             const PackLayout<kCount>& layout) {
+  for (int pack = 0; pack < layout.kPacks; ++pack) {
+    if (!layout.has(pack)) continue;
+    const auto cosines = load<kCount>(cos + layout.first(pack)), sines = load<kCount>(sin + layout.first(pack));
     for (int i = 0; i < kCount; ++i) {
       const int pair = pack * kCount + i;
       const float c = cosines.values[i], s = sines.values[i] * direction, a = pairs.low[pair], b = pairs.high[pair];
@@ -79,181 +79,186 @@ __device__ __forceinline__ void rotate(Pairs& pairs, const float* cos, const flo
 
 /// What the features are multiplied by.
 template <class T, int kCount>
-__device__ __forceinline__ Pairs gains(const void* weight, Gain gain, const Places<kCount>& places) {
-  Pairs pairs = read(static_cast<const T*>(weight), places);
-  const float added = gain == Gain::kOnePlusWeight ? 1 : 0;
-  for (int i = 0; i < kPairs; ++i) {
-    pairs.low[i] += added;
-    pairs.high[i] += added;
+__device__ __forceinline__ Pairs load_gains(const void* weight, Gain gain, const PackLayout<kCount>& layout) {
+  Pairs pairs = load_pairs(static_cast<const T*>(weight), layout);
+  const float weight_offset = gain == Gain::kOnePlusWeight ? 1 : 0;
+  for (int i = 0; i < kPairsPerLane; ++i) {
+    pairs.low[i] += weight_offset;
+    pairs.high[i] += weight_offset;
   }
   return pairs;
 }
 
 /// A block takes a row.
 template <class T, int kCount>
-__global__ void forward_kernel(const __grid_constant__ NormRotateForward call, int lanes) {
-  const int64_t heads = call.query.heads + call.key.heads, half = call.features / 2, row = blockIdx.x;
+__global__ void forward_kernel(const __grid_constant__ QkNormRopeForward args, int lanes) {
+  const int64_t heads = args.query.heads + args.key.heads, half = args.features / 2, row = blockIdx.x;
   const auto lane = static_cast<int>(threadIdx.x % kLanes);
-  const int64_t heads_of_warp = kLanes / lanes, heads_of_block = blockDim.x / lanes;
-  const Places<kCount> places{half, lane % lanes, lanes};
+  const int64_t heads_per_warp = kLanes / lanes, heads_per_block = blockDim.x / lanes;
+  const PackLayout<kCount> layout{half, lane % lanes, lanes};
   // All lanes of a warp go on for as long as one of them has a head.
-  for (int64_t first = threadIdx.x / kLanes * heads_of_warp; first < heads; first += heads_of_block) {
+  for (int64_t first = threadIdx.x / kLanes * heads_per_warp; first < heads; first += heads_per_block) {
     const int64_t head = first + lane / lanes;
-    const bool is_query = head < call.query.heads, is_head = head < heads;
-    const auto of_part = [&](auto query, auto key) { return is_query ? query : key; };
-    const int64_t place = (head - of_part(int64_t{0}, call.query.heads)) * call.features;
-    const auto* const from = static_cast<const T*>(of_part(call.query.x, call.key.x)) + row * call.x_stride + place;
+    const bool is_query = head < args.query.heads, is_head = head < heads;
+    const auto select = [&](auto query, auto key) { return is_query ? query : key; };
+    const int64_t head_offset = (head - select(int64_t{0}, args.query.heads)) * args.features;
+    const auto* const from =
+        static_cast<const T*>(select(args.query.x, args.key.x)) + row * args.x_stride + head_offset;
     Pairs x = {};
-    if (is_head) x = read(from, places);
+    if (is_head) x = load_pairs(from, layout);
     float sum = 0;
-    for (int i = 0; i < kPairs; ++i) sum += x.low[i] * x.low[i] + x.high[i] * x.high[i];
-    const float reciprocal = rsqrtf(sum_of_lanes(sum, lanes) / static_cast<float>(call.features) + call.eps);
+    for (int i = 0; i < kPairsPerLane; ++i) sum += x.low[i] * x.low[i] + x.high[i] * x.high[i];
+    const float rstd = rsqrtf(sum_lanes(sum, lanes) / static_cast<float>(args.features) + args.eps);
     if (!is_head) continue;
-    if (places.lane == 0) call.reciprocal[row * heads + head] = reciprocal;
-    const Pairs gain = gains<T>(of_part(call.query.weight, call.key.weight), call.gain, places);
-    for (int i = 0; i < kPairs; ++i) {
-      x.low[i] *= reciprocal * gain.low[i];
-      x.high[i] *= reciprocal * gain.high[i];
+    if (layout.lane == 0) args.rstd[row * heads + head] = rstd;
+    const Pairs gain = load_gains<T>(select(args.query.weight, args.key.weight), args.gain, layout);
+    for (int i = 0; i < kPairsPerLane; ++i) {
+      x.low[i] *= rstd * gain.low[i];
+      x.high[i] *= rstd * gain.high[i];
     }
-    rotate(x, call.cos + row * half, call.sin + row * half, 1, places);
-    T* const to = static_cast<T*>(of_part(call.query.rotated, call.key.rotated)) + place;
-    write(to + row * of_part(call.query.rotated_stride, call.key.rotated_stride), x, places);
+    rotate_pairs(x, args.cos + row * half, args.sin + row * half, 1, layout);
+    T* const to = static_cast<T*>(select(args.query.rotated, args.key.rotated)) + head_offset;
+    store_pairs(to + row * select(args.query.rotated_stride, args.key.rotated_stride), x, layout);
   }
 }
 
 /// With x̂ = x r, g the gradient rotated back and w the gain: dx = r (g w − x̂ mean(g w x̂)), dw = Σ g x̂ over rows and
 /// heads. A block takes a row at a time.
 template <class T, int kCount>
-__global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
-    backward_kernel(const __grid_constant__ NormRotateBackward call, int lanes) {
-  const int64_t heads = call.query.heads + call.key.heads, half = call.features / 2;
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    backward_kernel(const __grid_constant__ QkNormRopeBackward args, int lanes) {
+  const int64_t heads = args.query.heads + args.key.heads, half = args.features / 2;
   const auto lane = static_cast<int>(threadIdx.x % kLanes);
-  const int64_t warp_of_block = threadIdx.x / kLanes, heads_of_warp = kLanes / lanes;
-  const int64_t heads_of_block = kNormRotateWarps * heads_of_warp;
-  const Places<kCount> places{half, lane % lanes, lanes};
-  Pairs of_query_weight = {}, of_key_weight = {};
-  for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
-    for (int64_t first = warp_of_block * heads_of_warp; first < heads; first += heads_of_block) {
+  const int64_t warp_in_block = threadIdx.x / kLanes, heads_per_warp = kLanes / lanes;
+  const int64_t heads_per_block = kQkNormRopeWarps * heads_per_warp;
+  const PackLayout<kCount> layout{half, lane % lanes, lanes};
+  Pairs query_weight_gradient = {}, key_weight_gradient = {};
+  for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
+    for (int64_t first = warp_in_block * heads_per_warp; first < heads; first += heads_per_block) {
       const int64_t head = first + lane / lanes;
-      const bool is_query = head < call.query.heads, is_head = head < heads;
-      const auto of_part = [&](auto query, auto key) { return is_query ? query : key; };
-      const int64_t place = (head - of_part(int64_t{0}, call.query.heads)) * call.features;
+      const bool is_query = head < args.query.heads, is_head = head < heads;
+      const auto select = [&](auto query, auto key) { return is_query ? query : key; };
+      const int64_t head_offset = (head - select(int64_t{0}, args.query.heads)) * args.features;
       Pairs g = {}, x = {}, gain = {};
       if (is_head) {
-        gain = gains<T>(of_part(call.query.weight, call.key.weight), call.gain, places);
-        const auto* const gradient = static_cast<const T*>(of_part(call.query.gradient, call.key.gradient)) + place;
-        g = read(gradient + row * of_part(call.query.gradient_stride, call.key.gradient_stride), places);
-        x = read(static_cast<const T*>(of_part(call.query.x, call.key.x)) + row * call.x_stride + place, places);
-        rotate(g, call.cos + row * half, call.sin + row * half, -1, places);
+        gain = load_gains<T>(select(args.query.weight, args.key.weight), args.gain, layout);
+        const auto* const gradient =
+            static_cast<const T*>(select(args.query.gradient, args.key.gradient)) + head_offset;
+        g = load_pairs(gradient + row * select(args.query.gradient_stride, args.key.gradient_stride), layout);
+        x = load_pairs(static_cast<const T*>(select(args.query.x, args.key.x)) + row * args.x_stride + head_offset,
+                       layout);
+        rotate_pairs(g, args.cos + row * half, args.sin + row * half, -1, layout);
       }
-      const float reciprocal = is_head ? call.reciprocal[row * heads + head] : 0;
+      const float rstd = is_head ? args.rstd[row * heads + head] : 0;
       float sum = 0;
-      for (int i = 0; i < kPairs; ++i) {
-        const float low = x.low[i] * reciprocal, high = x.high[i] * reciprocal;
+      for (int i = 0; i < kPairsPerLane; ++i) {
+        const float low = x.low[i] * rstd, high = x.high[i] * rstd;
         // No reference to either: registers have no addresses.
-        of_query_weight.low[i] += is_query ? g.low[i] * low : 0;
-        of_query_weight.high[i] += is_query ? g.high[i] * high : 0;
-        of_key_weight.low[i] += is_query ? 0 : g.low[i] * low;
-        of_key_weight.high[i] += is_query ? 0 : g.high[i] * high;
+        query_weight_gradient.low[i] += is_query ? g.low[i] * low : 0;
+        query_weight_gradient.high[i] += is_query ? g.high[i] * high : 0;
+        key_weight_gradient.low[i] += is_query ? 0 : g.low[i] * low;
+        key_weight_gradient.high[i] += is_query ? 0 : g.high[i] * high;
         g.low[i] *= gain.low[i];
         g.high[i] *= gain.high[i];
         sum += g.low[i] * low + g.high[i] * high;
       }
-      const float mean = sum_of_lanes(sum, lanes) / static_cast<float>(call.features);
+      const float mean = sum_lanes(sum, lanes) / static_cast<float>(args.features);
       if (!is_head) continue;
-      for (int i = 0; i < kPairs; ++i) {
-        g.low[i] = reciprocal * (g.low[i] - x.low[i] * reciprocal * mean);
-        g.high[i] = reciprocal * (g.high[i] - x.high[i] * reciprocal * mean);
+      for (int i = 0; i < kPairsPerLane; ++i) {
+        g.low[i] = rstd * (g.low[i] - x.low[i] * rstd * mean);
+        g.high[i] = rstd * (g.high[i] - x.high[i] * rstd * mean);
       }
-      write(static_cast<T*>(of_part(call.query.of_x, call.key.of_x)) + row * call.of_x_stride + place, g, places);
+      store_pairs(static_cast<T*>(select(args.query.dx, args.key.dx)) + row * args.dx_stride + head_offset, g, layout);
     }
-    const auto* const of_values = static_cast<const T*>(call.value.gradient) + row * call.value.gradient_stride;
-    T* const copied = static_cast<T*>(call.value.of_x) + row * call.of_x_stride;
-    for (int64_t column = int64_t{threadIdx.x} * kCount; column < call.value.heads * call.features;
+    const auto* const value_gradient = static_cast<const T*>(args.value.gradient) + row * args.value.gradient_stride;
+    T* const value_dx = static_cast<T*>(args.value.dx) + row * args.dx_stride;
+    for (int64_t column = int64_t{threadIdx.x} * kCount; column < args.value.heads * args.features;
          column += int64_t{kThreads} * kCount) {
-      store<kCount>(copied + column, load<kCount>(of_values + column));
+      store<kCount>(value_dx + column, load<kCount>(value_gradient + column));
     }
   }
-  if (call.of_weights == nullptr) return;
-  const int64_t warp = int64_t{blockIdx.x} * kNormRotateWarps + warp_of_block;
-  for (int part = 0; part < 2; ++part) {
-    Pairs sums = part == 0 ? of_query_weight : of_key_weight;  // unrolled
-    for (int i = 0; i < kPairs; ++i) {
-      sums.low[i] = sum_between_lanes(sums.low[i], lanes);
-      sums.high[i] = sum_between_lanes(sums.high[i], lanes);
+  if (args.partial_weight_gradients == nullptr) return;
+  const int64_t warp = int64_t{blockIdx.x} * kQkNormRopeWarps + warp_in_block;
+  for (int which = 0; which < 2; ++which) {
+    Pairs sums = which == 0 ? query_weight_gradient : key_weight_gradient;  // unrolled
+    for (int i = 0; i < kPairsPerLane; ++i) {
+      sums.low[i] = sum_across_groups(sums.low[i], lanes);
+      sums.high[i] = sum_across_groups(sums.high[i], lanes);
     }
-    if (lane < lanes) write(call.of_weights + (warp * 2 + part) * call.features, sums, places);
+    if (lane < lanes) store_pairs(args.partial_weight_gradients + (warp * 2 + which) * args.features, sums, layout);
   }
 }
 
-int lanes_for(int64_t half) {
+int choose_lanes(int64_t half) {
   int lanes = 1;
-  while (lanes * kPackOfPairs < half) lanes *= 2;
+  while (lanes * kPairsPerPack < half) lanes *= 2;
   return lanes;
 }
 
 template <class T, class Heads>
-bool strides_fit(const Heads& heads, int64_t stride, const void* place) {
-  return heads.heads == 0 || in_packs<T, kPackOfPairs>(stride, static_cast<const T*>(place));
+bool strides_fit(const Heads& heads, int64_t stride, const void* pointer) {
+  return heads.heads == 0 || can_load_packs<T, kPairsPerPack>(stride, static_cast<const T*>(pointer));
 }
 
 template <class T>
-bool fits(const NormRotateForward& call) {
-  if (!in_packs<float, kPackOfPairs>(call.features / 2, call.cos, call.sin)) return false;
-  for (const auto* const part : {&call.query, &call.key}) {
-    if (!strides_fit<T>(*part, call.x_stride, part->x) || !strides_fit<T>(*part, part->rotated_stride, part->rotated) ||
-        !strides_fit<T>(*part, call.features, part->weight))
+bool fits(const QkNormRopeForward& args) {
+  if (!can_load_packs<float, kPairsPerPack>(args.features / 2, args.cos, args.sin)) return false;
+  for (const auto* const heads : {&args.query, &args.key}) {
+    if (!strides_fit<T>(*heads, args.x_stride, heads->x) ||
+        !strides_fit<T>(*heads, heads->rotated_stride, heads->rotated) ||
+        !strides_fit<T>(*heads, args.features, heads->weight))
       return false;
   }
   return true;
 }
 
 template <class T>
-bool fits(const NormRotateBackward& call) {
-  if (!in_packs<float, kPackOfPairs>(call.features / 2, call.cos, call.sin, call.of_weights)) return false;
-  for (const auto* const part : {&call.query, &call.key, &call.value}) {
-    if (!strides_fit<T>(*part, part->gradient_stride, part->gradient) ||
-        !strides_fit<T>(*part, call.of_x_stride, part->of_x))
+bool fits(const QkNormRopeBackward& args) {
+  if (!can_load_packs<float, kPairsPerPack>(args.features / 2, args.cos, args.sin, args.partial_weight_gradients))
+    return false;
+  for (const auto* const heads : {&args.query, &args.key, &args.value}) {
+    if (!strides_fit<T>(*heads, heads->gradient_stride, heads->gradient) ||
+        !strides_fit<T>(*heads, args.dx_stride, heads->dx))
       return false;
   }
-  for (const auto* const part : {&call.query, &call.key}) {
-    if (!strides_fit<T>(*part, call.x_stride, part->x) || !strides_fit<T>(*part, call.features, part->weight))
+  for (const auto* const heads : {&args.query, &args.key}) {
+    if (!strides_fit<T>(*heads, args.x_stride, heads->x) || !strides_fit<T>(*heads, args.features, heads->weight))
       return false;
   }
   return true;
 }
 
 template <class T, int kCount>
-int start(const NormRotateForward& call, int lanes, void* stream) {
+int launch_kernel(const QkNormRopeForward& args, int lanes, void* stream) {
   // One block, which takes a row's heads as often as there would be blocks.
-  const EvenBlocks of_row((call.query.heads + call.key.heads) * lanes, kThreads);
-  const Size grid{static_cast<unsigned>(call.rows), 1, 1};
-  return launch(forward_kernel<T, kCount>, grid, Size{of_row.threads, 1, 1}, stream, call, lanes);
+  const EvenBlocks row_blocks((args.query.heads + args.key.heads) * lanes, kThreads);
+  const Size grid{static_cast<unsigned>(args.rows), 1, 1};
+  return launch(forward_kernel<T, kCount>, grid, Size{row_blocks.threads, 1, 1}, stream, args, lanes);
 }
 
 template <class T, int kCount>
-int start(const NormRotateBackward& call, int lanes, void* stream) {
-  const Size grid{static_cast<unsigned>(call.warps / kNormRotateWarps), 1, 1};
-  return launch(backward_kernel<T, kCount>, grid, Size{kThreads, 1, 1}, stream, call, lanes);
+int launch_kernel(const QkNormRopeBackward& args, int lanes, void* stream) {
+  const Size grid{static_cast<unsigned>(args.warps / kQkNormRopeWarps), 1, 1};
+  return launch(backward_kernel<T, kCount>, grid, Size{kThreads, 1, 1}, stream, args, lanes);
 }
 
 template <class Call>
-int start_for_element(const Call& call, void* stream) {
-  return with_element(call.element, [&](auto zero) {
+int dispatch_launch(const Call& args, void* stream) {
+  return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
-    return fits<T>(call) ? start<T, kPackOfPairs>(call, lanes_for(call.features / 2), stream)
-                         : start<T, 1>(call, kLanes, stream);
+    return fits<T>(args) ? launch_kernel<T, kPairsPerPack>(args, choose_lanes(args.features / 2), stream)
+                         : launch_kernel<T, 1>(args, kLanes, stream);
   });
 }
 
 }  // namespace
 
-int norm_rotate_forward(const NormRotateForward& call, void* stream) {
-  return start_for_element(call, stream);
+int qk_norm_rope_forward(const QkNormRopeForward& args, void* stream) {
+  return dispatch_launch(args, stream);
 }
 
-int norm_rotate_backward(const NormRotateBackward& call, void* stream) {
-  return start_for_element(call, stream);
+int qk_norm_rope_backward(const QkNormRopeBackward& args, void* stream) {
+  return dispatch_launch(args, stream);
 }
 
 }  // namespace vlmtrain::kernels

@@ -9,8 +9,8 @@ namespace vlmtrain::kernels {
 struct RandomBits {
   uint32_t words[4];
 
-  /// Of eight 16-bit numbers the one at `place`.
-  __device__ __forceinline__ uint32_t half(int place) const { return words[place / 2] >> (place % 2 * 16) & 0xffffU; }
+  /// Of eight 16-bit numbers the one at `index`.
+  __device__ __forceinline__ uint32_t half(int index) const { return words[index / 2] >> (index % 2 * 16) & 0xffffU; }
 };
 
 __device__ __forceinline__ RandomBits philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {

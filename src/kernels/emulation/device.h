@@ -35,7 +35,7 @@ namespace emulation {
 template <class T, int kCount>
 class Shared {
  public:
-  Shared() { declare_shared(values_, sizeof(values_)); }
+  Shared() { register_shared(values_, sizeof(values_)); }
   T& operator[](int64_t i) { return values_[i]; }
 
  private:
@@ -43,11 +43,11 @@ class Shared {
 };
 
 template <class T>
-T shuffled(T value, unsigned lane) {
+T shuffle(T value, unsigned lane) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  bits = exchange(bits, lane);
+  bits = shuffle_lane(bits, lane);
   std::memcpy(&value, &bits, sizeof(T));
   return value;
 }
@@ -63,13 +63,13 @@ int launch(void (*kernel)(Parameters...), Size grid, Size block, void* /*stream*
 }
 
 template <class T>
-T* aligned(T* place) {
-  if (reinterpret_cast<uintptr_t>(place) % sizeof(T) != 0) emulation::note_misaligned();
-  return place;
+T* aligned(T* pointer) {
+  if (reinterpret_cast<uintptr_t>(pointer) % sizeof(T) != 0) emulation::report_misaligned();
+  return pointer;
 }
 
 template <class Values>
-void write_at_once(Values* to, const Values& values) {
+void store_vectorized(Values* to, const Values& values) {
   *to = values;
 }
 
@@ -77,15 +77,15 @@ void write_at_once(Values* to, const Values& values) {
 
 /// Of a block of one launch; blocks run one after another.
 #define VLMTRAIN_SHARED(type, name, count) static ::vlmtrain::kernels::emulation::Shared<type, count> name
-#define VLMTRAIN_TOGETHER_BY_FOUR
+#define VLMTRAIN_UNROLL_4
 
 inline void __syncthreads() {
-  vlmtrain::kernels::emulation::wait_for_block();
+  vlmtrain::kernels::emulation::wait_at_barrier();
 }
 
 template <class T>
 T __shfl_xor_sync(unsigned /*lanes*/, T value, int mask) {
-  return vlmtrain::kernels::emulation::shuffled(value, (threadIdx.x % 32) ^ static_cast<unsigned>(mask));
+  return vlmtrain::kernels::emulation::shuffle(value, (threadIdx.x % 32) ^ static_cast<unsigned>(mask));
 }
 
 inline float rsqrtf(float x) {

@@ -21,7 +21,7 @@ namespace vlmtrain::kernels::emulation {
 namespace {
 
 constexpr size_t kStackBytes = size_t{64} << 10;
-constexpr size_t kWarp = 32;
+constexpr size_t kWarpSize = 32;
 
 enum class State { kReady, kAtShuffle, kAtBarrier, kDone };
 
@@ -30,9 +30,9 @@ struct Fiber {
   std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
   State state = State::kReady;
   Size3 thread{};
-  uint64_t offered = 0;
-  unsigned wanted_lane = 0;
-  uint64_t taken = 0;
+  uint64_t shuffle_value = 0;
+  unsigned source_lane = 0;
+  uint64_t received = 0;
 };
 
 struct SharedMemory {
@@ -41,12 +41,12 @@ struct SharedMemory {
 };
 
 /// One block at a time in the process.
-struct Machine {
-  std::mutex one_launch;
+struct Emulator {
+  std::mutex launch_mutex;
   ucontext_t scheduler{};
   std::vector<Fiber> fibers;
   Fiber* running = nullptr;
-  size_t done = 0;  // of the block's
+  size_t num_done = 0;  // of the block's
   bool is_misaligned = false;
   const std::function<void()>* body = nullptr;
   Size3 block, grid_size, block_size;
@@ -54,15 +54,15 @@ struct Machine {
   std::mt19937_64 random;
 };
 
-Machine& machine() {
-  static Machine instance;
+Emulator& emulator() {
+  static Emulator instance;
   return instance;
 }
 
 void fiber_main() {
-  (*machine().body)();
-  machine().running->state = State::kDone;
-  ++machine().done;
+  (*emulator().body)();
+  emulator().running->state = State::kDone;
+  ++emulator().num_done;
 }
 
 void poison(const SharedMemory& shared) {
@@ -70,13 +70,13 @@ void poison(const SharedMemory& shared) {
 }
 
 void yield(State state) {
-  Machine& all = machine();
-  Fiber& self = *all.running;
-  self.state = state;
-  swapcontext(&self.context, &all.scheduler);
+  Emulator& current = emulator();
+  Fiber& fiber = *current.running;
+  fiber.state = state;
+  swapcontext(&fiber.context, &current.scheduler);
 }
 
-std::vector<size_t> order_of_threads(size_t threads) {
+std::vector<size_t> make_thread_order(size_t threads) {
   std::vector<size_t> order(threads);
   std::iota(order.begin(), order.end(), 0);
   switch (settings().order) {
@@ -86,7 +86,7 @@ std::vector<size_t> order_of_threads(size_t threads) {
       std::ranges::reverse(order);
       break;
     case Order::kShuffled:
-      std::ranges::shuffle(order, machine().random);
+      std::ranges::shuffle(order, emulator().random);
       break;
   }
   return order;
@@ -94,17 +94,17 @@ std::vector<size_t> order_of_threads(size_t threads) {
 
 /// Lets the lanes of a warp go on that have all come to a shuffle.
 bool release_warp(std::span<Fiber> lanes) {
-  const auto waits = [](const Fiber& lane) { return lane.state == State::kAtShuffle; };
-  const auto waits_or_done = [&](const Fiber& lane) { return waits(lane) || lane.state == State::kDone; };
-  if (std::ranges::none_of(lanes, waits) || !std::ranges::all_of(lanes, waits_or_done)) return false;
+  const auto is_waiting = [](const Fiber& lane) { return lane.state == State::kAtShuffle; };
+  const auto is_waiting_or_done = [&](const Fiber& lane) { return is_waiting(lane) || lane.state == State::kDone; };
+  if (std::ranges::none_of(lanes, is_waiting) || !std::ranges::all_of(lanes, is_waiting_or_done)) return false;
   for (Fiber& lane : lanes) {
-    if (!waits(lane)) continue;
-    if (lane.wanted_lane >= lanes.size() || !waits(lanes[lane.wanted_lane]))
+    if (!is_waiting(lane)) continue;
+    if (lane.source_lane >= lanes.size() || !is_waiting(lanes[lane.source_lane]))
       throw std::runtime_error("a kernel takes from a lane of its warp that does not offer");
-    lane.taken = lanes[lane.wanted_lane].offered;
+    lane.received = lanes[lane.source_lane].shuffle_value;
   }
   for (Fiber& lane : lanes) {
-    if (waits(lane)) lane.state = State::kReady;
+    if (is_waiting(lane)) lane.state = State::kReady;
   }
   return true;
 }
@@ -116,9 +116,9 @@ void release_block(std::span<Fiber> fibers) {
   for (Fiber& fiber : fibers) fiber.state = State::kReady;
 }
 
-void start(Fiber& fiber, size_t number, ucontext_t& scheduler, Size3 block) {
+void start_fiber(Fiber& fiber, size_t thread_number, ucontext_t& scheduler, Size3 block) {
   fiber.state = State::kReady;
-  const auto index = static_cast<unsigned>(number);
+  const auto index = static_cast<unsigned>(thread_number);
   fiber.thread = {index % block.x, index / block.x % block.y, index / block.x / block.y};
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack.get();
@@ -127,25 +127,25 @@ void start(Fiber& fiber, size_t number, ucontext_t& scheduler, Size3 block) {
   makecontext(&fiber.context, fiber_main, 0);
 }
 
-void run_block(Machine& all, std::span<Fiber> fibers) {
-  for (const SharedMemory& shared : all.shared) poison(shared);
-  for (size_t i = 0; i < fibers.size(); ++i) start(fibers[i], i, all.scheduler, all.block_size);
-  const auto order = order_of_threads(fibers.size());
-  all.done = 0;
-  for (size_t next = 0; all.done < fibers.size(); ++next) {
+void run_block(Emulator& current, std::span<Fiber> fibers) {
+  for (const SharedMemory& shared : current.shared) poison(shared);
+  for (size_t i = 0; i < fibers.size(); ++i) start_fiber(fibers[i], i, current.scheduler, current.block_size);
+  const auto order = make_thread_order(fibers.size());
+  current.num_done = 0;
+  for (size_t next = 0; current.num_done < fibers.size(); ++next) {
     while (next < order.size() && fibers[order[next]].state != State::kReady) ++next;
     if (next == order.size()) {
       release_block(fibers);
       next = 0;
     }
-    const size_t first_lane = order[next] / kWarp * kWarp;
-    all.running = &fibers[order[next]];
-    swapcontext(&all.scheduler, &all.running->context);
+    const size_t first_lane = order[next] / kWarpSize * kWarpSize;
+    current.running = &fibers[order[next]];
+    swapcontext(&current.scheduler, &current.running->context);
     // Begins anew, so that a warp runs to its next barrier before another begins.
-    if (release_warp(fibers.subspan(first_lane, std::min(kWarp, fibers.size() - first_lane)))) next = SIZE_MAX;
+    if (release_warp(fibers.subspan(first_lane, std::min(kWarpSize, fibers.size() - first_lane)))) next = SIZE_MAX;
   }
   // Not where it happened, since exceptions do not leave a fiber.
-  if (std::exchange(all.is_misaligned, false)) throw std::runtime_error("a kernel uses a misaligned address");
+  if (std::exchange(current.is_misaligned, false)) throw std::runtime_error("a kernel uses a misaligned address");
 }
 
 }  // namespace
@@ -156,55 +156,55 @@ Settings& settings() {
 }
 
 void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body) {
-  Machine& all = machine();
-  const std::lock_guard lock(all.one_launch);
-  all.body = &body;
-  all.grid_size = grid;
-  all.block_size = block;
-  all.random.seed(settings().seed);
+  Emulator& current = emulator();
+  const std::lock_guard lock(current.launch_mutex);
+  current.body = &body;
+  current.grid_size = grid;
+  current.block_size = block;
+  current.random.seed(settings().seed);
   const size_t threads = size_t{block.x} * block.y * block.z;
-  if (all.fibers.size() < threads) all.fibers.resize(threads);
-  const std::span fibers(all.fibers.data(), threads);
+  if (current.fibers.size() < threads) current.fibers.resize(threads);
+  const std::span fibers(current.fibers.data(), threads);
   const auto first_x = static_cast<unsigned>(std::max<int64_t>(0, int64_t{grid.x} - settings().last_blocks));
-  for (all.block.z = 0; all.block.z < grid.z; ++all.block.z) {
-    for (all.block.y = 0; all.block.y < grid.y; ++all.block.y) {
-      for (all.block.x = first_x; all.block.x < grid.x; ++all.block.x) run_block(all, fibers);
+  for (current.block.z = 0; current.block.z < grid.z; ++current.block.z) {
+    for (current.block.y = 0; current.block.y < grid.y; ++current.block.y) {
+      for (current.block.x = first_x; current.block.x < grid.x; ++current.block.x) run_block(current, fibers);
     }
   }
 }
 
 Size3 thread_index() {
-  return machine().running->thread;
+  return emulator().running->thread;
 }
 Size3 block_index() {
-  return machine().block;
+  return emulator().block;
 }
 Size3 block_size() {
-  return machine().block_size;
+  return emulator().block_size;
 }
 Size3 grid_size() {
-  return machine().grid_size;
+  return emulator().grid_size;
 }
 
-void wait_for_block() {
+void wait_at_barrier() {
   yield(State::kAtBarrier);
 }
 
-uint64_t exchange(uint64_t value, unsigned lane) {
-  Fiber& self = *machine().running;
-  self.offered = value;
-  self.wanted_lane = lane;
+uint64_t shuffle_lane(uint64_t value, unsigned lane) {
+  Fiber& fiber = *emulator().running;
+  fiber.shuffle_value = value;
+  fiber.source_lane = lane;
   yield(State::kAtShuffle);
-  return self.taken;
+  return fiber.received;
 }
 
-void note_misaligned() {
-  machine().is_misaligned = true;
+void report_misaligned() {
+  emulator().is_misaligned = true;
 }
 
-void declare_shared(void* memory, int64_t bytes) {
-  machine().shared.push_back({memory, bytes});
-  poison(machine().shared.back());
+void register_shared(void* memory, int64_t bytes) {
+  emulator().shared.push_back({memory, bytes});
+  poison(emulator().shared.back());
 }
 
 }  // namespace vlmtrain::kernels::emulation

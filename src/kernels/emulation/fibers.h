@@ -28,15 +28,15 @@ Size3 block_size();
 Size3 grid_size();
 
 /// __syncthreads().
-void wait_for_block();
+void wait_at_barrier();
 
 /// Offers `value` to the warp and takes what `lane` offers.
-uint64_t exchange(uint64_t value, unsigned lane);
+uint64_t shuffle_lane(uint64_t value, unsigned lane);
 
 /// The thread that runs reads or writes several bytes at once, at an address that is no multiple of their number.
-void note_misaligned();
+void report_misaligned();
 
 /// Memory of a block: filled with not-a-numbers when a block begins, so that what nobody wrote is seen.
-void declare_shared(void* memory, int64_t bytes);
+void register_shared(void* memory, int64_t bytes);
 
 }  // namespace vlmtrain::kernels::emulation

@@ -26,17 +26,17 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The base's files as links, and the files that take the places of some.
-class FolderOfLinks {
+class SymlinkFolder {
  public:
-  FolderOfLinks(const fs::path& base, const std::map<std::string, std::string>& files) {
+  SymlinkFolder(const fs::path& base, const std::map<std::string, std::string>& files) {
     std::string name = (fs::temp_directory_path() / "vlmtrain-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) {
       throw run_error("{}: no temporary folder can be made: {}; set TMPDIR to a folder that can be written", name,
                       std::strerror(errno));
     }
     path_ = name;
-    unfinished_.emplace(path_);
-    const auto names = companion_file_names();
+    cleanup_.emplace(path_);
+    const auto names = auxiliary_file_names();
     for (const auto& entry : fs::directory_iterator(base)) {
       const std::string file = entry.path().filename().string();
       if (std::ranges::find(names, file) != names.end() || file == "additional_chat_templates") continue;
@@ -47,56 +47,56 @@ class FolderOfLinks {
       std::ofstream(path_ / file, std::ios::binary) << content;
     }
   }
-  ~FolderOfLinks() {
+  ~SymlinkFolder() {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
   }
-  FolderOfLinks(const FolderOfLinks&) = delete;
-  FolderOfLinks& operator=(const FolderOfLinks&) = delete;
+  SymlinkFolder(const SymlinkFolder&) = delete;
+  SymlinkFolder& operator=(const SymlinkFolder&) = delete;
 
   const fs::path& path() const { return path_; }
 
  private:
   fs::path path_;
-  std::optional<io::Unfinished> unfinished_;
+  std::optional<io::TempFileCleanup> cleanup_;
 };
 
-void replace_all(std::string& text, const std::string& part, const std::string& other) {
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + other.size())) {
-    text.replace(at, part.size(), other);
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (size_t pos = text.find(from); pos != std::string::npos; pos = text.find(from, pos + to.size())) {
+    text.replace(pos, from.size(), to);
   }
 }
 
 /// A message about a folder of links, about the files instead.
-std::string named_as_they_lie(std::string message, const fs::path& links, const fs::path& base, const fs::path& adapter,
-                              const std::map<std::string, std::string>& files) {
+std::string restore_original_paths(std::string message, const fs::path& link_folder, const fs::path& base,
+                                   const fs::path& adapter, const std::map<std::string, std::string>& files) {
   for (const auto& [name, content] : files) {
     const fs::path& folder = fs::exists(adapter / name) ? adapter : base;
-    replace_all(message, (links / name).string(), (folder / name).string());
+    replace_all(message, (link_folder / name).string(), (folder / name).string());
   }
-  replace_all(message, links.string(), base.string());
+  replace_all(message, link_folder.string(), base.string());
   return message;
 }
 
 }  // namespace
 
-void with_adapted_folder(const fs::path& base, const fs::path& adapter,
-                         const std::function<void(const AdaptedFolder& folder)>& read) {
+void visit_adapted_folder(const fs::path& base, const fs::path& adapter,
+                          const std::function<void(const AdaptedFolder& folder)>& callback) {
   AdaptedFolder adapted{.config = read_model_config(base),
                         .path = base,
-                        .templates = text::templates_in(adapter).empty() ? fs::path() : adapter};
-  const auto files = auxiliary_files(base, adapter);
-  if (files == read_companion_files(base)) return read(adapted);
-  if (adapted.templates.empty()) adapted.templates = base;
+                        .template_folder = text::load_checkpoint_templates(adapter).empty() ? fs::path() : adapter};
+  const auto files = merge_auxiliary_files(base, adapter);
+  if (files == read_auxiliary_files(base)) return callback(adapted);
+  if (adapted.template_folder.empty()) adapted.template_folder = base;
   if (const int64_t rows = read_adapter_settings(adapter, base).vocabulary_rows; rows > 0) {
-    set_vocabulary(adapted.config, rows);
+    set_vocab_size(adapted.config, rows);
   }
-  const FolderOfLinks links(base, files);
-  adapted.path = links.path();
+  const SymlinkFolder link_folder(base, files);
+  adapted.path = link_folder.path();
   try {
-    read(adapted);
+    callback(adapted);
   } catch (const UserError& error) {
-    throw UserError(error.code(), named_as_they_lie(error.what(), links.path(), base, adapter, files));
+    throw UserError(error.code(), restore_original_paths(error.what(), link_folder.path(), base, adapter, files));
   }
 }
 

@@ -36,11 +36,11 @@ namespace vlmtrain::models {
 namespace {
 
 /// An adapter is given for its base checkpoint at this place.
-std::string path_to_write(const std::filesystem::path& base) {
+std::string make_absolute(const std::filesystem::path& base) {
   return std::filesystem::absolute(base).lexically_normal().string();
 }
 
-nlohmann::ordered_json number(double value) {
+nlohmann::ordered_json make_json_number(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<int64_t>(value);
   return value;
 }
@@ -50,22 +50,22 @@ nlohmann::ordered_json number(double value) {
 namespace {
 
 /// A base without values, and the modules that an adapter's tensors may be for.
-struct BaseOutline {
+struct MetaBase {
   std::unique_ptr<VisionLanguageModel> model;
   AdapterModules modules;
 
-  explicit BaseOutline(const std::filesystem::path& base)
-      : model(build_model(base, at::kMeta, at::kFloat)), modules(*model, output_module(*model)) {}
+  explicit MetaBase(const std::filesystem::path& base)
+      : model(build_model(base, at::kMeta, at::kFloat)), modules(*model, find_output_module(*model)) {}
 };
 
 /// Where `base` is empty: of the base that the adapter names, if that is there and can be read.
-std::optional<BaseOutline> outline_of_base(const std::filesystem::path& folder, const std::filesystem::path& base) {
-  if (!base.empty()) return BaseOutline(base);
+std::optional<MetaBase> build_meta_base(const std::filesystem::path& folder, const std::filesystem::path& base) {
+  if (!base.empty()) return MetaBase(base);
   const auto config = io::read_json(folder / kAdapterConfigName);
-  const auto named = config.find("base_model_name_or_path");
-  if (named == config.end() || !named->is_string()) return std::nullopt;
+  const auto base_path = config.find("base_model_name_or_path");
+  if (base_path == config.end() || !base_path->is_string()) return std::nullopt;
   try {
-    return BaseOutline(named->get<std::string>());
+    return MetaBase(base_path->get<std::string>());
   } catch (const UserError&) {
     return std::nullopt;
   }
@@ -73,36 +73,37 @@ std::optional<BaseOutline> outline_of_base(const std::filesystem::path& folder, 
 
 /// modules_to_save under the model's names, with the embedding and output that PEFT saves unasked where the vocabulary
 /// has grown (save_embedding_layers).
-void settle_whole_modules(nn::LoraSettings& settings, const AdapterTensors& tensors, const AdapterConfig& config,
-                          const BaseOutline& base, const std::filesystem::path& folder) {
+void resolve_modules_to_save(nn::LoraSettings& settings, const AdapterTensors& tensors, const AdapterConfig& config,
+                             const MetaBase& base, const std::filesystem::path& folder) {
   for (auto& module : settings.modules_to_save) module = base.modules.resolve(module);
   const VisionLanguageModel& model = *base.model;
-  const nn::Parameter* const tied = tied_embedding(model);
-  const std::string output = output_module(model);
+  const nn::Parameter* const tied = find_tied_embedding(model);
+  const std::string output = find_output_module(model);
   const std::string output_weight = output + ".weight";
-  const auto brings = [&](const std::string& weight) { return tensors.contains(weight); };
+  const auto has_tensor = [&](const std::string& weight) { return tensors.contains(weight); };
   if (tied != nullptr) {
-    const bool names_either = settings.saves(tied->name) || settings.saves(output_weight);
+    const bool saves_either = settings.is_module_to_save(tied->name) || settings.is_module_to_save(output_weight);
     // As PEFT: without ensure_weight_tying each of the two modules has values of its own.
-    settings.unties_output = names_either && !config.ensure_weight_tying;
+    settings.unties_output = saves_either && !config.ensure_weight_tying;
     // One name stands for both, and PEFT writes either.
-    if (!settings.unties_output && (names_either || brings(tied->name)) && !settings.saves(tied->name)) {
+    if (!settings.unties_output && (saves_either || has_tensor(tied->name)) &&
+        !settings.is_module_to_save(tied->name)) {
       settings.modules_to_save.push_back(tied->name.substr(0, tied->name.rfind('.')));
     }
     if (!settings.unties_output) {
       std::erase_if(settings.modules_to_save, [&](const std::string& module) {
-        return nn::lies_within(output_weight, module) && !nn::lies_within(tied->name, module);
+        return nn::is_under_module(output_weight, module) && !nn::is_under_module(tied->name, module);
       });
     }
   }
   for (const auto& parameter : model.parameters().all()) {
     const bool is_table = parameter.is_embedding || parameter.name == output_weight;
-    if (!is_table || !brings(parameter.name)) continue;
-    if (!settings.saves(parameter.name)) {
+    if (!is_table || !has_tensor(parameter.name)) continue;
+    if (!settings.is_module_to_save(parameter.name)) {
       settings.modules_to_save.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
     }
     const auto& shape = tensors.info(parameter.name).shape;
-    if (differ_in_rows(parameter, shape) && shape[0] > parameter.sizes()[0] &&
+    if (differs_only_in_rows(parameter, shape) && shape[0] > parameter.sizes()[0] &&
         parameter.sizes()[0] == model.output_weight().size(0)) {
       settings.vocabulary_rows = std::max(settings.vocabulary_rows, shape[0]);
     }
@@ -120,9 +121,9 @@ void settle_whole_modules(nn::LoraSettings& settings, const AdapterTensors& tens
 nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder, const std::filesystem::path& base) {
   const std::string source = (folder / kAdapterConfigName).string();
   const AdapterConfig config = read_adapter_config(folder);
-  refuse_other_weights(folder);
-  const auto outline = outline_of_base(folder, base);
-  const AdapterModules* const modules = outline ? &outline->modules : nullptr;
+  refuse_foreign_weights(folder);
+  const auto meta_base = build_meta_base(folder, base);
+  const AdapterModules* const modules = meta_base ? &meta_base->modules : nullptr;
   const AdapterTensors tensors(folder, modules);
   nn::LoraSettings settings{.rank = config.rank,
                             .alpha = config.alpha,
@@ -138,20 +139,20 @@ nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder, cons
     throw data_error("{}: holds no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix,
                      kLoraA);
   }
-  if (outline) settle_whole_modules(settings, tensors, config, *outline, folder);
+  if (meta_base) resolve_modules_to_save(settings, tensors, config, *meta_base, folder);
   return settings;
 }
 
 namespace {
 
-enum class Values : uint8_t { kAny, kFinite };
+enum class ValueCheck : uint8_t { kAny, kFinite };
 
-void load_tensors(VisionLanguageModel& model, const std::filesystem::path& folder, Values wanted) {
+void load_tensors(VisionLanguageModel& model, const std::filesystem::path& folder, ValueCheck check) {
   const at::NoGradGuard no_gradients;
-  const AdapterModules modules(model, output_module(model));
+  const AdapterModules modules(model, find_output_module(model));
   const AdapterTensors tensors(folder, &modules);
   check_adapter_fits(model, tensors);
-  if (wanted == Values::kFinite) check_adapter_values(model, tensors);
+  if (check == ValueCheck::kFinite) check_adapter_values(model, tensors);
   for (const auto& parameter : adapter_parameters(model)) {
     parameter.set_values(tensors.tensor(parameter.name));
     tensors.release(parameter.name);
@@ -161,19 +162,19 @@ void load_tensors(VisionLanguageModel& model, const std::filesystem::path& folde
 }  // namespace
 
 void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folder) {
-  load_tensors(model, folder, Values::kAny);
+  load_tensors(model, folder, ValueCheck::kAny);
 }
 
-LoadedWeights load_base(VisionLanguageModel& model, const std::filesystem::path& folder, LoadSettings settings) {
+LoadResult load_base_weights(VisionLanguageModel& model, const std::filesystem::path& folder, LoadSettings settings) {
   const auto& lora = model.parameters().lora();
   if (!lora || !lora->unties_output) return load_weights(model, folder, settings);
-  const std::string output = output_module(model);
+  const std::string output = find_output_module(model);
   settings.allow_missing.push_back(output);
-  LoadedWeights loaded = load_weights(model, folder, settings);
+  LoadResult loaded = load_weights(model, folder, settings);
   const auto is_output = [&](const nn::Parameter& parameter) {
     return parameter.tensor.is_same(model.output_weight());
   };
-  if (std::erase_if(loaded.drawn, is_output) == 0) return loaded;
+  if (std::erase_if(loaded.initialized, is_output) == 0) return loaded;
   const at::NoGradGuard no_gradients;
   const auto& all = model.parameters().all();
   const auto embedding = std::ranges::find_if(all, [&](const nn::Parameter& parameter) {
@@ -186,14 +187,14 @@ LoadedWeights load_base(VisionLanguageModel& model, const std::filesystem::path&
 
 void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
   std::unordered_map<std::string, nn::Parameter> weights;
-  for (const auto& parameter : own_parameters(model)) weights.emplace(parameter.name, parameter);
+  for (const auto& parameter : get_base_parameters(model)) weights.emplace(parameter.name, parameter);
   for (const auto& parameter : adapter_parameters(model)) {
     if (parameter.in_modules_to_save) continue;
     if (parameter.name.ends_with(kMagnitude)) {
       const std::string path = parameter.name.substr(0, parameter.name.size() - kMagnitude.size());
-      parameter.tensor.detach().copy_(nn::row_lengths(weights.at(path + "weight").values()));
+      parameter.tensor.detach().copy_(nn::compute_row_norms(weights.at(path + "weight").values()));
     } else {
-      draw_initial_values(parameter, seed);
+      initialize_parameter(parameter, seed);
     }
   }
 }
@@ -202,16 +203,16 @@ namespace {
 
 /// Whether the embedding is trained and is the output projection as well: PEFT has a tensor for each of the two.
 bool saves_tied_output(const VisionLanguageModel& model) {
-  const nn::Parameter* const embedding = tied_embedding(model);
+  const nn::Parameter* const embedding = find_tied_embedding(model);
   return embedding != nullptr && embedding->in_modules_to_save;
 }
 
-std::string tied_output_name(const VisionLanguageModel& model) {
-  return fmt::format("{}{}.weight", kAdapterPrefix, output_module(model));
+std::string make_tied_output_name(const VisionLanguageModel& model) {
+  return fmt::format("{}{}.weight", kAdapterPrefix, find_output_module(model));
 }
 
 /// adapter_config.json
-std::string adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base) {
+std::string make_adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base) {
   const nn::ParameterStore& store = model.parameters();
   VLMTRAIN_CHECK(store.lora().has_value(), "a model without adapters");
   const nn::LoraSettings& lora = *store.lora();
@@ -221,13 +222,13 @@ std::string adapter_config(const VisionLanguageModel& model, const std::filesyst
   }
   const auto modules =
       lora.modules_to_save.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(lora.modules_to_save);
-  const nlohmann::ordered_json config{{"base_model_name_or_path", path_to_write(base)},
+  const nlohmann::ordered_json config{{"base_model_name_or_path", make_absolute(base)},
                                       {"bias", "none"},
                                       {"ensure_weight_tying", saves_tied_output(model)},
                                       {"fan_in_fan_out", false},
                                       {"inference_mode", true},
                                       {"init_lora_weights", true},
-                                      {"lora_alpha", number(lora.alpha)},
+                                      {"lora_alpha", make_json_number(lora.alpha)},
                                       {"lora_dropout", lora.dropout},
                                       {"modules_to_save", modules},
                                       {"peft_type", "LORA"},
@@ -236,48 +237,49 @@ std::string adapter_config(const VisionLanguageModel& model, const std::filesyst
                                       {"task_type", nullptr},
                                       {"use_dora", lora.use_dora},
                                       {"use_rslora", lora.use_rslora}};
-  return io::json_text(config, 2) + "\n";
+  return io::to_json_string(config, 2) + "\n";
 }
 
 }  // namespace
 
 void save_adapter(const VisionLanguageModel& model, const std::filesystem::path& base,
                   const std::filesystem::path& out) {
-  io::write_file(out / kAdapterConfigName, adapter_config(model, base));
-  copy_companion_files(base, out);
+  io::write_file(out / kAdapterConfigName, make_adapter_config(model, base));
+  copy_auxiliary_files(base, out);
   io::NamedTensors tensors;
   for (const auto& parameter : adapter_parameters(model)) {
     tensors.emplace_back(std::string(kAdapterPrefix) + parameter.name, parameter.tensor.detach());
   }
   if (saves_tied_output(model)) {
-    tensors.emplace_back(tied_output_name(model), tied_embedding(model)->tensor.detach());
+    tensors.emplace_back(make_tied_output_name(model), find_tied_embedding(model)->tensor.detach());
   }
   io::write_safetensors(out / kAdapterWeightsName, tensors);
 }
 
-ModelToSave adapter_to_save(const VisionLanguageModel& model, const SavedWeights& how) {
-  ModelToSave saved;
-  saved.is_adapter = true;
-  saved.files.emplace_back(kAdapterConfigName, adapter_config(model, how.base->folder()));
-  for (const auto& [name, content] : how.base->files()) {
-    if (name != "config.json") saved.files.emplace_back(name, content);
+CheckpointContents make_adapter_contents(const VisionLanguageModel& model, const SaveOptions& options) {
+  CheckpointContents contents;
+  contents.is_adapter = true;
+  contents.files.emplace_back(kAdapterConfigName, make_adapter_config(model, options.base->folder()));
+  for (const auto& [name, content] : options.base->files()) {
+    if (name != "config.json") contents.files.emplace_back(name, content);
   }
-  const auto name_of = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
-  saved.tensors = tensors_to_save(model.parameters(), adapter_parameters(model), how, name_of);
+  const auto make_name = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
+  contents.tensors = make_lazy_tensors(model.parameters(), adapter_parameters(model), options, make_name);
   if (saves_tied_output(model)) {
-    const auto name_of_output = [&model](const nn::Parameter&) { return tied_output_name(model); };
-    for (auto& output : tensors_to_save(model.parameters(), {*tied_embedding(model)}, how, name_of_output)) {
-      saved.tensors.push_back(std::move(output));
+    const auto make_output_name = [&model](const nn::Parameter&) { return make_tied_output_name(model); };
+    for (auto& output :
+         make_lazy_tensors(model.parameters(), {*find_tied_embedding(model)}, options, make_output_name)) {
+      contents.tensors.push_back(std::move(output));
     }
   }
-  return saved;
+  return contents;
 }
 
-void save_adapter(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out) {
-  adapter_to_save(model, how).write(out, io::kDefaultShardBytes);
+void save_adapter(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out) {
+  make_adapter_contents(model, options).write(out, io::kDefaultShardBytes);
 }
 
-LoadSettings load_settings_of(const nn::LoraSettings& lora) {
+LoadSettings make_base_load_settings(const nn::LoraSettings& lora) {
   // What the adapter brings whole, the base may lack or have in another size.
   return {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()};
 }
@@ -286,18 +288,18 @@ std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& fol
                                                 at::ScalarType dtype, const std::filesystem::path& base) {
   if (!is_adapter(folder)) {
     auto model = build_model(folder, device, dtype);
-    check_weights_fit(*model, folder, memory::host_room());
+    check_weights_fit(*model, folder, memory::get_available_host_memory());
     load_weights(*model, folder);
     return model;
   }
-  const auto checkpoint = base_of_adapter(folder, base);
-  warn_of_other_base(folder, checkpoint);
+  const auto checkpoint = find_adapter_base(folder, base);
+  warn_on_base_mismatch(folder, checkpoint);
   nn::LoraSettings lora = read_adapter_settings(folder, checkpoint);
   lora.dropout = 0;
   auto model = build_model(checkpoint, device, dtype, lora);
-  check_weights_fit(*model, folder, memory::host_room());
-  load_base(*model, checkpoint, load_settings_of(lora));
-  load_tensors(*model, folder, Values::kFinite);
+  check_weights_fit(*model, folder, memory::get_available_host_memory());
+  load_base_weights(*model, checkpoint, make_base_load_settings(lora));
+  load_tensors(*model, folder, ValueCheck::kFinite);
   return model;
 }
 

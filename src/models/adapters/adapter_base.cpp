@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string named_base(const fs::path& adapter) {
+std::string read_base_path(const fs::path& adapter) {
   const auto source = adapter / kAdapterConfigName;
   if (!is_adapter(adapter)) {
     throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", source.string());
@@ -26,23 +26,23 @@ std::string named_base(const fs::path& adapter) {
   return io::get<std::string>(io::read_json(source), "base_model_name_or_path", source.string());
 }
 
-/// Throws where `base` is a folder, but not that of a whole checkpoint. `said_by` names it: a key of a file or a flag.
-void check_is_checkpoint(const fs::path& base, const std::string& said_by) {
+/// Throws where `base` is a folder, but not that of a whole checkpoint. `source` names it: a key of a file or a flag.
+void check_is_checkpoint(const fs::path& base, const std::string& source) {
   if (is_adapter(base)) {
     throw data_error(
         "{}: {} is an adapter itself; merge that one first (`vlmtrain merge --adapter {} --out FOLDER`), and name the "
         "result as the base",
-        said_by, base.string(), base.string());
+        source, base.string(), base.string());
   }
   if (fs::exists(base / "config.json")) return;
   try {
     read_model_config(base);
   } catch (const UserError& error) {
-    throw data_error("{}: {}", said_by, error.what());
+    throw data_error("{}: {}", source, error.what());
   }
 }
 
-std::vector<fs::path> weight_files(const fs::path& folder) {
+std::vector<fs::path> list_safetensors(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
@@ -53,27 +53,27 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
 }
 
 /// Some of a file's bytes, from all of it.
-std::string samples_of(const fs::path& path, uintmax_t bytes) {
+std::string read_samples(const fs::path& path, uintmax_t bytes) {
   constexpr uintmax_t kSamples = 64;
   constexpr uintmax_t kBytesEach = 4096;
   std::ifstream file(path, std::ios::binary);
-  std::string found;
+  std::string samples;
   std::string sample(kBytesEach, '\0');
   for (uintmax_t i = 0; i < kSamples && file; ++i) {
     const uintmax_t last = bytes > kBytesEach ? bytes - kBytesEach : 0;
     file.seekg(static_cast<std::streamoff>(last * i / (kSamples - 1)));
     file.read(sample.data(), static_cast<std::streamsize>(std::min(bytes, kBytesEach)));
-    found.append(sample, 0, static_cast<size_t>(file.gcount()));
+    samples.append(sample, 0, static_cast<size_t>(file.gcount()));
   }
-  return found;
+  return samples;
 }
 
-bool is_same_file(const fs::path& one, const fs::path& other) {
+bool is_same_file(const fs::path& a, const fs::path& b) {
   std::error_code error;
-  if (fs::equivalent(one, other, error)) return true;
-  const auto bytes = fs::file_size(one, error);
-  if (error || bytes != fs::file_size(other, error) || error) return false;
-  return samples_of(one, bytes) == samples_of(other, bytes);
+  if (fs::equivalent(a, b, error)) return true;
+  const auto bytes = fs::file_size(a, error);
+  if (error || bytes != fs::file_size(b, error) || error) return false;
+  return read_samples(a, bytes) == read_samples(b, bytes);
 }
 
 }  // namespace
@@ -82,50 +82,51 @@ bool is_adapter(const fs::path& folder) {
   return fs::exists(folder / kAdapterConfigName);
 }
 
-fs::path base_of_adapter(const fs::path& folder, const fs::path& base) {
+fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
   if (!base.empty()) {
-    const std::string said_by = fmt::format("--base {}", base.string());
-    if (!fs::is_directory(base)) throw usage_error("{}: is not a folder; give the adapter's base checkpoint", said_by);
-    check_is_checkpoint(base, said_by);
+    const std::string source = fmt::format("--base {}", base.string());
+    if (!fs::is_directory(base)) throw usage_error("{}: is not a folder; give the adapter's base checkpoint", source);
+    check_is_checkpoint(base, source);
     return base;
   }
-  const std::string said_by = fmt::format("{}: base_model_name_or_path", (folder / kAdapterConfigName).string());
-  const std::string named = named_base(folder);
-  if (!fs::is_directory(named)) {
-    const std::string hub =
-        io::is_hub_name(named) ? fmt::format(" (`hf download {} --local-dir DIR` fetches it)", named) : std::string();
+  const std::string source = fmt::format("{}: base_model_name_or_path", (folder / kAdapterConfigName).string());
+  const std::string base_path = read_base_path(folder);
+  if (!fs::is_directory(base_path)) {
+    const std::string hub = io::is_hub_name(base_path)
+                                ? fmt::format(" (`hf download {} --local-dir DIR` fetches it)", base_path)
+                                : std::string();
     throw data_error(
         "{} {} is not a folder on this machine; name the folder of the adapter's base checkpoint with --base DIR{}",
-        said_by, named, hub);
+        source, base_path, hub);
   }
-  check_is_checkpoint(named, said_by);
-  return named;
+  check_is_checkpoint(base_path, source);
+  return base_path;
 }
 
-BaseAndAdapter base_and_adapter(const fs::path& folder, const fs::path& base) {
-  if (is_adapter(folder)) return {.base = base_of_adapter(folder, base), .adapter = folder};
+BaseAndAdapter resolve_base_and_adapter(const fs::path& folder, const fs::path& base) {
+  if (is_adapter(folder)) return {.base = find_adapter_base(folder, base), .adapter = folder};
   if (base.empty()) return {.base = folder, .adapter = {}};
   throw usage_error("--base {}: is for adapters, and {} is no adapter; leave it out", base.string(), folder.string());
 }
 
-bool is_same_checkpoint(const fs::path& one, const fs::path& other) {
+bool is_same_checkpoint(const fs::path& a, const fs::path& b) {
   std::error_code error;
-  if (fs::equivalent(one, other, error)) return true;
-  const auto files = weight_files(one);
-  if (!std::ranges::equal(files, weight_files(other), is_same_file)) return false;
-  return fs::exists(one / "config.json", error) && fs::exists(other / "config.json", error) &&
-         io::read_file(one / "config.json") == io::read_file(other / "config.json");
+  if (fs::equivalent(a, b, error)) return true;
+  const auto files = list_safetensors(a);
+  if (!std::ranges::equal(files, list_safetensors(b), is_same_file)) return false;
+  return fs::exists(a / "config.json", error) && fs::exists(b / "config.json", error) &&
+         io::read_file(a / "config.json") == io::read_file(b / "config.json");
 }
 
 void warn_if_named_base_differs(const fs::path& adapter, const fs::path& base) {
-  const std::string named = named_base(adapter);
+  const std::string base_path = read_base_path(adapter);
   std::error_code error;
-  if (!fs::is_directory(named, error) || is_same_checkpoint(named, base)) return;
+  if (!fs::is_directory(base_path, error) || is_same_checkpoint(base_path, base)) return;
   spdlog::warn(
       "{}: base_model_name_or_path {} exists and is another checkpoint than {}, on which the adapter is used; the "
       "model "
       "computes what the adapter was trained for only if the two are the same, so check which one it belongs to",
-      (adapter / kAdapterConfigName).string(), named, base.string());
+      (adapter / kAdapterConfigName).string(), base_path, base.string());
 }
 
 }  // namespace vlmtrain::models

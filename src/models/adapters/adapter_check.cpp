@@ -19,54 +19,57 @@ namespace vlmtrain::models {
 namespace {
 
 /// What is wrong with a tensor that no parameter of the adapter is called like.
-std::string problem_of_other(const std::string& name, const VisionLanguageModel& model, const AdapterTensors& tensors) {
-  const std::string& stored = tensors.stored_name(name);
-  const nn::Parameter* const embedding = tied_embedding(model);
-  if (embedding != nullptr && embedding->in_modules_to_save && name == output_module(model) + ".weight") {
+std::string describe_unexpected_tensor(const std::string& name, const VisionLanguageModel& model,
+                                       const AdapterTensors& tensors) {
+  const std::string& file_name = tensors.stored_name(name);
+  const nn::Parameter* const embedding = find_tied_embedding(model);
+  if (embedding != nullptr && embedding->in_modules_to_save && name == find_output_module(model) + ".weight") {
     if (!tensors.contains(embedding->name) || at::equal(tensors.tensor(embedding->name), tensors.tensor(name))) {
       return "";
     }
     return fmt::format(
         "{} differs from {}, and the two are tied (ensure_weight_tying); set that to false where they "
         "were trained apart",
-        stored, tensors.stored_name(embedding->name));
+        file_name, tensors.stored_name(embedding->name));
   }
   if (name.find(".base_layer.") != std::string::npos || name.find(".original_module.") != std::string::npos) {
     return fmt::format(
         "unexpected: {} (a weight of the base; merge the adapter with the program that wrote it, or "
         "save the adapter without the base's weights)",
-        stored);
+        file_name);
   }
-  return "unexpected: " + stored;
+  return "unexpected: " + file_name;
 }
 
 }  // namespace
 
 std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model) {
-  std::vector<nn::Parameter> found;
+  std::vector<nn::Parameter> result;
   for (const auto& parameter : model.parameters().all()) {
-    if (parameter.goes_with_adapter()) found.push_back(parameter);
+    if (parameter.is_saved_with_adapter()) result.push_back(parameter);
   }
-  return found;
+  return result;
 }
 
 void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& tensors) {
   std::vector<std::string> problems;
-  std::unordered_set<std::string> wanted;
+  std::unordered_set<std::string> expected;
   for (const auto& parameter : adapter_parameters(model)) {
-    wanted.insert(parameter.name);
+    expected.insert(parameter.name);
     if (!tensors.contains(parameter.name)) {
       problems.push_back(fmt::format("missing: {}{}", kAdapterPrefix, parameter.name));
       continue;
     }
     const auto& info = tensors.info(parameter.name);
-    for (auto problem : {dtype_problem(parameter.name, info.dtype), shape_problem(parameter, info.shape)}) {
+    for (auto problem :
+         {describe_dtype_mismatch(parameter.name, info.dtype), describe_shape_mismatch(parameter, info.shape)}) {
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
   for (const auto& name : tensors.names()) {
-    if (wanted.contains(name)) continue;
-    if (auto problem = problem_of_other(name, model, tensors); !problem.empty()) problems.push_back(std::move(problem));
+    if (expected.contains(name)) continue;
+    if (auto problem = describe_unexpected_tensor(name, model, tensors); !problem.empty())
+      problems.push_back(std::move(problem));
   }
   refuse_differences(fmt::format("{}: the adapter does not match the model; is it one for another model?",
                                  tensors.file().parent_path().string()),
@@ -76,15 +79,16 @@ void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& 
 void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors) {
   for (const auto& parameter : adapter_parameters(model)) {
     const at::Tensor values = tensors.tensor(parameter.name);
-    const std::string place = tensors.file().string();
+    const std::string file = tensors.file().string();
     if (!find_non_finite(values).empty()) {
-      throw data_error("{}: {} has values that are not finite; take an earlier checkpoint of the adapter", place,
+      throw data_error("{}: {} has values that are not finite; take an earlier checkpoint of the adapter", file,
                        tensors.stored_name(parameter.name));
     }
     const at::ScalarType dtype = parameter.tensor.scalar_type();
     if (overflows(values, dtype)) {
-      throw data_error("{}: {} has values up to {:.3g}, more than {} holds; compute in bf16 or fp32", place,
-                       tensors.stored_name(parameter.name), values.abs().max().item<double>(), io::dtype_name(dtype));
+      throw data_error("{}: {} has values up to {:.3g}, more than {} holds; compute in bf16 or fp32", file,
+                       tensors.stored_name(parameter.name), values.abs().max().item<double>(),
+                       io::to_safetensors_dtype(dtype));
     }
   }
 }

@@ -46,28 +46,29 @@ constexpr std::array<std::string_view, 12> kUnsupportedKeys{"layer_replication",
                                                             "kasa_config",       "monteclora_config",
                                                             "megatron_config",   "enable_lora"};
 
-constexpr std::string_view kOfStart = "how training began; init_lora_weights decides whether it changed the base";
-constexpr std::string_view kWhichModules = "the adapter's tensors say which modules it is for";
-constexpr std::string_view kNote = "a note of the program that wrote it";
-constexpr std::string_view kOfTraining = "changes how gradients are computed, not what the adapter computes";
+constexpr std::string_view kInitializationOnly =
+    "how training began; init_lora_weights decides whether it changed the base";
+constexpr std::string_view kRedundantModuleList = "the adapter's tensors say which modules it is for";
+constexpr std::string_view kMetadata = "a note of the program that wrote it";
+constexpr std::string_view kTrainingOnly = "changes how gradients are computed, not what the adapter computes";
 
 constexpr std::array kHarmlessKeys{
-    io::HarmlessKey{"auto_mapping", kNote},
-    io::HarmlessKey{"peft_version", kNote},
-    io::HarmlessKey{"revision", kNote},
-    io::HarmlessKey{"task_type", kNote},
+    io::HarmlessKey{"auto_mapping", kMetadata},
+    io::HarmlessKey{"peft_version", kMetadata},
+    io::HarmlessKey{"revision", kMetadata},
+    io::HarmlessKey{"task_type", kMetadata},
     io::HarmlessKey{"inference_mode", "whether PEFT trains what it loads"},
-    io::HarmlessKey{"exclude_modules", kWhichModules},
-    io::HarmlessKey{"layers_to_transform", kWhichModules},
-    io::HarmlessKey{"layers_pattern", kWhichModules},
+    io::HarmlessKey{"exclude_modules", kRedundantModuleList},
+    io::HarmlessKey{"layers_to_transform", kRedundantModuleList},
+    io::HarmlessKey{"layers_pattern", kRedundantModuleList},
     io::HarmlessKey{"fan_in_fan_out", "PEFT sets it to false for Linears, which all modules are"},
     io::HarmlessKey{"megatron_core", "used with megatron_config only"},
     io::HarmlessKey{"qalora_group_size", "used with use_qalora only"},
-    io::HarmlessKey{"loftq_config", kOfStart},
-    io::HarmlessKey{"eva_config", kOfStart},
-    io::HarmlessKey{"corda_config", kOfStart},
-    io::HarmlessKey{"lora_ga_config", kOfStart},
-    io::HarmlessKey{"velora_config", kOfTraining},
+    io::HarmlessKey{"loftq_config", kInitializationOnly},
+    io::HarmlessKey{"eva_config", kInitializationOnly},
+    io::HarmlessKey{"corda_config", kInitializationOnly},
+    io::HarmlessKey{"lora_ga_config", kInitializationOnly},
+    io::HarmlessKey{"velora_config", kTrainingOnly},
     io::HarmlessKey{"runtime_config", "where PEFT computes DoRA's start"},
     io::HarmlessKey{"lora_dtype", "ms-swift's: the tensors have their own types"},
     io::HarmlessKey{"lorap_lr_ratio", "ms-swift's: learning rate of lora_B"},
@@ -76,9 +77,9 @@ constexpr std::array kHarmlessKeys{
 };
 
 /// "model.layers.3.q_proj", which is a single module, and not "q_proj", of which a model may have many or none.
-bool is_of_one_block(const std::string& target) {
-  const auto is_number = [](std::string_view word) {
-    return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
+bool names_single_module(const std::string& target) {
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
   };
   for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
     end = target.find('.', begin);
@@ -97,50 +98,50 @@ void check_supported(const nlohmann::json& config, const std::string& source) {
   const auto bias = io::get_or<std::string>(config, "bias", "none", source);
   if (bias != "none") throw data_error("{}: trained biases (bias: {}) are not supported; none is", source, bias);
   for (const auto key : kUnsupportedKeys) {
-    const auto found = config.find(key);
-    if (found == config.end() || !is_set(*found)) continue;
+    const auto it = config.find(key);
+    if (it == config.end() || !is_set(*it)) continue;
     throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and take the result",
-                     source, key, io::json_excerpt(*found));
+                     source, key, io::make_json_excerpt(*it));
   }
   // Such starts (PiSSA, OLoRA, …) change the base weights as well.
-  const auto start = config.value("init_lora_weights", nlohmann::json());
-  constexpr std::array kStartsOfAdapterOnly{"gaussian", "orthogonal", "eva", "mica"};
-  if (start.is_string() && std::ranges::find(kStartsOfAdapterOnly, start) == kStartsOfAdapterOnly.end()) {
+  const auto init = config.value("init_lora_weights", nlohmann::json());
+  constexpr std::array kAdapterOnlyInits{"gaussian", "orthogonal", "eva", "mica"};
+  if (init.is_string() && std::ranges::find(kAdapterOnlyInits, init) == kAdapterOnlyInits.end()) {
     throw data_error("{}: init_lora_weights {} changes the base's weights; let peft convert the adapter to plain LoRA",
-                     source, io::json_excerpt(start));
+                     source, io::make_json_excerpt(init));
   }
 }
 
 /// Warns once in a process: an adapter is read several times on the way to a model.
-void warn_of_unread_keys(const nlohmann::json& config, const std::string& source) {
+void warn_about_unread_keys(const nlohmann::json& config, const std::string& source) {
   std::vector<std::string_view> known(kReadKeys.begin(), kReadKeys.end());
   known.insert(known.end(), kUnsupportedKeys.begin(), kUnsupportedKeys.end());
-  const auto unread = io::unread_keys(config, known, kHarmlessKeys);
+  const auto unread = io::find_unread_keys(config, known, kHarmlessKeys);
   if (unread.empty()) return;
   static std::mutex mutex;
-  static std::set<std::string> warned;
+  static std::set<std::string> warned_sources;
   const std::lock_guard lock(mutex);
-  if (!warned.insert(source).second) return;
+  if (!warned_sources.insert(source).second) return;
   spdlog::warn("{}: {} not read: {}; PEFT 0.21 does not have {} either, so check what the adapter was trained with",
                source, unread.size() == 1 ? "a key is" : "keys are", fmt::join(unread, ", "),
                unread.size() == 1 ? "it" : "them");
 }
 
-std::vector<std::string> saved_modules(const nlohmann::json& config, const std::string& source) {
+std::vector<std::string> read_modules_to_save(const nlohmann::json& config, const std::string& source) {
   const auto modules = config.value("modules_to_save", nlohmann::json());
   if (modules.is_null()) return {};
   if (modules.is_string()) return {modules.get<std::string>()};
   return io::get<std::vector<std::string>>(config, "modules_to_save", source);
 }
 
-nlohmann::json pattern(const nlohmann::json& config, const char* key, const std::string& source) {
-  const auto found = config.find(key);
-  if (found == config.end() || io::is_empty_value(*found)) return nlohmann::json::object();
-  if (!found->is_object()) {
+nlohmann::json read_pattern(const nlohmann::json& config, const char* key, const std::string& source) {
+  const auto it = config.find(key);
+  if (it == config.end() || io::is_empty_value(*it)) return nlohmann::json::object();
+  if (!it->is_object()) {
     throw data_error("{}: {} is {}; PEFT writes an object of modules' names and numbers", source, key,
-                     io::json_excerpt(*found));
+                     io::make_json_excerpt(*it));
   }
-  return *found;
+  return *it;
 }
 
 /// A pattern of rank_pattern or alpha_pattern and its number.
@@ -150,63 +151,64 @@ struct ModulePattern {
   double value;
 };
 
-std::vector<ModulePattern> module_patterns(std::string_view key, const nlohmann::json& patterns,
-                                           const std::string& source) {
-  std::vector<ModulePattern> found;
+std::vector<ModulePattern> parse_module_patterns(std::string_view key, const nlohmann::json& patterns,
+                                                 const std::string& source) {
+  std::vector<ModulePattern> result;
   for (const auto& [text, value] : patterns.items()) {
     try {
       // As PEFT's get_pattern_key.
-      found.push_back({text, nn::LoraTarget("(.*\\.)?(" + text + ")"), io::get<double>(patterns, text, source)});
+      result.push_back({text, nn::LoraTarget("(.*\\.)?(" + text + ")"), io::get<double>(patterns, text, source)});
     } catch (const UserError& error) {
       throw data_error("{}: {}: \"{}\" is not read: {}", source, key, text, error.what());
     }
   }
-  return found;
+  return result;
 }
 
-/// Throws where `patterns` give one of `paths` another number than `usual`. The first pattern that a path ends in
-/// counts.
-void check_pattern(std::string_view key, const nlohmann::json& patterns, double usual,
+/// Throws where `patterns` give one of `paths` another number than `default_value`. The first pattern that a path ends
+/// in counts.
+void check_pattern(std::string_view key, const nlohmann::json& patterns, double default_value,
                    const std::vector<std::string>& paths, const std::string& source) {
-  const auto all = module_patterns(key, patterns, source);
+  const auto parsed = parse_module_patterns(key, patterns, source);
   for (const auto& path : paths) {
-    const auto first = std::ranges::find_if(all, [&](const ModulePattern& one) { return one.target.matches(path); });
-    if (first == all.end() || first->value == usual) continue;
+    const auto match =
+        std::ranges::find_if(parsed, [&](const ModulePattern& pattern) { return pattern.target.matches(path); });
+    if (match == parsed.end() || match->value == default_value) continue;
     throw data_error(
         "{}: {} \"{}\" gives {} {}, and other modules have {}; such an adapter is not supported: merge it with peft, "
         "and take the result",
-        source, key, first->text, path, first->value, usual);
+        source, key, match->text, path, match->value, default_value);
   }
 }
 
 }  // namespace
 
-void AdapterConfig::check_targets(const std::vector<std::string>& adapted, const AdapterModules* modules,
+void AdapterConfig::check_targets(const std::vector<std::string>& adapted_paths, const AdapterModules* modules,
                                   const std::string& source) const {
   if (!target_modules.is_array()) return;
   std::vector<std::string> problems;
   for (const auto& target : target_modules) {
-    if (!target.is_string() || !is_of_one_block(target)) continue;
+    if (!target.is_string() || !names_single_module(target)) continue;
     const auto name = target.get<std::string>();
     const std::string resolved = modules != nullptr ? modules->resolve(name) : name;
-    const bool has_tensors = std::ranges::any_of(adapted, [&](const std::string& path) {
+    const bool has_tensors = std::ranges::any_of(adapted_paths, [&](const std::string& path) {
       return path == name || path == resolved || path.ends_with(fmt::format(".{}", name));
     });
     if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraA));
   }
   refuse_differences(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName),
                      problems);
-  if (modules != nullptr) warn_of_partial_targets(adapted, *modules, source);
+  if (modules != nullptr) warn_about_partial_targets(adapted_paths, *modules, source);
 }
 
-void AdapterConfig::warn_of_partial_targets(const std::vector<std::string>& adapted, const AdapterModules& modules,
-                                            const std::string& source) const {
+void AdapterConfig::warn_about_partial_targets(const std::vector<std::string>& adapted_paths,
+                                               const AdapterModules& modules, const std::string& source) const {
   std::vector<std::string> missing;
   for (const std::string& linear : modules.linears()) {
     const bool is_target = std::ranges::any_of(target_modules, [&](const nlohmann::json& target) {
       return target.is_string() && linear.ends_with(fmt::format(".{}", target.get_ref<const std::string&>()));
     });
-    if (is_target && std::ranges::find(adapted, linear) == adapted.end()) missing.push_back(linear);
+    if (is_target && std::ranges::find(adapted_paths, linear) == adapted_paths.end()) missing.push_back(linear);
   }
   if (missing.empty()) return;
   spdlog::warn(
@@ -229,19 +231,19 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   }
   const auto json = io::read_json(path);
   check_supported(json, source);
-  warn_of_unread_keys(json, source);
+  warn_about_unread_keys(json, source);
   AdapterConfig config{.rank = io::get<int64_t>(json, "r", source),
                        .alpha = io::get<double>(json, "lora_alpha", source),
                        .dropout = io::get_or<double>(json, "lora_dropout", 0.0, source),
                        .use_rslora = io::get_or<bool>(json, "use_rslora", false, source),
                        .use_dora = io::get_or<bool>(json, "use_dora", false, source),
-                       .modules_to_save = saved_modules(json, source),
+                       .modules_to_save = read_modules_to_save(json, source),
                        .ensure_weight_tying = io::get_or<bool>(json, "ensure_weight_tying", false, source),
                        .target_modules = json.value("target_modules", nlohmann::json()),
-                       .rank_pattern = pattern(json, "rank_pattern", source),
-                       .alpha_pattern = pattern(json, "alpha_pattern", source)};
-  check_size(config.rank, "r", kWidestLayer, source);
-  check_number(config.alpha, "lora_alpha", {.above = 0, .most = 1e9}, source);
+                       .rank_pattern = read_pattern(json, "rank_pattern", source),
+                       .alpha_pattern = read_pattern(json, "alpha_pattern", source)};
+  check_size(config.rank, "r", kMaxLayerWidth, source);
+  check_number(config.alpha, "lora_alpha", {.above = 0, .max = 1e9}, source);
   if (!(config.dropout >= 0 && config.dropout < 1)) {
     throw data_error("{}: lora_dropout is {}, no share of an adapter's inputs; it is from 0 to below 1", source,
                      config.dropout);

@@ -25,13 +25,13 @@ struct AdapterConfig {
   nlohmann::json alpha_pattern;
 
   /// Throws UserError (kBadData) where a module that target_modules name for itself has no tensors, and so would be
-  /// taken for one without an adapter. `adapted`: the paths with tensors; `modules`: of the base, or null.
-  void check_targets(const std::vector<std::string>& adapted, const AdapterModules* modules,
+  /// taken for one without an adapter. `adapted_paths`: the paths with tensors; `modules`: of the base, or null.
+  void check_targets(const std::vector<std::string>& adapted_paths, const AdapterModules* modules,
                      const std::string& source) const;
 
   /// Warns where target_modules name Linears of the base by their ends and some of these have no tensors.
-  void warn_of_partial_targets(const std::vector<std::string>& adapted, const AdapterModules& modules,
-                               const std::string& source) const;
+  void warn_about_partial_targets(const std::vector<std::string>& adapted_paths, const AdapterModules& modules,
+                                  const std::string& source) const;
 
   /// Throws UserError (kBadData) that names the pattern, where one gives a module of `paths` another rank or alpha.
   void check_patterns(const std::vector<std::string>& paths, const std::string& source) const;

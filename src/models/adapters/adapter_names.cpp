@@ -12,7 +12,7 @@ namespace {
 /// Beginnings of paths in older releases of transformers (to 4.51: LLaVA, Gemma 3 and InternVL with the text model on
 /// the outside, Qwen2-VL and Qwen2.5-VL with the text model's own names; to 5.0: towers with `vision_model`), or in
 /// adapters of the text model alone, and those of today. As conversion_mapping.py of transformers 5.24.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kOlderBeginnings{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kLegacyPrefixes{{
     {"language_model.lm_head", "lm_head"},
     {"model.language_model.lm_head", "lm_head"},
     {"model.language_model.model.", "model.language_model."},
@@ -27,25 +27,25 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kOlderBe
     {"model.", "model.text_model."},
 }};
 
-constexpr std::array<std::string_view, 4> kWrappers{"module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.",
-                                                    "_orig_mod."};
+constexpr std::array<std::string_view, 4> kWrapperPrefixes{"module.", "_fsdp_wrapped_module.",
+                                                           "_checkpoint_wrapped_module.", "_orig_mod."};
 
 /// Removes a whole name of a path wherever it stands.
-void remove_name(std::string& path, std::string_view name) {
-  for (size_t at = path.find(name); at != std::string::npos; at = path.find(name, at)) {
-    if (at == 0 || path[at - 1] == '.') {
-      path.erase(at, name.size());
+void remove_component(std::string& path, std::string_view name) {
+  for (size_t pos = path.find(name); pos != std::string::npos; pos = path.find(name, pos)) {
+    if (pos == 0 || path[pos - 1] == '.') {
+      path.erase(pos, name.size());
     } else {
-      ++at;
+      ++pos;
     }
   }
 }
 
 /// Removes the name of the adapter after `marker`: `lora_A.default.weight` becomes `lora_A.weight`.
 void remove_adapter_name(AdapterTensorName& name, std::string_view marker) {
-  const size_t at = name.path.find(marker);
-  if (at == std::string::npos) return;
-  const size_t begin = at + marker.size();
+  const size_t pos = name.path.find(marker);
+  if (pos == std::string::npos) return;
+  const size_t begin = pos + marker.size();
   const size_t end = name.path.find('.', begin);
   if (end == std::string::npos) {
     // DoRA's vector has had no `weight` at its end, and one.
@@ -58,31 +58,31 @@ void remove_adapter_name(AdapterTensorName& name, std::string_view marker) {
   if (marker == ".lora_magnitude_vector.") {
     name.path.resize(begin - 1);
   } else if (marker == ".modules_to_save.") {
-    name.path.erase(at, end - at);
+    name.path.erase(pos, end - pos);
   } else {
     name.path.erase(begin, end + 1 - begin);
   }
 }
 
-std::string_view module_of(std::string_view path) {
+std::string_view get_module_path(std::string_view path) {
   for (const std::string_view marker : {".lora_A.", ".lora_B.", ".lora_magnitude_vector"}) {
-    if (const size_t at = path.find(marker); at != std::string_view::npos) return path.substr(0, at);
+    if (const size_t pos = path.find(marker); pos != std::string_view::npos) return path.substr(0, pos);
   }
   return path.substr(0, path.rfind('.'));
 }
 
 }  // namespace
 
-AdapterTensorName plain_adapter_name(std::string_view name) {
-  AdapterTensorName plain{.path = std::string(name), .adapter_name = {}};
-  for (const auto wrapper : kWrappers) remove_name(plain.path, wrapper);
-  if (const size_t at = plain.path.find(kAdapterPrefix); at != std::string::npos) {
-    plain.path.erase(0, at + kAdapterPrefix.size());
+AdapterTensorName parse_adapter_tensor_name(std::string_view name) {
+  AdapterTensorName parsed{.path = std::string(name), .adapter_name = {}};
+  for (const auto wrapper : kWrapperPrefixes) remove_component(parsed.path, wrapper);
+  if (const size_t pos = parsed.path.find(kAdapterPrefix); pos != std::string::npos) {
+    parsed.path.erase(0, pos + kAdapterPrefix.size());
   }
   for (const auto* marker : {".lora_A.", ".lora_B.", ".lora_magnitude_vector.", ".modules_to_save."}) {
-    remove_adapter_name(plain, marker);
+    remove_adapter_name(parsed, marker);
   }
-  return plain;
+  return parsed;
 }
 
 AdapterModules::AdapterModules(const VisionLanguageModel& model, std::string_view output) {
@@ -99,16 +99,16 @@ AdapterModules::AdapterModules(const VisionLanguageModel& model, std::string_vie
   for (const auto& linear : model.parameters().linears()) linears_.push_back(linear.path);
 }
 
-bool AdapterModules::knows(std::string_view path) const {
-  return modules_.contains(path) || modules_.contains(module_of(path));
+bool AdapterModules::contains(std::string_view path) const {
+  return modules_.contains(path) || modules_.contains(get_module_path(path));
 }
 
 std::string AdapterModules::resolve(const std::string& path) const {
-  if (knows(path)) return path;
-  for (const auto& [older, current] : kOlderBeginnings) {
-    if (!path.starts_with(older)) continue;
-    std::string resolved = std::string(current) + path.substr(older.size());
-    if (knows(resolved)) return resolved;
+  if (contains(path)) return path;
+  for (const auto& [legacy, current] : kLegacyPrefixes) {
+    if (!path.starts_with(legacy)) continue;
+    std::string resolved = std::string(current) + path.substr(legacy.size());
+    if (contains(resolved)) return resolved;
   }
   return path;
 }

@@ -19,7 +19,7 @@ struct AdapterTensorName {
 /// Removes from a tensor's name what PEFT and the wrappers of others put in it: `base_model.model.`, `module.` (DDP),
 /// `_fsdp_wrapped_module.`, `_orig_mod.` (torch.compile), `.modules_to_save.NAME.`, and NAME of
 /// `lora_A.NAME.weight`.
-AdapterTensorName plain_adapter_name(std::string_view name);
+AdapterTensorName parse_adapter_tensor_name(std::string_view name);
 
 /// The modules of a model, and what older releases of transformers called them.
 class AdapterModules {
@@ -36,7 +36,7 @@ class AdapterModules {
 
  private:
   /// Whether the model has it, or a parameter or adapter of it.
-  bool knows(std::string_view path) const;
+  bool contains(std::string_view path) const;
 
   std::set<std::string, std::less<>> modules_;
   std::vector<std::string> linears_;

@@ -12,7 +12,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-bool is_of_low_rank(std::string_view name) {
+bool is_low_rank_tensor(std::string_view name) {
   return name.ends_with(kLoraA) || name.ends_with(kLoraB) || name.ends_with(kMagnitude);
 }
 
@@ -22,14 +22,14 @@ AdapterTensors::AdapterTensors(const std::filesystem::path& folder, const Adapte
     : file_(open_adapter(folder)) {
   refuse_empty();
   std::set<std::string> adapters;
-  for (const auto& stored : file_.names()) {
-    AdapterTensorName plain = plain_adapter_name(stored);
-    if (!plain.adapter_name.empty()) adapters.insert(plain.adapter_name);
-    std::string name = modules != nullptr ? modules->resolve(plain.path) : std::move(plain.path);
-    const auto [place, is_new] = stored_.emplace(name, stored);
+  for (const auto& stored_name : file_.names()) {
+    AdapterTensorName parsed = parse_adapter_tensor_name(stored_name);
+    if (!parsed.adapter_name.empty()) adapters.insert(parsed.adapter_name);
+    std::string name = modules != nullptr ? modules->resolve(parsed.path) : std::move(parsed.path);
+    const auto [it, is_new] = stored_names_.emplace(name, stored_name);
     if (!is_new && adapters.size() <= 1) {
       throw data_error("{}: {} and {} are for the same parameter, {}; keep the one that was trained",
-                       file_.path().string(), place->second, stored, name);
+                       file_.path().string(), it->second, stored_name, name);
     }
     if (is_new) names_.push_back(std::move(name));
   }
@@ -63,11 +63,11 @@ std::vector<std::string> AdapterTensors::adapted_paths() const {
   return paths;
 }
 
-std::vector<std::string> AdapterTensors::whole_tensors() const {
-  std::vector<std::string> whole;
-  std::ranges::copy_if(names_, std::back_inserter(whole),
-                       [](const std::string& name) { return !is_of_low_rank(name); });
-  return whole;
+std::vector<std::string> AdapterTensors::full_tensors() const {
+  std::vector<std::string> full;
+  std::ranges::copy_if(names_, std::back_inserter(full),
+                       [](const std::string& name) { return !is_low_rank_tensor(name); });
+  return full;
 }
 
 }  // namespace vlmtrain::models

@@ -11,8 +11,8 @@
 namespace vlmtrain::models {
 
 /// The tensors of an adapter's folder by the paths of the parameters that they are for, whatever the program that wrote
-/// them put around these (plain_adapter_name) and whatever the modules were called then (AdapterModules). Safe to use
-/// from several threads.
+/// them put around these (parse_adapter_tensor_name) and whatever the modules were called then (AdapterModules). Safe
+/// to use from several threads.
 class AdapterTensors {
  public:
   /// `modules`: of the model that the adapter is for; null: names are taken as they are. Throws UserError (kBadData)
@@ -23,9 +23,9 @@ class AdapterTensors {
   const std::filesystem::path& file() const { return file_.path(); }
   /// In the order of the file.
   const std::vector<std::string>& names() const { return names_; }
-  bool contains(const std::string& name) const { return stored_.contains(name); }
+  bool contains(const std::string& name) const { return stored_names_.contains(name); }
   /// The name in the file.
-  const std::string& stored_name(const std::string& name) const { return stored_.at(name); }
+  const std::string& stored_name(const std::string& name) const { return stored_names_.at(name); }
   /// See io::SafetensorsFile.
   const io::TensorInfo& info(const std::string& name) const { return file_.info(stored_name(name)); }
   at::Tensor tensor(const std::string& name) const { return file_.tensor(stored_name(name)); }
@@ -34,14 +34,14 @@ class AdapterTensors {
   /// The paths of the modules that there is a lora_A for.
   std::vector<std::string> adapted_paths() const;
   /// The names of tensors that are no part of a low-rank adapter: weights that it brings whole.
-  std::vector<std::string> whole_tensors() const;
+  std::vector<std::string> full_tensors() const;
 
  private:
   void refuse_empty() const;
 
   io::SafetensorsFile file_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, std::string> stored_;
+  std::unordered_map<std::string, std::string> stored_names_;
 };
 
 }  // namespace vlmtrain::models

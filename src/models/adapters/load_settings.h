@@ -5,6 +5,6 @@
 namespace vlmtrain::models {
 
 /// What the base of an adapter may lack when it is loaded or merged.
-LoadSettings load_settings_of(const nn::LoraSettings& lora);
+LoadSettings make_base_load_settings(const nn::LoraSettings& lora);
 
 }  // namespace vlmtrain::models

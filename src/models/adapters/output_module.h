@@ -8,9 +8,9 @@ namespace vlmtrain::models {
 
 /// The embedding that a model's output projection reads too; null where the output has values of its own. It is the
 /// model's.
-const nn::Parameter* tied_embedding(const VisionLanguageModel& model);
+const nn::Parameter* find_tied_embedding(const VisionLanguageModel& model);
 
 /// The module of the output projection, `lm_head` as a rule, also where it is tied and so no parameter.
-std::string output_module(const VisionLanguageModel& model);
+std::string find_output_module(const VisionLanguageModel& model);
 
 }  // namespace vlmtrain::models

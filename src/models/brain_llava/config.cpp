@@ -8,19 +8,19 @@ namespace vlmtrain::models::brain_llava {
 
 namespace {
 
-constexpr int64_t kMostVolumes = 4096;
+constexpr int64_t kMaxVolumes = 4096;
 
 /// Whether the patches of a volume of `size` are enough for the tokens.
 bool has_enough_patches(const Config& config, const VolumeAxes& size) {
-  const VolumeAxes grid = config.vision.grid_of(size);
+  const VolumeAxes grid = config.vision.compute_grid(size);
   for (size_t axis = 0; axis < grid.size(); ++axis) {
     if (grid[axis] < config.tokens[axis]) return false;
   }
   return true;
 }
 
-nlohmann::json required_section(const nlohmann::json& config, const char* key, const std::string& source) {
-  auto section = section_of(config, key, source);
+nlohmann::json get_required_section(const nlohmann::json& config, const char* key, const std::string& source) {
+  auto section = get_section(config, key, source);
   if (section.is_null()) throw data_error("{}: has no section {}", source, key);
   return section;
 }
@@ -30,48 +30,48 @@ nlohmann::json required_section(const nlohmann::json& config, const char* key, c
 Config Config::from_json(const nlohmann::json& json, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
   Config config;
-  const auto vision = required_section(json, "vision_config", source);
+  const auto vision = get_required_section(json, "vision_config", source);
   const auto type = io::get_or<std::string>(vision, "model_type", std::string(kTowerType), source);
   if (type != kTowerType) {
     throw data_error("{} (vision_config): vision tower {} is not supported in brain_llava; {} is", source, type,
                      kTowerType);
   }
   config.vision = VolumeTransformerConfig::from_json(vision, source + " (vision_config)");
-  if (const auto projector = section_of(json, "projector_config", source); !projector.is_null()) {
-    const std::string place = source + " (projector_config)";
-    config.tokens = axes_of(projector, "tokens", config.tokens, kLargestSide, place);
-    config.projector_activation =
-        activation_of(io::get_or<std::string>(projector, "hidden_act", "gelu", place), "hidden_act", place);
+  if (const auto projector = get_section(json, "projector_config", source); !projector.is_null()) {
+    const std::string projector_source = source + " (projector_config)";
+    config.tokens = read_axes(projector, "tokens", config.tokens, kMaxImageSide, projector_source);
+    config.projector_activation = parse_activation(
+        io::get_or<std::string>(projector, "hidden_act", "gelu", projector_source), "hidden_act", projector_source);
   }
-  config.text = LlamaConfig::from_json(required_section(json, "text_config", source), source + " (text_config)");
+  config.text = LlamaConfig::from_json(get_required_section(json, "text_config", source), source + " (text_config)");
   config.text.tie_word_embeddings |= io::get_or<bool>(json, "tie_word_embeddings", false, source);
   config.image_token_id = io::get<int64_t>(json, "image_token_id", source);
   if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {
     throw data_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
                      config.text.vocab_size);
   }
-  if (json.contains("max_volumes")) config.max_volumes = size_of(json, "max_volumes", 1, kMostVolumes, source);
+  if (json.contains("max_volumes")) config.max_volumes = read_size(json, "max_volumes", 1, kMaxVolumes, source);
   if (!has_enough_patches(config, config.vision.image_size)) {
     throw data_error("{}: projector_config.tokens {} are more than the {} patches of a volume of image_size {}", source,
-                     axes_words(config.tokens), axes_words(config.vision.grid_of(config.vision.image_size)),
-                     axes_words(config.vision.image_size));
+                     format_axes(config.tokens), format_axes(config.vision.compute_grid(config.vision.image_size)),
+                     format_axes(config.vision.image_size));
   }
   return config;
 }
 
-data::PixelRow Config::row(const std::optional<VolumeAxes>& wanted, at::ScalarType dtype) const {
-  const VolumeAxes size = volume_size(wanted);
+data::PixelRow Config::row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const {
+  const VolumeAxes size = volume_size(requested);
   return {.dtype = dtype, .channels = vision.channels, .depth = size[0], .height = size[1], .width = size[2]};
 }
 
-VolumeAxes Config::volume_size(const std::optional<VolumeAxes>& wanted) const {
-  const VolumeAxes size = vision.volume_size(wanted);
+VolumeAxes Config::volume_size(const std::optional<VolumeAxes>& requested) const {
+  const VolumeAxes size = vision.volume_size(requested);
   if (!has_enough_patches(*this, size)) {
     throw usage_error(
         "data.volume.size: is {}, whose {} patches are fewer than the {} tokens that the projector makes of a volume; "
         "give at least {}",
-        axes_words(size), axes_words(vision.grid_of(size)), axes_words(tokens),
-        axes_words({tokens[0] * vision.patch_size, tokens[1] * vision.patch_size, tokens[2] * vision.patch_size}));
+        format_axes(size), format_axes(vision.compute_grid(size)), format_axes(tokens),
+        format_axes({tokens[0] * vision.patch_size, tokens[1] * vision.patch_size, tokens[2] * vision.patch_size}));
   }
   return size;
 }

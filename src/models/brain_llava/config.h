@@ -36,11 +36,11 @@ struct Config {
   /// Throws UserError (kBadData) that names file and key.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
 
-  /// The size of the volumes, where `wanted` (data.volume.size) is asked for. Throws UserError (kUsage) where the tower
-  /// cannot take it.
-  VolumeAxes volume_size(const std::optional<VolumeAxes>& wanted) const;
+  /// The size of the volumes, where `requested` (data.volume.size) is asked for. Throws UserError (kUsage) where the
+  /// tower cannot take it.
+  VolumeAxes volume_size(const std::optional<VolumeAxes>& requested) const;
   /// What the tower takes of such a volume, with the same errors.
-  data::PixelRow row(const std::optional<VolumeAxes>& wanted, at::ScalarType dtype) const;
+  data::PixelRow row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const;
   int64_t tokens_per_volume() const { return tokens[0] * tokens[1] * tokens[2]; }
 };
 

@@ -23,7 +23,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   Config config = Config::from_json(config_json, folder);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template =
-      load_chat_template(folder, tokenizer, settings, {.fallback = llava::template_without_own(config.text)});
+      load_chat_template(folder, tokenizer, settings, {.fallback = llava::choose_fallback_template(config.text)});
   return std::make_unique<Processor>(std::move(config), std::move(tokenizer), std::move(chat_template), settings);
 }
 
@@ -32,19 +32,19 @@ data::SampleShape volume_shape(const nlohmann::json& config_json, const std::fil
   const Config config = Config::from_json(config_json, folder);
   return {.tokens = config.tokens_per_volume(),
           .image_tokens = config.tokens_per_volume(),
-          .images = 1,
+          .num_media = 1,
           .pixel_rows = 1,
           .row = config.row(size, dtype),
-          .volumes = 1};
+          .num_volumes = 1};
 }
 
 ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .refuses_longer = false};
+  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .is_hard_limit = false};
 }
 
-double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = Config::from_json(config_json, folder);
-  return config.vision.elements() + config.text.elements();
+  return config.vision.num_parameters() + config.text.num_parameters();
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ Family family() {
           .load_processor = load_processor,
           .image_shape = nullptr,
           .context_length = context_length,
-          .elements = elements,
+          .num_parameters = num_parameters,
           .volume_shape = volume_shape,
           .assemble = assemble};
 }

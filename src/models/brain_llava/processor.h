@@ -19,15 +19,15 @@ class Processor final : public ConversationProcessor {
             const ProcessorSettings& settings);
 
  private:
-  bool takes_pictures() const override { return false; }
-  bool takes_volumes() const override { return true; }
-  std::optional<int64_t> most_volumes() const override { return config_.max_volumes; }
-  ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  ImagePlan plan_volume(const image::VolumeInfo& info) const override;
-  at::Tensor pixels_of_volume(const io::Medium& file) const override;
-  int64_t modality_number(const std::string& modality) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
+  bool supports_images() const override { return false; }
+  bool supports_volumes() const override { return true; }
+  std::optional<int64_t> max_volumes() const override { return config_.max_volumes; }
+  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
+  MediaLayout layout_volume(const image::VolumeInfo& info) const override;
+  at::Tensor preprocess_volume(const io::MediaRef& file) const override;
+  int64_t find_modality_id(const std::string& modality) const override;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
 
   Config config_;
   image::VolumeSettings volumes_;

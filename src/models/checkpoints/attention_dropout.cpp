@@ -6,10 +6,10 @@
 namespace vlmtrain::models {
 
 void refuse_attention_dropout(const nlohmann::json& config, const std::string& source) {
-  const auto found = config.find("attention_dropout");
-  if (found == config.end() || found->is_null() || (found->is_number() && found->get<double>() == 0)) return;
+  const auto it = config.find("attention_dropout");
+  if (it == config.end() || it->is_null() || (it->is_number() && it->get<double>() == 0)) return;
   throw data_error("{}: attention_dropout is {}: dropout of attention is not supported; set it to 0.0", source,
-                   io::json_excerpt(*found));
+                   io::make_json_excerpt(*it));
 }
 
 }  // namespace vlmtrain::models

@@ -42,31 +42,31 @@ void add_tensors(ContentHash& hash, const io::CheckpointTensors& tensors) {
 
 }  // namespace
 
-std::string base_fingerprint(const BaseWeights& base) {
+std::string compute_base_fingerprint(const BaseWeights& base) {
   ContentHash hash;
-  for (const auto& tensors : base.opened()) add_tensors(hash, *tensors);
-  return hash.text();
+  for (const auto& tensors : base.tensor_files()) add_tensors(hash, *tensors);
+  return hash.hex();
 }
 
-std::string base_fingerprint(const std::filesystem::path& folder) {
-  return base_fingerprint(BaseWeights(folder));
+std::string compute_base_fingerprint(const std::filesystem::path& folder) {
+  return compute_base_fingerprint(BaseWeights(folder));
 }
 
-std::optional<std::string> fingerprint_of_adapters_base(const std::filesystem::path& adapter) {
+std::optional<std::string> read_adapter_base_fingerprint(const std::filesystem::path& adapter) {
   const auto tensors = open_adapter(adapter);
-  const auto found = tensors.metadata().find(kBaseFingerprintKey);
-  return found == tensors.metadata().end() ? std::nullopt : std::optional(found->second);
+  const auto it = tensors.metadata().find(kBaseFingerprintKey);
+  return it == tensors.metadata().end() ? std::nullopt : std::optional(it->second);
 }
 
-bool warn_of_other_base(const std::filesystem::path& adapter, const std::filesystem::path& base) {
-  const auto trained_on = fingerprint_of_adapters_base(adapter);
-  if (!trained_on) return false;
-  const std::string found = base_fingerprint(base);
-  if (found == *trained_on) return false;
+bool warn_on_base_mismatch(const std::filesystem::path& adapter, const std::filesystem::path& base) {
+  const auto expected = read_adapter_base_fingerprint(adapter);
+  if (!expected) return false;
+  const std::string actual = compute_base_fingerprint(base);
+  if (actual == *expected) return false;
   spdlog::warn(
       "{}: the adapter was trained on other weights than {} has (their fingerprints are {} and {}), so the two "
       "together are not the model that was trained; give the base that it was trained on",
-      adapter.string(), base.string(), *trained_on, found);
+      adapter.string(), base.string(), *expected, actual);
   return true;
 }
 

@@ -41,16 +41,16 @@ namespace vlmtrain::models {
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
                                                  nn::Quantization quantization, const nn::Shard& shard) {
-  const memory::InComponent weights(memory::Component::kWeights);
+  const memory::ComponentScope weights(memory::Component::kWeights);
   auto config = read_model_config(folder);
-  auto model = from_settings(folder, [&] {
-    const Family& family = family_of(config, folder);
+  auto model = rethrow_json_errors(folder, [&] {
+    const Family& family = find_family(config, folder);
     refuse_quantized_weights(config, folder);
-    config = config_of_weights(std::move(config), family, folder);
-    if (lora && lora->unties_output) set_tying(config, false);
-    if (lora && lora->vocabulary_rows > 0) set_vocabulary(config, lora->vocabulary_rows);
-    check_elements(family.elements(config, folder), folder);
-    refuse_altering_keys(config, (folder / "config.json").string());
+    config = reconcile_config(std::move(config), family, folder);
+    if (lora && lora->unties_output) set_tied_output(config, false);
+    if (lora && lora->vocabulary_rows > 0) set_vocab_size(config, lora->vocabulary_rows);
+    check_parameter_count(family.num_parameters(config, folder), folder);
+    refuse_unsupported_keys(config, (folder / "config.json").string());
     return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization, shard});
   });
   check_lora_targets(*model, folder);
@@ -59,16 +59,16 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
 
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
   if (is_adapter(folder)) {
-    ProcessorSettings of_base = settings;
-    if (of_base.template_folder.empty()) of_base.template_folder = folder;
-    return load_processor(base_of_adapter(folder), of_base);
+    ProcessorSettings base_settings = settings;
+    if (base_settings.template_folder.empty()) base_settings.template_folder = folder;
+    return load_processor(find_adapter_base(folder), base_settings);
   }
-  const auto load = [](const nlohmann::json& config, const std::filesystem::path& place,
-                       const ProcessorSettings& chosen) {
-    return from_settings(place, [&] {
-      auto processor = family_of(config, place).load_processor(config, place, chosen);
-      const ContextLength context = context_length_of(config, place);
-      if (!context.refuses_longer) {
+  const auto load = [](const nlohmann::json& config, const std::filesystem::path& source_folder,
+                       const ProcessorSettings& processor_settings) {
+    return rethrow_json_errors(source_folder, [&] {
+      auto processor = find_family(config, source_folder).load_processor(config, source_folder, processor_settings);
+      const ContextLength context = read_context_length(config, source_folder);
+      if (!context.is_hard_limit) {
         processor->set_made_for({.positions = context.tokens, .key = std::string(context.key)});
       }
       return processor;
@@ -77,44 +77,44 @@ std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, c
   const std::filesystem::path& adapter = settings.template_folder;
   if (adapter.empty() || !is_adapter(adapter)) return load(read_model_config(folder), folder, settings);
   std::unique_ptr<Processor> processor;
-  with_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
-    ProcessorSettings chosen = settings;
-    chosen.template_folder = adapted.templates;
-    processor = load(adapted.config, adapted.path, chosen);
+  visit_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
+    ProcessorSettings processor_settings = settings;
+    processor_settings.template_folder = adapted.template_folder;
+    processor = load(adapted.config, adapted.path, processor_settings);
   });
   return processor;
 }
 
 void initialize_weights(VisionLanguageModel& model, uint64_t seed) {
-  for (const auto& parameter : own_parameters(model)) draw_initial_values(parameter, seed);
+  for (const auto& parameter : get_base_parameters(model)) initialize_parameter(parameter, seed);
 }
 
-std::vector<nn::Parameter> own_parameters(const VisionLanguageModel& model) {
-  std::vector<nn::Parameter> own;
+std::vector<nn::Parameter> get_base_parameters(const VisionLanguageModel& model) {
+  std::vector<nn::Parameter> result;
   for (const auto& parameter : model.parameters().all()) {
-    if (!parameter.is_adapter) own.push_back(parameter);
+    if (!parameter.is_adapter) result.push_back(parameter);
   }
-  return own;
+  return result;
 }
 
-at::Tensor initial_values(const nn::Parameter& parameter, uint64_t seed) {
+at::Tensor make_initial_values(const nn::Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard no_gradients;
   const auto& [mean, deviation, is_uniform] = parameter.initial;
   at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
   if (deviation == 0) return values.fill_(mean);
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(derive_stream_seed(seed, parameter.name));
   if (is_uniform) return values.uniform_(mean - deviation, mean + deviation, generator);
   return values.normal_(mean, deviation, generator);
 }
 
-void draw_initial_values(const nn::Parameter& parameter, uint64_t seed) {
+void initialize_parameter(const nn::Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard no_gradients;
-  parameter.set_values(initial_values(parameter, seed));
+  parameter.set_values(make_initial_values(parameter, seed));
 }
 
-io::NamedTensors weights_of(const VisionLanguageModel& model) {
+io::NamedTensors get_named_weights(const VisionLanguageModel& model) {
   io::NamedTensors weights;
-  for (const auto& parameter : own_parameters(model)) {
+  for (const auto& parameter : get_base_parameters(model)) {
     weights.emplace_back(model.checkpoint_name(parameter.name), parameter.tensor.detach());
   }
   return weights;
@@ -136,56 +136,57 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
                      const std::filesystem::path& out, int64_t max_shard_bytes) {
   refuse_quantized_model(model, out);
   const auto config = source / "config.json";
-  io::write_file(out / "config.json", saved_config(model, io::read_file(config), config.string(),
-                                                   model.parameters().options().dtype().toScalarType()));
-  copy_companion_files(source, out);
-  auto weights = weights_of(model);
+  io::write_file(out / "config.json", make_saved_config(model, io::read_file(config), config.string(),
+                                                        model.parameters().options().dtype().toScalarType()));
+  copy_auxiliary_files(source, out);
+  auto weights = get_named_weights(model);
   model.complete_weights(weights);
   io::write_checkpoint_tensors(out, weights, max_shard_bytes);
 }
 
-void complete_with_initial_weights(const std::filesystem::path& folder, uint64_t seed, at::ScalarType dtype) {
+void write_initial_weights(const std::filesystem::path& folder, uint64_t seed, at::ScalarType dtype) {
   const auto model = build_model(folder, at::kMeta, at::kFloat);
   const auto config = folder / "config.json";
-  io::write_file(config, saved_config(*model, io::read_file(config), config.string(), dtype));
+  io::write_file(config, make_saved_config(*model, io::read_file(config), config.string(), dtype));
   io::LazyTensors weights;
-  for (const auto& parameter : own_parameters(*model)) {
-    weights.push_back({.name = model->checkpoint_name(parameter.name),
-                       .dtype = dtype,
-                       .shape = parameter.sizes().vec(),
-                       .make = [parameter, seed, dtype] { return initial_values(parameter, seed).to(dtype); }});
+  for (const auto& parameter : get_base_parameters(*model)) {
+    weights.push_back(
+        {.name = model->checkpoint_name(parameter.name),
+         .dtype = dtype,
+         .shape = parameter.sizes().vec(),
+         .materialize = [parameter, seed, dtype] { return make_initial_values(parameter, seed).to(dtype); }});
   }
   io::NamedTensors tables;
   model->complete_weights(tables);
-  for (auto& table : io::lazily(tables)) weights.push_back(std::move(table));
+  for (auto& table : io::make_lazy_tensors(tables)) weights.push_back(std::move(table));
   io::write_checkpoint_tensors(folder, weights, io::kDefaultShardBytes);
 }
 
-ModelToSave checkpoint_to_save(const VisionLanguageModel& model, const SavedWeights& how,
-                               const std::filesystem::path& out) {
+CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, const SaveOptions& options,
+                                            const std::filesystem::path& out) {
   refuse_quantized_model(model, out);
-  ModelToSave saved;
-  const auto parameters = own_parameters(model);
-  saved.tensors = tensors_to_save(model.parameters(), parameters, how, [&model](const nn::Parameter& parameter) {
-    return model.checkpoint_name(parameter.name);
-  });
+  CheckpointContents contents;
+  const auto parameters = get_base_parameters(model);
+  contents.tensors =
+      make_lazy_tensors(model.parameters(), parameters, options,
+                        [&model](const nn::Parameter& parameter) { return model.checkpoint_name(parameter.name); });
   // Loaders convert all to the type of config.json.
-  std::optional<at::ScalarType> dtype = how.dtype;
+  std::optional<at::ScalarType> dtype = options.dtype;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (saved.tensors[i].dtype != saved_dtype(parameters[i], how)) dtype = at::kFloat;
+    if (contents.tensors[i].dtype != choose_save_dtype(parameters[i], options)) dtype = at::kFloat;
   }
-  for (const auto& [name, content] : how.base->files()) {
-    const bool is_config = name == "config.json";
-    saved.files.emplace_back(name, is_config ? saved_config(model, content, name, dtype) : content);
+  for (const auto& [name, content] : options.base->files()) {
+    const bool matches_config = name == "config.json";
+    contents.files.emplace_back(name, matches_config ? make_saved_config(model, content, name, dtype) : content);
   }
   io::NamedTensors tables;
   model.complete_weights(tables);
-  for (auto& table : io::lazily(tables)) saved.tensors.push_back(std::move(table));
-  return saved;
+  for (auto& table : io::make_lazy_tensors(tables)) contents.tensors.push_back(std::move(table));
+  return contents;
 }
 
-void ModelToSave::write(const std::filesystem::path& out, int64_t max_shard_bytes) const {
-  for (const auto& [name, content] : files) write_companion_file(out, name, content);
+void CheckpointContents::write(const std::filesystem::path& out, int64_t max_shard_bytes) const {
+  for (const auto& [name, content] : files) write_auxiliary_file(out, name, content);
   if (is_adapter) {
     std::map<std::string, std::string> metadata{{"format", "pt"}};
     if (!base_fingerprint.empty()) metadata.emplace(kBaseFingerprintKey, base_fingerprint);
@@ -195,9 +196,9 @@ void ModelToSave::write(const std::filesystem::path& out, int64_t max_shard_byte
   }
 }
 
-void save_checkpoint(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out,
+void save_checkpoint(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out,
                      int64_t max_shard_bytes) {
-  checkpoint_to_save(model, how, out).write(out, max_shard_bytes);
+  make_checkpoint_contents(model, options, out).write(out, max_shard_bytes);
 }
 
 }  // namespace vlmtrain::models

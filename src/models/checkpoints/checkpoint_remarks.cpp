@@ -12,29 +12,29 @@
 
 namespace vlmtrain::models {
 
-std::vector<std::string> checkpoint_remarks(const std::filesystem::path& folder) {
+std::vector<std::string> list_checkpoint_remarks(const std::filesystem::path& folder) {
   const std::string file = (folder / "config.json").string();
   const auto config = read_model_config(folder);
-  std::vector<std::string> remarks = from_settings(folder, [&] {
-    std::vector<std::string> found;
-    const Family& family = family_of(config, folder);
-    if (config_of_weights(config, family, folder) != config) {
-      const auto tensors = find_output_tensors(io::checkpoint_tensor_names(folder));
-      found.push_back(
+  std::vector<std::string> remarks = rethrow_json_errors(folder, [&] {
+    std::vector<std::string> result;
+    const Family& family = find_family(config, folder);
+    if (reconcile_config(config, family, folder) != config) {
+      const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
+      result.push_back(
           fmt::format("{}: {} ties {} to {}, but their values differ in the weights; both are loaded, trained and "
                       "saved, and saved checkpoints have {}: false",
-                      file, tie_key(config), tensors->output, tensors->embedding, tie_key(config)));
+                      file, get_tie_key(config), tensors->output, tensors->embedding, get_tie_key(config)));
     }
-    return found;
+    return result;
   });
-  if (const std::string place = find_quantization_config(config); !place.empty()) {
+  if (const std::string section = find_quantization_config(config); !section.empty()) {
     remarks.push_back(
         fmt::format("{}: {} describes quantized weights, but those in the folder are not; it is not used, "
                     "and not in what is saved",
-                    file, place));
+                    file, section));
   }
-  for (auto& remark : unread_config_keys(config, file)) remarks.push_back(std::move(remark));
-  for (auto& remark : io::unread_weight_files(folder)) remarks.push_back(std::move(remark));
+  for (auto& remark : list_unread_config_keys(config, file)) remarks.push_back(std::move(remark));
+  for (auto& remark : io::find_unread_weight_files(folder)) remarks.push_back(std::move(remark));
   return remarks;
 }
 

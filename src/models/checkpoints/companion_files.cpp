@@ -14,7 +14,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr std::string_view kCompanionFiles[] = {"tokenizer.json",
+constexpr std::string_view kAuxiliaryFiles[] = {"tokenizer.json",
                                                 "tokenizer_config.json",
                                                 "special_tokens_map.json",
                                                 "added_tokens.json",
@@ -35,12 +35,12 @@ constexpr std::string_view kCompanionFiles[] = {"tokenizer.json",
 constexpr const char* kTemplateInConfig = "lm_chat_template";
 constexpr const char* kTemplateKey = "chat_template";
 constexpr const char* kJinjaFile = "chat_template.jinja";
-constexpr const char* kMoreTemplates = "additional_chat_templates/";
+constexpr const char* kExtraTemplateFolder = "additional_chat_templates/";
 constexpr const char* kFilesWithTemplates[] = {"chat_template.json", "processor_config.json", "tokenizer_config.json"};
 
 /// The default template of a value under chat_template: a text, a list of {name, template}, or texts by their names.
 /// Nothing for null.
-std::optional<std::string> default_template(const nlohmann::ordered_json& value) {
+std::optional<std::string> get_default_template(const nlohmann::ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object()) return value.value("default", std::string());
   if (!value.is_array()) return std::nullopt;
@@ -53,64 +53,64 @@ std::optional<std::string> default_template(const nlohmann::ordered_json& value)
 }
 
 /// Whether the files have `jinja` as the default wherever they have a default.
-bool have_template(const std::string& jinja, const std::map<std::string, std::string>& files) {
-  size_t found = 0, same = 0;
-  const auto count = [&](const std::optional<std::string>& text) {
-    found += text ? 1 : 0;
-    same += text == jinja ? 1 : 0;
+bool has_default_template(const std::string& jinja, const std::map<std::string, std::string>& files) {
+  size_t num_templates = 0, num_equal = 0;
+  const auto count_template = [&](const std::optional<std::string>& text) {
+    num_templates += text ? 1 : 0;
+    num_equal += text == jinja ? 1 : 0;
   };
-  if (const auto file = files.find(kJinjaFile); file != files.end()) count(file->second);
-  const auto look = [&](const char* name, const char* key) {
+  if (const auto file = files.find(kJinjaFile); file != files.end()) count_template(file->second);
+  const auto check_file = [&](const char* name, const char* key) {
     const auto file = files.find(name);
     if (file == files.end()) return;
     const auto json = io::parse_ordered_json(file->second, name);
-    if (json.is_object() && json.contains(key)) count(default_template(json[key]));
+    if (json.is_object() && json.contains(key)) count_template(get_default_template(json[key]));
   };
-  for (const char* const name : kFilesWithTemplates) look(name, kTemplateKey);
-  look("config.json", kTemplateInConfig);
-  return found > 0 && same == found;
+  for (const char* const name : kFilesWithTemplates) check_file(name, kTemplateKey);
+  check_file("config.json", kTemplateInConfig);
+  return num_templates > 0 && num_equal == num_templates;
 }
 
 }  // namespace
 
-std::span<const std::string_view> companion_file_names() {
-  return kCompanionFiles;
+std::span<const std::string_view> auxiliary_file_names() {
+  return kAuxiliaryFiles;
 }
 
-void copy_companion_files(const std::filesystem::path& source, const std::filesystem::path& out) {
-  for (const auto& [name, content] : read_companion_files(source)) write_companion_file(out, name, content);
+void copy_auxiliary_files(const std::filesystem::path& source, const std::filesystem::path& out) {
+  for (const auto& [name, content] : read_auxiliary_files(source)) write_auxiliary_file(out, name, content);
 }
 
-void write_companion_file(const std::filesystem::path& out, const std::string& name, const std::string& content) {
+void write_auxiliary_file(const std::filesystem::path& out, const std::string& name, const std::string& content) {
   const auto file = out / name;
   std::filesystem::create_directories(file.parent_path());
   io::write_file(file, content);
 }
 
-void put_chat_template(const std::string& jinja, std::map<std::string, std::string>& files) {
-  if (have_template(jinja, files)) return;
-  std::erase_if(files, [](const auto& file) { return file.first.starts_with(kMoreTemplates); });
+void set_chat_template(const std::string& jinja, std::map<std::string, std::string>& files) {
+  if (has_default_template(jinja, files)) return;
+  std::erase_if(files, [](const auto& file) { return file.first.starts_with(kExtraTemplateFolder); });
   files.erase("chat_template.json");
   files[kJinjaFile] = jinja;
-  const auto edit = [&files](const char* name, const auto& change) {
+  const auto edit_json = [&files](const char* name, const auto& edit_value) {
     const auto file = files.find(name);
     if (file == files.end()) return;
     auto json = io::parse_ordered_json(file->second, name);
-    if (json.is_object() && change(json)) file->second = io::json_text(json, 2) + "\n";
+    if (json.is_object() && edit_value(json)) file->second = io::to_json_string(json, 2) + "\n";
   };
   for (const char* const name : {"processor_config.json", "tokenizer_config.json"}) {
-    edit(name, [](auto& json) { return json.erase(kTemplateKey) > 0; });
+    edit_json(name, [](auto& json) { return json.erase(kTemplateKey) > 0; });
   }
-  edit("config.json", [&jinja](auto& json) {
+  edit_json("config.json", [&jinja](auto& json) {
     if (!json.contains(kTemplateInConfig)) return false;
     json[kTemplateInConfig] = jinja;
     return true;
   });
 }
 
-void put_end_token(int64_t id, std::map<std::string, std::string>& files) {
+void add_eos_token(int64_t id, std::map<std::string, std::string>& files) {
   constexpr const char* kFile = "generation_config.json";
-  constexpr const char* kEnd = "eos_token_id";
+  constexpr const char* kEosKey = "eos_token_id";
   const auto file = files.find(kFile);
   auto settings = nlohmann::ordered_json::object();
   if (file != files.end()) {
@@ -119,29 +119,29 @@ void put_end_token(int64_t id, std::map<std::string, std::string>& files) {
   } else if (const auto config_file = files.find("config.json"); config_file != files.end()) {
     // As GenerationConfig.from_model_config.
     const auto config = io::parse_ordered_json(config_file->second, "config.json");
-    for (const char* const key : {"bos_token_id", kEnd, "pad_token_id"}) {
-      for (const auto* part : {&config, config.contains("text_config") ? &config["text_config"] : nullptr}) {
-        if (part == nullptr || !part->is_object() || settings.contains(key)) continue;
-        if (part->contains(key) && !(*part)[key].is_null()) settings[key] = (*part)[key];
+    for (const char* const key : {"bos_token_id", kEosKey, "pad_token_id"}) {
+      for (const auto* section : {&config, config.contains("text_config") ? &config["text_config"] : nullptr}) {
+        if (section == nullptr || !section->is_object() || settings.contains(key)) continue;
+        if (section->contains(key) && !(*section)[key].is_null()) settings[key] = (*section)[key];
       }
     }
   }
-  std::vector<int64_t> ids = text::eos_token_ids(settings, kFile);
+  std::vector<int64_t> ids = text::parse_eos_token_ids(settings, kFile);
   if (std::ranges::count(ids, id) > 0) return;
   ids.push_back(id);
-  settings[kEnd] = ids.size() == 1 ? nlohmann::ordered_json(id) : nlohmann::ordered_json(ids);
-  files[kFile] = io::json_text(settings, 2) + "\n";
+  settings[kEosKey] = ids.size() == 1 ? nlohmann::ordered_json(id) : nlohmann::ordered_json(ids);
+  files[kFile] = io::to_json_string(settings, 2) + "\n";
 }
 
-std::map<std::string, std::string> read_companion_files(const std::filesystem::path& source) {
+std::map<std::string, std::string> read_auxiliary_files(const std::filesystem::path& source) {
   std::map<std::string, std::string> files;
-  for (const auto name : kCompanionFiles) {
+  for (const auto name : kAuxiliaryFiles) {
     if (std::filesystem::exists(source / name)) files[std::string(name)] = io::read_file(source / name);
   }
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(source / kMoreTemplates, error)) {
+  for (const auto& entry : std::filesystem::directory_iterator(source / kExtraTemplateFolder, error)) {
     if (entry.path().extension() != ".jinja" || !entry.is_regular_file()) continue;
-    files[kMoreTemplates + entry.path().filename().string()] = io::read_file(entry.path());
+    files[kExtraTemplateFolder + entry.path().filename().string()] = io::read_file(entry.path());
   }
   return files;
 }

@@ -11,26 +11,26 @@ namespace vlmtrain::models {
 
 /// The names of the files next to config.json and the weights that go with a model: tokenizer, processor, template,
 /// generation and settings files.
-std::span<const std::string_view> companion_file_names();
+std::span<const std::string_view> auxiliary_file_names();
 
 /// Copies what a checkpoint holds beside config.json and the weights: tokenizer, processor and template files. One that
 /// `source` lacks is left out.
-void copy_companion_files(const std::filesystem::path& source, const std::filesystem::path& out);
+void copy_auxiliary_files(const std::filesystem::path& source, const std::filesystem::path& out);
 
 /// Lets the files by name have one chat template, `jinja`, in each place where transformers, vLLM or nanoVLM look for
 /// it. Files whose default is that one already stay as they are, with their further templates; else it becomes
 /// chat_template.jinja, all others are removed, and a template that stands in config.json is replaced there.
-void put_chat_template(const std::string& jinja, std::map<std::string, std::string>& files);
+void set_chat_template(const std::string& jinja, std::map<std::string, std::string>& files);
 
 /// Lets generation_config.json among the files by name end texts at the token `id` too: appends it to eos_token_id,
 /// which stays as it is where it has the token. Without that file it is written, with the ids that transformers would
 /// take of config.json, if these lack the token.
-void put_end_token(int64_t id, std::map<std::string, std::string>& files);
+void add_eos_token(int64_t id, std::map<std::string, std::string>& files);
 
 /// Writes one of these files into the existing folder `out`; `name` may have a folder, which is made.
-void write_companion_file(const std::filesystem::path& out, const std::string& name, const std::string& content);
+void write_auxiliary_file(const std::filesystem::path& out, const std::string& name, const std::string& content);
 
 /// The same files' contents, by name.
-std::map<std::string, std::string> read_companion_files(const std::filesystem::path& source);
+std::map<std::string, std::string> read_auxiliary_files(const std::filesystem::path& source);
 
 }  // namespace vlmtrain::models

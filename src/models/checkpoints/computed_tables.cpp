@@ -33,7 +33,7 @@ bool is_close(const at::Tensor& stored, const at::Tensor& computed) {
          at::allclose(stored.to(at::kDouble), computed.to(at::kDouble), tolerance, 1e-6);
 }
 
-bool is_usual_table(std::string_view name, const at::Tensor& table, const nlohmann::json& config) {
+bool is_default_table(std::string_view name, const at::Tensor& table, const nlohmann::json& config) {
   const at::Tensor flat = table.flatten();
   if (name.ends_with("position_ids")) {
     return at::equal(flat.to(at::kLong), at::arange(flat.numel(), at::kLong));

@@ -12,6 +12,6 @@ bool is_close(const at::Tensor& stored, const at::Tensor& computed);
 
 /// Returns whether a table of is_computed_table() has the values that older transformers wrote: positions 0, 1, 2, …,
 /// or rotary frequencies theta^(-i/n) for a theta of `config`, the content of config.json.
-bool is_usual_table(std::string_view name, const at::Tensor& table, const nlohmann::json& config);
+bool is_default_table(std::string_view name, const at::Tensor& table, const nlohmann::json& config);
 
 }  // namespace vlmtrain::models

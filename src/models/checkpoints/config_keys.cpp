@@ -22,7 +22,7 @@ using nlohmann::json;
 // A new family adds here what it reads; a test runs every reference checkpoint and preset through the table.
 
 /// Read at the top of config.json.
-constexpr std::array<std::string_view, 42> kReadAtTop{
+constexpr std::array<std::string_view, 42> kTopLevelKeys{
     "base_model_type", "boi_token_id", "boi_token_index", "downsample_ratio", "dtype", "eoi_token_id",
     "eoi_token_index", "eos_token_id", "image_aspect_ratio", "image_token_id", "image_token_index", "mask_config",
     "max_volumes", "mm_hidden_size", "mm_projector_type", "mm_tokens_per_image", "mm_use_im_start_end",
@@ -35,44 +35,44 @@ constexpr std::array<std::string_view, 42> kReadAtTop{
     "vision_token_id", "image_seq_length", "tokenizer_model_max_length"};
 
 /// Read in the settings of a text model: text_config, or the top where there is none.
-constexpr std::array<std::string_view, 36> kReadOfText{"attention_bias",
-                                                       "attention_dropout",
-                                                       "attn_logit_softcapping",
-                                                       "final_logit_softcapping",
-                                                       "head_dim",
-                                                       "hidden_act",
-                                                       "hidden_activation",
-                                                       "hidden_size",
-                                                       "intermediate_size",
-                                                       "layer_types",
-                                                       "max_position_embeddings",
-                                                       "max_window_layers",
-                                                       "mlp_bias",
-                                                       "model_type",
-                                                       "n_routed_experts",
-                                                       "num_attention_heads",
-                                                       "num_experts",
-                                                       "num_hidden_layers",
-                                                       "num_key_value_heads",
-                                                       "num_local_experts",
-                                                       "original_max_position_embeddings",
-                                                       "quantization_config",
-                                                       "query_pre_attn_scalar",
-                                                       "rms_norm_eps",
-                                                       "rope_local_base_freq",
-                                                       "rope_parameters",
-                                                       "rope_scaling",
-                                                       "rope_theta",
-                                                       "sliding_window",
-                                                       "sliding_window_pattern",
-                                                       "tie_word_embeddings",
-                                                       "use_bidirectional_attention",
-                                                       "use_sliding_window",
-                                                       "vocab_size",
-                                                       "dtype",
-                                                       "torch_dtype"};
+constexpr std::array<std::string_view, 36> kTextKeys{"attention_bias",
+                                                     "attention_dropout",
+                                                     "attn_logit_softcapping",
+                                                     "final_logit_softcapping",
+                                                     "head_dim",
+                                                     "hidden_act",
+                                                     "hidden_activation",
+                                                     "hidden_size",
+                                                     "intermediate_size",
+                                                     "layer_types",
+                                                     "max_position_embeddings",
+                                                     "max_window_layers",
+                                                     "mlp_bias",
+                                                     "model_type",
+                                                     "n_routed_experts",
+                                                     "num_attention_heads",
+                                                     "num_experts",
+                                                     "num_hidden_layers",
+                                                     "num_key_value_heads",
+                                                     "num_local_experts",
+                                                     "original_max_position_embeddings",
+                                                     "quantization_config",
+                                                     "query_pre_attn_scalar",
+                                                     "rms_norm_eps",
+                                                     "rope_local_base_freq",
+                                                     "rope_parameters",
+                                                     "rope_scaling",
+                                                     "rope_theta",
+                                                     "sliding_window",
+                                                     "sliding_window_pattern",
+                                                     "tie_word_embeddings",
+                                                     "use_bidirectional_attention",
+                                                     "use_sliding_window",
+                                                     "vocab_size",
+                                                     "dtype",
+                                                     "torch_dtype"};
 
-constexpr std::array<std::string_view, 48> kReadOfVision{
+constexpr std::array<std::string_view, 48> kVisionKeys{
     "attention_bias", "attention_dropout", "class_token", "deepstack_visual_indexes", "depth", "embed_dim",
     "fullatt_block_indexes", "hidden_act", "hidden_dropout_prob", "hidden_size", "image_size", "in_channels",
     "intermediate_size", "layer_norm_eps", "layer_scale_init_value", "max_patches", "mlp_ratio", "modalities",
@@ -84,30 +84,30 @@ constexpr std::array<std::string_view, 48> kReadOfVision{
     // as transformers, which builds the tower without them
     "projection_dim", "max_image_size", "size", "spatial_patch_size", "in_chans"};
 
-constexpr std::array<std::string_view, 18> kReadOfRope{"attention_factor",
-                                                       "beta_fast",
-                                                       "beta_slow",
-                                                       "factor",
-                                                       "full_attention",
-                                                       "high_freq_factor",
-                                                       "low_freq_factor",
-                                                       "mrope_interleaved",
-                                                       "mrope_section",
-                                                       "mscale",
-                                                       "mscale_all_dim",
-                                                       "original_max_position_embeddings",
-                                                       "partial_rotary_factor",
-                                                       "rope_theta",
-                                                       "rope_type",
-                                                       "sliding_attention",
-                                                       "truncate",
-                                                       "type"};
+constexpr std::array<std::string_view, 18> kRopeKeys{"attention_factor",
+                                                     "beta_fast",
+                                                     "beta_slow",
+                                                     "factor",
+                                                     "full_attention",
+                                                     "high_freq_factor",
+                                                     "low_freq_factor",
+                                                     "mrope_interleaved",
+                                                     "mrope_section",
+                                                     "mscale",
+                                                     "mscale_all_dim",
+                                                     "original_max_position_embeddings",
+                                                     "partial_rotary_factor",
+                                                     "rope_theta",
+                                                     "rope_type",
+                                                     "sliding_attention",
+                                                     "truncate",
+                                                     "type"};
 
-constexpr std::string_view kRecord = "a record of how the file came about";
+constexpr std::string_view kProvenance = "a record of how the file came about";
 constexpr std::string_view kGeneration = "a setting of generation, which transformers 5 reads elsewhere";
 constexpr std::string_view kOutputs = "what transformers' forward pass returns";
 constexpr std::string_view kTraining = "how it was trained; this run has its own settings";
-constexpr std::string_view kStart = "the spread of values drawn at random";
+constexpr std::string_view kInitialization = "the spread of values drawn at random";
 constexpr std::string_view kRuntime = "how transformers computes, not what";
 constexpr std::string_view kOtherTasks = "of tasks other than this model's";
 constexpr std::string_view kUnused = "transformers' class of the family does not read it";
@@ -116,14 +116,14 @@ constexpr std::array kHarmless{
     HarmlessKey{"_attn_implementation_autoset", kRuntime},
     HarmlessKey{"_attn_implementation_internal", kRuntime},
     HarmlessKey{"_attn_implementation", kRuntime},
-    HarmlessKey{"_commit_hash", kRecord},
+    HarmlessKey{"_commit_hash", kProvenance},
     HarmlessKey{"_flash_attn_2_enabled", kRuntime},
-    HarmlessKey{"_name_or_path", kRecord},
+    HarmlessKey{"_name_or_path", kProvenance},
     HarmlessKey{"_pad_token_id", kUnused},
     HarmlessKey{"_sliding_window_pattern", "layer_types beside it says the same of each block"},
-    HarmlessKey{"_vocab_size", kRecord},
+    HarmlessKey{"_vocab_size", kProvenance},
     HarmlessKey{"add_cross_attention", kOtherTasks},
-    HarmlessKey{"architectures", kRecord},
+    HarmlessKey{"architectures", kProvenance},
     HarmlessKey{"attn_implementation", kRuntime},
     HarmlessKey{"auto_map", "the place of Python code, which is not run"},
     HarmlessKey{"bad_words_ids", kGeneration},
@@ -139,7 +139,7 @@ constexpr std::array kHarmless{
     HarmlessKey{"encoder_no_repeat_ngram_size", kGeneration},
     HarmlessKey{"eos_token_id", "generation_config.json and the template say it"},
     HarmlessKey{"exponential_decay_length_penalty", kGeneration},
-    HarmlessKey{"finetuning_task", kRecord},
+    HarmlessKey{"finetuning_task", kProvenance},
     HarmlessKey{"forced_bos_token_id", kGeneration},
     HarmlessKey{"forced_eos_token_id", kGeneration},
     HarmlessKey{"freeze_mm_mlp_adapter", kTraining},
@@ -150,11 +150,11 @@ constexpr std::array kHarmless{
     HarmlessKey{"image_crop_resolution", kUnused},
     HarmlessKey{"image_grid_pinpoints", "of image_aspect_ratio anyres, which is refused"},
     HarmlessKey{"image_split_resolution", kUnused},
-    HarmlessKey{"initializer_factor", kStart},
-    HarmlessKey{"initializer_range", kStart},
+    HarmlessKey{"initializer_factor", kInitialization},
+    HarmlessKey{"initializer_range", kInitialization},
     HarmlessKey{"is_decoder", kOtherTasks},
     HarmlessKey{"is_encoder_decoder", kOtherTasks},
-    HarmlessKey{"is_llama_config", kRecord},
+    HarmlessKey{"is_llama_config", kProvenance},
     HarmlessKey{"label2id", kOtherTasks},
     HarmlessKey{"language_model_loss_mask", kTraining},
     HarmlessKey{"length_penalty", kGeneration},
@@ -177,7 +177,7 @@ constexpr std::array kHarmless{
     HarmlessKey{"perceiver_config", "of Idefics2; Idefics3's class does not read it"},
     HarmlessKey{"pixel_shuffle_factor", "scale_factor at the top says it"},
     HarmlessKey{"prefix", kGeneration},
-    HarmlessKey{"pretrain_mm_mlp_adapter", kRecord},
+    HarmlessKey{"pretrain_mm_mlp_adapter", kProvenance},
     HarmlessKey{"pretraining_tp", kRuntime},
     HarmlessKey{"problem_type", kOtherTasks},
     HarmlessKey{"projection_size", kUnused},
@@ -193,54 +193,54 @@ constexpr std::array kHarmless{
     HarmlessKey{"tf_legacy_loss", kOtherTasks},
     HarmlessKey{"tie_encoder_decoder", kOtherTasks},
     HarmlessKey{"tie_word_embeddings", "of a tower, which has no words"},
-    HarmlessKey{"tokenizer_class", kRecord},
+    HarmlessKey{"tokenizer_class", kProvenance},
     HarmlessKey{"tokenizer_padding_side", "nothing is padded"},
     HarmlessKey{"top_k", kGeneration},
     HarmlessKey{"top_p", kGeneration},
     HarmlessKey{"torchscript", kRuntime},
     HarmlessKey{"transformers.js_config", kRuntime},
-    HarmlessKey{"transformers_version", kRecord},
+    HarmlessKey{"transformers_version", kProvenance},
     HarmlessKey{"tune_mm_mlp_adapter", kTraining},
     HarmlessKey{"tune_mm_vision_resampler", kTraining},
     HarmlessKey{"typical_p", kGeneration},
     HarmlessKey{"unfreeze_mm_vision_tower", kTraining},
-    HarmlessKey{"unsloth_fixed", kRecord},
-    HarmlessKey{"unsloth_version", kRecord},
+    HarmlessKey{"unsloth_fixed", kProvenance},
+    HarmlessKey{"unsloth_version", kProvenance},
     HarmlessKey{"use_base_siglip", kUnused},
     HarmlessKey{"use_bfloat16", kRuntime},
     HarmlessKey{"use_cache", kRuntime},
-    HarmlessKey{"use_mm_proj", kRecord},
-    HarmlessKey{"vlmtrain_version", kRecord},
+    HarmlessKey{"use_mm_proj", kProvenance},
+    HarmlessKey{"vlmtrain_version", kProvenance},
     HarmlessKey{"vocab_size", "the text model's counts"},
 };
 
 /// A key that changes what a model computes, and the number with which it changes nothing; 0: none but 0.
-struct AlteringKey {
+struct ComputationKey {
   std::string_view name;
   double neutral;
 };
 
-constexpr std::array kAltering{AlteringKey{"alibi", 0},
-                               AlteringKey{"attention_chunk_size", 0},
-                               AlteringKey{"attention_multiplier", 0},
-                               AlteringKey{"attn_logit_softcapping", 0},
-                               AlteringKey{"embedding_multiplier", 1},
-                               AlteringKey{"final_logit_softcapping", 0},
-                               AlteringKey{"logit_scale", 1},
-                               AlteringKey{"logits_scaling", 1},
-                               AlteringKey{"mm_resampler_type", 0},
-                               AlteringKey{"no_rope_layers", 1},
-                               AlteringKey{"num_kv_shared_layers", 0},
-                               AlteringKey{"parallel_attn", 0},
-                               AlteringKey{"partial_rotary_factor", 1},
-                               AlteringKey{"qk_layer_norms", 0},
-                               AlteringKey{"residual_multiplier", 1},
-                               AlteringKey{"rope_interleaved", 0},
-                               AlteringKey{"rotary_pct", 1},
-                               AlteringKey{"transformers_weights", 0},
-                               AlteringKey{"use_bidirectional_attention", 0},
-                               AlteringKey{"use_qk_norm", 0},
-                               AlteringKey{"use_resampler", 0}};
+constexpr std::array kComputationKeys{ComputationKey{"alibi", 0},
+                                      ComputationKey{"attention_chunk_size", 0},
+                                      ComputationKey{"attention_multiplier", 0},
+                                      ComputationKey{"attn_logit_softcapping", 0},
+                                      ComputationKey{"embedding_multiplier", 1},
+                                      ComputationKey{"final_logit_softcapping", 0},
+                                      ComputationKey{"logit_scale", 1},
+                                      ComputationKey{"logits_scaling", 1},
+                                      ComputationKey{"mm_resampler_type", 0},
+                                      ComputationKey{"no_rope_layers", 1},
+                                      ComputationKey{"num_kv_shared_layers", 0},
+                                      ComputationKey{"parallel_attn", 0},
+                                      ComputationKey{"partial_rotary_factor", 1},
+                                      ComputationKey{"qk_layer_norms", 0},
+                                      ComputationKey{"residual_multiplier", 1},
+                                      ComputationKey{"rope_interleaved", 0},
+                                      ComputationKey{"rotary_pct", 1},
+                                      ComputationKey{"transformers_weights", 0},
+                                      ComputationKey{"use_bidirectional_attention", 0},
+                                      ComputationKey{"use_qk_norm", 0},
+                                      ComputationKey{"use_resampler", 0}};
 
 /// null, false, 0 and empty values, `neutral`, and lists of it.
 bool is_neutral(const json& value, double neutral) {
@@ -249,34 +249,36 @@ bool is_neutral(const json& value, double neutral) {
   return value.is_array() && std::ranges::all_of(value, [&](const json& item) { return item == neutral; });
 }
 
-void refuse_in(const json& section, const std::string& place) {
-  for (const auto& [name, neutral] : kAltering) {
-    const auto found = section.find(name);
-    if (found == section.end() || is_neutral(*found, neutral)) continue;
+void refuse_section_keys(const json& section, const std::string& source) {
+  for (const auto& [name, neutral] : kComputationKeys) {
+    const auto it = section.find(name);
+    if (it == section.end() || is_neutral(*it, neutral)) continue;
     throw data_error(
-        "{}: {} is {}, which changes what the model computes and is not supported; take a checkpoint without it", place,
-        name, io::json_excerpt(*found));
+        "{}: {} is {}, which changes what the model computes and is not supported; take a checkpoint without it",
+        source, name, io::make_json_excerpt(*it));
   }
 }
 
-void list_unread(const json& section, std::span<const std::string_view> read, const std::string& prefix,
+void list_unread(const json& section, std::span<const std::string_view> known_keys, const std::string& prefix,
                  std::vector<std::string>& unread) {
-  for (const auto& key : io::unread_keys(section, read, kHarmless)) {
-    if (section[key] == false || std::ranges::find(kAltering, key, &AlteringKey::name) != kAltering.end()) continue;
-    unread.push_back(prefix + excerpt(key));
+  for (const auto& key : io::find_unread_keys(section, known_keys, kHarmless)) {
+    if (section[key] == false ||
+        std::ranges::find(kComputationKeys, key, &ComputationKey::name) != kComputationKeys.end())
+      continue;
+    unread.push_back(prefix + make_excerpt(key));
   }
 }
 
-const json* section_at(const json& config, const char* key) {
-  const auto found = config.find(key);
-  return found != config.end() && found->is_object() ? &*found : nullptr;
+const json* find_section(const json& config, const char* key) {
+  const auto it = config.find(key);
+  return it != config.end() && it->is_object() ? &*it : nullptr;
 }
 
-void list_rope(const json& text, const std::string& prefix, std::vector<std::string>& unread) {
+void list_unread_rope_keys(const json& text, const std::string& prefix, std::vector<std::string>& unread) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const json* const rope = section_at(text, key);
+    const json* const rope = find_section(text, key);
     if (rope == nullptr) continue;
-    list_unread(*rope, kReadOfRope, prefix + key + ".", unread);
+    list_unread(*rope, kRopeKeys, prefix + key + ".", unread);
   }
 }
 
@@ -286,27 +288,27 @@ bool is_nanovlm(const json& config) {
 
 }  // namespace
 
-void refuse_altering_keys(const json& config, const std::string& file) {
+void refuse_unsupported_keys(const json& config, const std::string& file) {
   if (!config.is_object() || is_nanovlm(config)) return;
-  refuse_in(config, file);
-  if (const json* const text = section_at(config, "text_config")) refuse_in(*text, file + " (text_config)");
+  refuse_section_keys(config, file);
+  if (const json* const text = find_section(config, "text_config")) refuse_section_keys(*text, file + " (text_config)");
 }
 
-std::vector<std::string> unread_config_keys(const json& config, const std::string& file) {
+std::vector<std::string> list_unread_config_keys(const json& config, const std::string& file) {
   if (!config.is_object() || is_nanovlm(config)) return {};
   std::vector<std::string> unread;
-  const json* const text = section_at(config, "text_config");
-  std::vector<std::string_view> at_top(kReadAtTop.begin(), kReadAtTop.end());
+  const json* const text = find_section(config, "text_config");
+  std::vector<std::string_view> top_level_keys(kTopLevelKeys.begin(), kTopLevelKeys.end());
   // Files of older transformers have the text model's keys at the top as well.
-  at_top.insert(at_top.end(), kReadOfText.begin(), kReadOfText.end());
-  list_unread(config, at_top, "", unread);
-  list_rope(config, "", unread);
+  top_level_keys.insert(top_level_keys.end(), kTextKeys.begin(), kTextKeys.end());
+  list_unread(config, top_level_keys, "", unread);
+  list_unread_rope_keys(config, "", unread);
   if (text != nullptr) {
-    list_unread(*text, kReadOfText, "text_config.", unread);
-    list_rope(*text, "text_config.", unread);
+    list_unread(*text, kTextKeys, "text_config.", unread);
+    list_unread_rope_keys(*text, "text_config.", unread);
   }
-  if (const json* const vision = section_at(config, "vision_config")) {
-    list_unread(*vision, kReadOfVision, "vision_config.", unread);
+  if (const json* const vision = find_section(config, "vision_config")) {
+    list_unread(*vision, kVisionKeys, "vision_config.", unread);
   }
   if (unread.empty()) return {};
   return {fmt::format("{}: {} not read: {}; a model that depends on {} is not the one that is trained", file,

@@ -7,13 +7,13 @@
 
 namespace vlmtrain::models {
 
-nlohmann::json config_of_weights(nlohmann::json config, const Family& family, const std::filesystem::path& folder) {
+nlohmann::json reconcile_config(nlohmann::json config, const Family& family, const std::filesystem::path& folder) {
   if (!may_tie_output(config)) return config;
-  const auto tensors = find_output_tensors(io::checkpoint_tensor_names(folder));
+  const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
   if (!tensors) return config;
   // The family alone knows which of the keys counts.
   const auto model = family.build(config, folder, {at::TensorOptions(at::kFloat).device(at::kMeta)});
-  if (ties_output(*model) && !are_equal(*tensors, folder)) set_tying(config, false);
+  if (has_tied_output(*model) && !are_output_tensors_equal(*tensors, folder)) set_tied_output(config, false);
   return config;
 }
 

@@ -18,80 +18,86 @@ namespace vlmtrain::models {
 namespace {
 
 /// The names' ends that begin after a dot and have two words or more, the longest first.
-std::vector<std::string_view> ends_of(std::string_view name) {
-  std::vector<std::string_view> ends{name};
+std::vector<std::string_view> list_suffixes(std::string_view name) {
+  std::vector<std::string_view> suffixes{name};
   for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
-    const std::string_view end = name.substr(dot + 1);
-    if (end.find('.') != std::string_view::npos) ends.push_back(end);
+    const std::string_view suffix = name.substr(dot + 1);
+    if (suffix.find('.') != std::string_view::npos) suffixes.push_back(suffix);
   }
-  return ends;
+  return suffixes;
 }
 
-std::string examples_of(std::span<const std::string> names, const std::unordered_set<std::string_view>& other) {
-  constexpr size_t kMost = 3;
+std::string format_examples(std::span<const std::string> names, const std::unordered_set<std::string_view>& excluded) {
+  constexpr size_t kMaxExamples = 3;
   std::vector<std::string> examples;
   size_t count = 0;
   for (const auto& name : names) {
-    if (other.contains(name)) continue;
-    if (++count <= kMost) examples.push_back(excerpt(name));
+    if (excluded.contains(name)) continue;
+    if (++count <= kMaxExamples) examples.push_back(make_excerpt(name));
   }
-  return fmt::format("{}{}", fmt::join(examples, ", "), count > kMost ? ", …" : "");
+  return fmt::format("{}{}", fmt::join(examples, ", "), count > kMaxExamples ? ", …" : "");
 }
 
-std::string change_text(const PrefixChange& change) {
-  if (change.own.empty()) return fmt::format("without the prefix \"{}\"", change.stored);
-  if (change.stored.empty()) return fmt::format("with the prefix \"{}\"", change.own);
-  return fmt::format("with the prefix \"{}\" in the place of \"{}\"", change.own, change.stored);
+std::string describe_mapping(const PrefixMapping& mapping) {
+  if (mapping.model_prefix.empty()) return fmt::format("without the prefix \"{}\"", mapping.file_prefix);
+  if (mapping.file_prefix.empty()) return fmt::format("with the prefix \"{}\"", mapping.model_prefix);
+  return fmt::format("with the prefix \"{}\" in the place of \"{}\"", mapping.model_prefix, mapping.file_prefix);
 }
 
 }  // namespace
 
-PrefixChange find_prefix_change(std::span<const std::string> stored, std::span<const std::string> own) {
-  std::unordered_map<std::string_view, std::vector<std::string_view>> by_end;
-  for (const std::string& name : own) {
-    for (const std::string_view end : ends_of(name)) by_end[end].push_back(name);
+PrefixMapping find_prefix_mapping(std::span<const std::string> file_names, std::span<const std::string> module_names) {
+  std::unordered_map<std::string_view, std::vector<std::string_view>> by_suffix;
+  for (const std::string& name : module_names) {
+    for (const std::string_view suffix : list_suffixes(name)) by_suffix[suffix].push_back(name);
   }
   std::map<std::pair<std::string_view, std::string_view>, size_t> votes;
-  for (const std::string& name : stored) {
-    for (const std::string_view end : ends_of(name)) {
-      const auto found = by_end.find(end);
-      if (found == by_end.end()) continue;
-      for (const std::string_view fitting : found->second) {
-        const std::string_view before = std::string_view(name).substr(0, name.size() - end.size());
-        ++votes[{before, fitting.substr(0, fitting.size() - end.size())}];
+  for (const std::string& name : file_names) {
+    for (const std::string_view suffix : list_suffixes(name)) {
+      const auto it = by_suffix.find(suffix);
+      if (it == by_suffix.end()) continue;
+      for (const std::string_view match : it->second) {
+        const std::string_view prefix = std::string_view(name).substr(0, name.size() - suffix.size());
+        ++votes[{prefix, match.substr(0, match.size() - suffix.size())}];
       }
       break;
     }
   }
-  PrefixChange best;
-  for (const auto& [change, tensors] : votes) {
-    if (change.first == change.second || tensors <= best.tensors) continue;
-    best = {.stored = std::string(change.first), .own = std::string(change.second), .tensors = tensors};
+  PrefixMapping best;
+  for (const auto& [mapping, tensors] : votes) {
+    if (mapping.first == mapping.second || tensors <= best.num_matches) continue;
+    best = {
+        .file_prefix = std::string(mapping.first), .model_prefix = std::string(mapping.second), .num_matches = tensors};
   }
   return best;
 }
 
-void refuse_foreign_names(const std::string& folder, std::span<const std::string> wanted,
-                          std::span<const std::string> own, std::span<const std::string> stored, bool may_be_missing) {
-  const std::unordered_set<std::string_view> there(stored.begin(), stored.end()), asked(wanted.begin(), wanted.end());
+void refuse_mismatched_names(const std::string& folder, std::span<const std::string> expected,
+                             std::span<const std::string> module_names, std::span<const std::string> file_names,
+                             bool may_be_missing) {
+  const std::unordered_set<std::string_view> file_name_set(file_names.begin(), file_names.end()),
+      expected_set(expected.begin(), expected.end());
   const auto missing = static_cast<size_t>(
-      std::ranges::count_if(wanted, [&](const std::string& name) { return !there.contains(name); }));
-  if (missing * 2 <= wanted.size() || stored.empty()) return;
-  PrefixChange change = find_prefix_change(stored, wanted);
-  if (const PrefixChange of_modules = find_prefix_change(stored, own); of_modules.tensors > change.tensors) {
-    change = of_modules;
+      std::ranges::count_if(expected, [&](const std::string& name) { return !file_name_set.contains(name); }));
+  if (missing * 2 <= expected.size() || file_names.empty()) return;
+  PrefixMapping mapping = find_prefix_mapping(file_names, expected);
+  if (const PrefixMapping module_mapping = find_prefix_mapping(file_names, module_names);
+      module_mapping.num_matches > mapping.num_matches) {
+    mapping = module_mapping;
   }
-  const bool fits = change.tensors * 3 >= missing;
-  if (may_be_missing && !fits) return;
+  const bool is_rename = mapping.num_matches * 3 >= missing;
+  if (may_be_missing && !is_rename) return;
   const size_t unexpected = static_cast<size_t>(
-      std::ranges::count_if(stored, [&](const std::string& name) { return !asked.contains(name); }));
+      std::ranges::count_if(file_names, [&](const std::string& name) { return !expected_set.contains(name); }));
   throw data_error(
       "{}: the tensors in the files are not called as the model's that config.json describes ({} differences): {} of "
       "the model's {} are missing, such as {}; the files have {}. {}",
-      folder, missing + unexpected, missing, wanted.size(), examples_of(wanted, there), examples_of(stored, asked),
-      fits ? fmt::format("{} of them fit {}: rename the tensors so, or save the checkpoint again with transformers",
-                         change.tensors, change_text(change))
-           : "Take the config.json that belongs to them, or save the checkpoint again with transformers");
+      folder, missing + unexpected, missing, expected.size(), format_examples(expected, file_name_set),
+      format_examples(file_names, expected_set),
+      is_rename
+          ? fmt::format("{} of them fit {}: rename the tensors so, or save the checkpoint again with transformers",
+                        mapping.num_matches, describe_mapping(mapping))
+          : "Take the config.json that belongs to them, or save the checkpoint again with transformers");
 }
 
 }  // namespace vlmtrain::models

@@ -18,55 +18,57 @@ namespace vlmtrain::models {
 namespace {
 
 /// Buffers of older transformers, which are computed from the config.
-constexpr std::string_view kTables[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq", ".embeddings.position_ids"};
+constexpr std::string_view kComputedTableSuffixes[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq",
+                                                       ".embeddings.position_ids"};
 
-std::string shape_text(at::IntArrayRef sizes) {
+std::string format_shape(at::IntArrayRef sizes) {
   return fmt::format("[{}]", fmt::join(sizes, ", "));
 }
 
 }  // namespace
 
-std::vector<std::string> shortened(std::vector<std::string> items) {
-  constexpr size_t kMost = 20;
-  if (items.size() > kMost) {
-    items.resize(kMost);
+std::vector<std::string> truncate_list(std::vector<std::string> items) {
+  constexpr size_t kMaxItems = 20;
+  if (items.size() > kMaxItems) {
+    items.resize(kMaxItems);
     items.emplace_back("…");
   }
   return items;
 }
 
-std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape) {
+std::string describe_shape_mismatch(const nn::Parameter& parameter, at::IntArrayRef shape) {
   if (parameter.sizes() == shape) return "";
-  return fmt::format("{} has shape {}, the config asks for {}", parameter.name, shape_text(shape),
-                     shape_text(parameter.sizes()));
+  return fmt::format("{} has shape {}, the config asks for {}", parameter.name, format_shape(shape),
+                     format_shape(parameter.sizes()));
 }
 
-std::string missing_problem(const std::string& name) {
+std::string describe_missing(const std::string& name) {
   const char* const hint =
       is_output_projection(name) ? " (a model that ties it to the embedding has tie_word_embeddings: true)" : "";
   return fmt::format("missing: {}{}", name, hint);
 }
 
-std::string dtype_problem(std::string_view name, at::ScalarType dtype) {
-  constexpr std::array kPlain{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
-  if (std::ranges::find(kPlain, dtype) != kPlain.end()) return "";
+std::string describe_dtype_mismatch(std::string_view name, at::ScalarType dtype) {
+  constexpr std::array kWeightTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  if (std::ranges::find(kWeightTypes, dtype) != kWeightTypes.end()) return "";
   return fmt::format("{} has dtype {}, which holds no weights; take a checkpoint in F32, BF16 or F16", name,
-                     io::dtype_name(dtype));
+                     io::to_safetensors_dtype(dtype));
 }
 
-bool differ_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape) {
+bool differs_only_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape) {
   const auto sizes = parameter.sizes();
   return sizes.size() == 2 && shape.size() == 2 && sizes[1] == shape[1] && shape[0] > 0;
 }
 
 void copy_rows(const nn::Parameter& parameter, const at::Tensor& table) {
   const at::Tensor rows = parameter.tensor.detach();
-  const int64_t kept = std::min(rows.size(0), table.size(0));
-  rows.narrow(0, 0, kept).copy_(table.narrow(0, 0, kept));
-  if (kept < rows.size(0)) rows.narrow(0, kept, rows.size(0) - kept).copy_(table.mean(0, /*keepdim=*/true, at::kFloat));
+  const int64_t num_copied = std::min(rows.size(0), table.size(0));
+  rows.narrow(0, 0, num_copied).copy_(table.narrow(0, 0, num_copied));
+  if (num_copied < rows.size(0))
+    rows.narrow(0, num_copied, rows.size(0) - num_copied).copy_(table.mean(0, /*keepdim=*/true, at::kFloat));
 }
 
-at::Tensor with_rows_of(const nn::Parameter& parameter, const at::Tensor& table) {
+at::Tensor resize_rows(const nn::Parameter& parameter, const at::Tensor& table) {
   const at::NoGradGuard no_gradients;
   nn::Parameter rows = parameter;
   rows.tensor = at::empty(parameter.sizes(), table.options());
@@ -76,23 +78,24 @@ at::Tensor with_rows_of(const nn::Parameter& parameter, const at::Tensor& table)
 
 void check_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
                   bool may_be_non_finite, const std::string& headline) {
-  const std::string place = headline.substr(0, headline.find(": "));
-  if (const std::string found = find_non_finite(values); !found.empty()) {
+  const std::string source = headline.substr(0, headline.find(": "));
+  if (const std::string non_finite = find_non_finite(values); !non_finite.empty()) {
     if (!may_be_non_finite && !parameter.is_embedding) {
-      throw data_error("{}: {} has {}, which is no weight; take an undamaged copy, or an earlier checkpoint", place,
-                       name, found);
+      throw data_error("{}: {} has {}, which is no weight; take an undamaged copy, or an earlier checkpoint", source,
+                       name, non_finite);
     }
-    spdlog::warn("{}: {} has {}, which is no weight; answers and losses that use it are not numbers", place, name,
-                 found);
+    spdlog::warn("{}: {} has {}, which is no weight; answers and losses that use it are not numbers", source, name,
+                 non_finite);
   }
   if (parameter.quantized != nullptr) return;
-  if (const std::string problem = overflow_problem(name, values, parameter.tensor.scalar_type()); !problem.empty()) {
-    throw data_error("{}: {}; compute in bf16 or fp32 (training.precision)", place, problem);
+  if (const std::string problem = describe_overflow(name, values, parameter.tensor.scalar_type()); !problem.empty()) {
+    throw data_error("{}: {}; compute in bf16 or fp32 (training.precision)", source, problem);
   }
 }
 
 bool is_computed_table(std::string_view name) {
-  return std::ranges::any_of(kTables, [name](std::string_view end) { return name.ends_with(end); });
+  return std::ranges::any_of(kComputedTableSuffixes,
+                             [name](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
 bool may_be_unused(std::string_view name) {
@@ -101,7 +104,7 @@ bool may_be_unused(std::string_view name) {
 
 void refuse_differences(const std::string& headline, const std::vector<std::string>& problems) {
   if (problems.empty()) return;
-  throw data_error("{} ({} differences):\n  {}", headline, problems.size(), fmt::join(shortened(problems), "\n  "));
+  throw data_error("{} ({} differences):\n  {}", headline, problems.size(), fmt::join(truncate_list(problems), "\n  "));
 }
 
 }  // namespace vlmtrain::models

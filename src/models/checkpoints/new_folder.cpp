@@ -7,14 +7,14 @@ namespace vlmtrain::models {
 
 namespace fs = std::filesystem;
 
-void prepare_new_folder(const fs::path& out) {
+void prepare_output_folder(const fs::path& out) {
   if (out.empty()) throw usage_error("--out: is empty; name the new checkpoint's folder");
   if (fs::exists(out) && !(fs::is_directory(out) && fs::is_empty(out))) {
     throw usage_error("--out {}: exists already; give a new folder or remove it", out.string());
   }
   // "new/model/" is beside "new/other" too.
-  const fs::path named = (out / "").parent_path();
-  io::clean_leftovers(named.has_parent_path() ? named.parent_path() : fs::path("."));
+  const fs::path normalized = (out / "").parent_path();
+  io::clean_up_temporaries(normalized.has_parent_path() ? normalized.parent_path() : fs::path("."));
 }
 
 }  // namespace vlmtrain::models

@@ -22,39 +22,39 @@ constexpr int64_t kGrain = 1 << 18;
 
 /// Whether a number has all exponent bits set: infinity or not a number.
 template <class Bits>
-bool any_exponent_is_full(const at::Tensor& values, Bits exponent) {
+bool has_full_exponent(const at::Tensor& values, Bits exponent) {
   const auto* const bits = static_cast<const Bits*>(values.const_data_ptr());
-  std::atomic<bool> found = false;
+  std::atomic<bool> has_match = false;
   at::parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    unsigned full = 0;
-    for (int64_t i = begin; i < end; ++i) full |= static_cast<unsigned>((bits[i] & exponent) == exponent);
-    if (full != 0) found = true;
+    unsigned num_full = 0;
+    for (int64_t i = begin; i < end; ++i) num_full |= static_cast<unsigned>((bits[i] & exponent) == exponent);
+    if (num_full != 0) has_match = true;
   });
-  return found;
+  return has_match;
 }
 
 bool has_non_finite(const at::Tensor& values) {
-  const bool is_plain = values.is_cpu() && values.is_contiguous();
-  if (is_plain && values.scalar_type() == at::kBFloat16) return any_exponent_is_full<uint16_t>(values, 0x7F80);
-  if (is_plain && values.scalar_type() == at::kHalf) return any_exponent_is_full<uint16_t>(values, 0x7C00);
-  if (is_plain && values.scalar_type() == at::kFloat) return any_exponent_is_full<uint32_t>(values, 0x7F800000);
+  const bool is_dense_cpu = values.is_cpu() && values.is_contiguous();
+  if (is_dense_cpu && values.scalar_type() == at::kBFloat16) return has_full_exponent<uint16_t>(values, 0x7F80);
+  if (is_dense_cpu && values.scalar_type() == at::kHalf) return has_full_exponent<uint16_t>(values, 0x7C00);
+  if (is_dense_cpu && values.scalar_type() == at::kFloat) return has_full_exponent<uint32_t>(values, 0x7F800000);
   return !at::isfinite(values).all().item<bool>();
 }
 
-/// "1e+05 at [0, 3]" of the first element that `chosen` holds.
-std::string first_value(const at::Tensor& values, const at::Tensor& chosen) {
-  const auto place = chosen.flatten().to(at::kByte).argmax().item<int64_t>();
+/// "1e+05 at [0, 3]" of the first element that `mask` holds.
+std::string describe_first(const at::Tensor& values, const at::Tensor& mask) {
+  const auto position = mask.flatten().to(at::kByte).argmax().item<int64_t>();
   std::vector<int64_t> index(static_cast<size_t>(values.dim()));
-  int64_t rest = place;
+  int64_t remaining = position;
   for (size_t axis = index.size(); axis > 0; --axis) {
     const int64_t size = values.size(static_cast<int64_t>(axis) - 1);
-    index[axis - 1] = rest % size;
-    rest /= size;
+    index[axis - 1] = remaining % size;
+    remaining /= size;
   }
-  return fmt::format("{:.6g} at [{}]", values.flatten()[place].item<double>(), fmt::join(index, ", "));
+  return fmt::format("{:.6g} at [{}]", values.flatten()[position].item<double>(), fmt::join(index, ", "));
 }
 
-double largest_number(at::ScalarType dtype) {
+double max_finite_value(at::ScalarType dtype) {
   switch (dtype) {
     case at::kHalf:
       return 65504;
@@ -68,11 +68,11 @@ double largest_number(at::ScalarType dtype) {
 }
 
 bool is_wider(at::ScalarType from, at::ScalarType to) {
-  return largest_number(from) > largest_number(to);
+  return max_finite_value(from) > max_finite_value(to);
 }
 
 /// What rounds to infinity: from half a unit in the last place above the largest number on.
-at::Tensor becomes_infinite(const at::Tensor& values, at::ScalarType dtype) {
+at::Tensor mask_overflow(const at::Tensor& values, at::ScalarType dtype) {
   return at::isfinite(values).logical_and(at::isfinite(values.to(dtype)).logical_not());
 }
 
@@ -81,25 +81,25 @@ at::Tensor becomes_infinite(const at::Tensor& values, at::ScalarType dtype) {
 std::string find_non_finite(const at::Tensor& values) {
   if (!c10::isFloatingType(values.scalar_type()) || values.numel() == 0 || values.is_meta()) return "";
   if (!has_non_finite(values)) return "";
-  return first_value(values, at::isfinite(values).logical_not());
+  return describe_first(values, at::isfinite(values).logical_not());
 }
 
 bool overflows(const at::Tensor& values, at::ScalarType dtype) {
   if (!is_wider(values.scalar_type(), dtype) || values.numel() == 0 || values.is_meta()) return false;
   if (dtype == at::kHalf) {
     // Without a copy of the values. From here on numbers round to infinity.
-    constexpr double kFirstInfinite = 65520;
-    const auto [least, most] = at::aminmax(values);
-    const double low = least.item<double>(), high = most.item<double>();
-    if (low > -kFirstInfinite && high < kFirstInfinite) return false;
+    constexpr double kOverflowThreshold = 65520;
+    const auto [smallest, largest] = at::aminmax(values);
+    const double low = smallest.item<double>(), high = largest.item<double>();
+    if (low > -kOverflowThreshold && high < kOverflowThreshold) return false;
   }
-  return becomes_infinite(values, dtype).any().item<bool>();
+  return mask_overflow(values, dtype).any().item<bool>();
 }
 
-std::string overflow_problem(std::string_view name, const at::Tensor& values, at::ScalarType dtype) {
+std::string describe_overflow(std::string_view name, const at::Tensor& values, at::ScalarType dtype) {
   if (!overflows(values, dtype)) return "";
-  return fmt::format("{} has {}, which is infinite in {}", name, first_value(values, becomes_infinite(values, dtype)),
-                     io::dtype_name(dtype));
+  return fmt::format("{} has {}, which is infinite in {}", name, describe_first(values, mask_overflow(values, dtype)),
+                     io::to_safetensors_dtype(dtype));
 }
 
 }  // namespace vlmtrain::models

@@ -15,6 +15,6 @@ std::string find_non_finite(const at::Tensor& values);
 bool overflows(const at::Tensor& values, at::ScalarType dtype);
 
 /// Returns the sentence that names tensor and value where overflows(); empty where not.
-std::string overflow_problem(std::string_view name, const at::Tensor& values, at::ScalarType dtype);
+std::string describe_overflow(std::string_view name, const at::Tensor& values, at::ScalarType dtype);
 
 }  // namespace vlmtrain::models

@@ -22,13 +22,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kKey = "quantization_config";
+constexpr const char* kQuantizationKey = "quantization_config";
 
 /// A name that only quantized checkpoints have, and the methods that write it.
 struct Marker {
-  std::string_view part;
+  std::string_view pattern;
   std::string_view method;
-  bool is_end;  ///< of a tensor's name
+  bool is_suffix;  ///< of a tensor's name
 };
 
 constexpr std::array kMarkers{
@@ -60,84 +60,84 @@ constexpr std::array kMarkers{
 };
 
 /// Files of older programs next to config.json.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFiles{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kQuantizationFiles{
     {{"quantize_config.json", "GPTQ"}, {"quant_config.json", "AWQ"}, {"hf_quant_config.json", "ModelOpt"}}};
 
-const Marker* marker_of(std::string_view name) {
-  const auto* const found = std::ranges::find_if(kMarkers, [&](const Marker& marker) {
-    return marker.is_end ? name.ends_with(marker.part) : name.find(marker.part) != std::string_view::npos;
+const Marker* find_marker(std::string_view name) {
+  const auto* const it = std::ranges::find_if(kMarkers, [&](const Marker& marker) {
+    return marker.is_suffix ? name.ends_with(marker.pattern) : name.find(marker.pattern) != std::string_view::npos;
   });
-  return found == kMarkers.end() ? nullptr : found;
+  return it == kMarkers.end() ? nullptr : it;
 }
 
-std::string text_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+std::string find_string_value(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
 /// "fp8", "compressed-tensors (pack-quantized)".
-std::string method_in(const json& section) {
+std::string describe_method(const json& section) {
   if (!section.is_object()) return "";
   std::string method;
   for (const char* key : {"quant_method", "quant_algo", "quant_type", "method"}) {
-    if (method.empty()) method = text_at(section, key);
+    if (method.empty()) method = find_string_value(section, key);
   }
   if (method.empty()) method = "an unnamed method";
-  const std::string format = text_at(section, "format");
-  return excerpt(format.empty() ? method : method + " (" + format + ")", 60);
+  const std::string format = find_string_value(section, "format");
+  return make_excerpt(format.empty() ? method : method + " (" + format + ")", 60);
 }
 
 /// A method and where it is named.
-struct NamedMethod {
+struct QuantizationMethod {
   std::string method;
-  std::string place;
+  std::string source;
 };
 
-std::optional<NamedMethod> named_method(const json& config, const fs::path& folder) {
-  if (const std::string place = find_quantization_config(config); !place.empty()) {
-    const bool is_top = place == kKey;
-    const json& section = is_top ? config : config[place.substr(0, place.find('.'))];
-    return NamedMethod{method_in(section[kKey]), place + " in config.json"};
+std::optional<QuantizationMethod> find_quantization_method(const json& config, const fs::path& folder) {
+  if (const std::string source = find_quantization_config(config); !source.empty()) {
+    const bool is_top = source == kQuantizationKey;
+    const json& section = is_top ? config : config[source.substr(0, source.find('.'))];
+    return QuantizationMethod{describe_method(section[kQuantizationKey]), source + " in config.json"};
   }
-  for (const auto& [file, method] : kFiles) {
+  for (const auto& [file, method] : kQuantizationFiles) {
     std::error_code error;
-    if (fs::exists(folder / file, error)) return NamedMethod{std::string(method), std::string(file)};
+    if (fs::exists(folder / file, error)) return QuantizationMethod{std::string(method), std::string(file)};
   }
   return std::nullopt;
 }
 
-[[noreturn]] void refuse(const fs::path& folder, const std::string& method, const std::string& evidence) {
+[[noreturn]] void throw_quantized(const fs::path& folder, const std::string& method, const std::string& evidence) {
   throw data_error(
       "{}: its weights are quantized by {} ({}), which is not read; take the checkpoint that they were made from, in "
       "BF16, F16 or F32, and set model.quantization=nf4 or int8 to train LoRA on quantized weights",
       folder.string(), method, evidence);
 }
 
-bool is_table_of_integers(std::string_view name) {
+bool is_integer_buffer(std::string_view name) {
   return name.ends_with("position_ids") || name.ends_with("num_batches_tracked") || name.ends_with("_index");
 }
 
 /// What the headers of the weights show.
-struct Traces {
-  bool is_unreadable = false;  ///< as with types that only quantized weights have
-  std::string quantized;       ///< a tensor that only quantized checkpoints have, and what it shows; empty: none
+struct QuantizationTraces {
+  bool is_unreadable = false;    ///< as with types that only quantized weights have
+  std::string quantized_tensor;  ///< a tensor that only quantized checkpoints have, and what it shows; empty: none
   std::string method;
-  std::string integers;  ///< a tensor of integers that may be weights; empty: none
+  std::string integer_tensor;  ///< a tensor of integers that may be weights; empty: none
 };
 
-Traces find_traces(const fs::path& folder) {
-  Traces traces;
+QuantizationTraces find_traces(const fs::path& folder) {
+  QuantizationTraces traces;
   try {
     const io::CheckpointTensors weights(folder);
     for (const auto& name : weights.names()) {
       const at::ScalarType dtype = weights.info(name).dtype;
-      const Marker* const marker = marker_of(name);
-      if (traces.quantized.empty() && (marker != nullptr || c10::isFloat8Type(dtype))) {
-        traces.quantized = name;
-        traces.method = marker != nullptr ? marker->method : io::dtype_name(dtype);
+      const Marker* const marker = find_marker(name);
+      if (traces.quantized_tensor.empty() && (marker != nullptr || c10::isFloat8Type(dtype))) {
+        traces.quantized_tensor = name;
+        traces.method = marker != nullptr ? marker->method : io::to_safetensors_dtype(dtype);
       }
-      const bool is_integer = !c10::isFloatingType(dtype) && !is_table_of_integers(name);
-      if (traces.integers.empty() && is_integer) traces.integers = name;
+      const bool is_integer = !c10::isFloatingType(dtype) && !is_integer_buffer(name);
+      if (traces.integer_tensor.empty() && is_integer) traces.integer_tensor = name;
     }
   } catch (const UserError&) {
     const auto exists = [&](const char* file) { return fs::exists(folder / file); };
@@ -150,35 +150,36 @@ Traces find_traces(const fs::path& folder) {
 
 std::string find_quantization_config(const json& config) {
   if (!config.is_object()) return "";
-  const auto has_one = [](const json& section) {
-    const auto found = section.find(kKey);
-    return found != section.end() && found->is_object() && !found->empty();
+  const auto has_section = [](const json& section) {
+    const auto it = section.find(kQuantizationKey);
+    return it != section.end() && it->is_object() && !it->empty();
   };
-  if (has_one(config)) return kKey;
+  if (has_section(config)) return kQuantizationKey;
   for (const auto& [key, section] : config.items()) {
-    if (section.is_object() && has_one(section)) return key + "." + kKey;
+    if (section.is_object() && has_section(section)) return key + "." + kQuantizationKey;
   }
   return "";
 }
 
 bool erase_quantization_config(nlohmann::ordered_json& config) {
-  bool found = config.is_object() && config.erase(kKey) > 0;
+  bool is_erased = config.is_object() && config.erase(kQuantizationKey) > 0;
   for (auto& section : config) {
-    if (section.is_object() && section.erase(kKey) > 0) found = true;
+    if (section.is_object() && section.erase(kQuantizationKey) > 0) is_erased = true;
   }
-  return found;
+  return is_erased;
 }
 
 void refuse_quantized_weights(const json& config, const fs::path& folder) {
-  static WeightFindings<Traces> known;
-  const auto named = named_method(config, folder);
-  const Traces traces = known.get(folder, [&] { return find_traces(folder); });
+  static WeightFileCache<QuantizationTraces> cache;
+  const auto declared = find_quantization_method(config, folder);
+  const QuantizationTraces traces = cache.get(folder, [&] { return find_traces(folder); });
   // Where the files cannot be read for another reason, whoever loads them says so.
-  if (traces.is_unreadable && named) refuse(folder, named->method, named->place);
-  const std::string tensor = !traces.quantized.empty() || !named ? traces.quantized : traces.integers;
+  if (traces.is_unreadable && declared) throw_quantized(folder, declared->method, declared->source);
+  const std::string tensor =
+      !traces.quantized_tensor.empty() || !declared ? traces.quantized_tensor : traces.integer_tensor;
   if (tensor.empty()) return;
-  refuse(folder, named ? named->method : traces.method,
-         named ? fmt::format("{}, tensor {}", named->place, tensor) : fmt::format("tensor {}", tensor));
+  throw_quantized(folder, declared ? declared->method : traces.method,
+                  declared ? fmt::format("{}, tensor {}", declared->source, tensor) : fmt::format("tensor {}", tensor));
 }
 
 }  // namespace vlmtrain::models

@@ -18,28 +18,28 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The folder in `parent` with the highest number behind `prefix`.
-std::optional<fs::path> highest_numbered(const fs::path& parent, std::string_view prefix) {
-  std::optional<fs::path> found;
+std::optional<fs::path> find_highest_numbered(const fs::path& parent, std::string_view prefix) {
+  std::optional<fs::path> result;
   int64_t highest = -1;
   std::error_code error;
   for (auto entry = fs::directory_iterator(parent, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    const auto number = number_behind(prefix, entry->path().filename().string());
+    const auto number = parse_suffix_int(prefix, entry->path().filename().string());
     if (!number || *number <= highest) continue;
     highest = *number;
-    found = entry->path();
+    result = entry->path();
   }
-  return found;
+  return result;
 }
 
-std::optional<fs::path> only_entry(const fs::path& folder) {
+std::optional<fs::path> find_only_entry(const fs::path& folder) {
   std::error_code error;
   const fs::directory_iterator entries(folder, error);
   if (error || entries == fs::directory_iterator()) return std::nullopt;
   return entries->path();
 }
 
-std::string instead_of_a_file(const fs::path& file) {
+std::string describe_file(const fs::path& file) {
   if (file.extension() == ".gguf") {
     return "a GGUF file holds weights for inference; give the folder of the checkpoint that it was made from "
            "(config.json, *.safetensors)";
@@ -49,10 +49,10 @@ std::string instead_of_a_file(const fs::path& file) {
 }
 
 /// What a person took for a checkpoint; nothing where there is no more to say than that config.json is missing.
-std::optional<std::string> what_it_is(const fs::path& folder) {
+std::optional<std::string> describe_non_checkpoint(const fs::path& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
-  if (folder.extension() == ".gguf") return instead_of_a_file(folder);
+  if (folder.extension() == ".gguf") return describe_file(folder);
   if (status.type() == fs::file_type::not_found) {
     if (folder.string().starts_with("~")) return std::nullopt;  // the error of reading says why
     if (!io::is_hub_name(folder.string())) return "there is no such folder; check the path";
@@ -61,20 +61,20 @@ std::optional<std::string> what_it_is(const fs::path& folder) {
         "Hugging Face Hub, then give {1}",
         folder.string(), folder.filename().string());
   }
-  if (status.type() == fs::file_type::regular) return instead_of_a_file(folder);
-  if (const auto newest = highest_numbered(folder / "checkpoints", "step-")) {
+  if (status.type() == fs::file_type::regular) return describe_file(folder);
+  if (const auto newest = find_highest_numbered(folder / "checkpoints", "step-")) {
     return fmt::format("is the folder of a run; give its newest checkpoint: {}", newest->string());
   }
-  if (const auto newest = highest_numbered(folder, "step-")) {
+  if (const auto newest = find_highest_numbered(folder, "step-")) {
     return fmt::format("holds the checkpoints of a run; give one of them: {}", newest->string());
   }
-  if (const auto newest = highest_numbered(folder, "checkpoint-")) {
+  if (const auto newest = find_highest_numbered(folder, "checkpoint-")) {
     return fmt::format("holds checkpoints of transformers' trainer; give one of them: {}", newest->string());
   }
-  if (const auto snapshot = only_entry(folder / "snapshots")) {
+  if (const auto snapshot = find_only_entry(folder / "snapshots")) {
     return fmt::format("is the Hub's cache; give the folder in it: {}", snapshot->string());
   }
-  if (highest_numbered(folder, "global_step")) {
+  if (find_highest_numbered(folder, "global_step")) {
     return "holds DeepSpeed's partitions; make one checkpoint of them with its zero_to_fp32.py first";
   }
   if (status.type() == fs::file_type::directory) {
@@ -89,7 +89,8 @@ nlohmann::json read_model_config(const fs::path& folder) {
   std::error_code error;
   const fs::path config = folder / "config.json";
   if (!fs::exists(config, error)) {
-    if (const auto instead = what_it_is(folder)) throw data_error("{}: {}", folder.string(), *instead);
+    if (const auto description = describe_non_checkpoint(folder))
+      throw data_error("{}: {}", folder.string(), *description);
   }
   return io::read_json(config);
 }

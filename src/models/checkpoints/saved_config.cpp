@@ -10,7 +10,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-const char* config_dtype_name(at::ScalarType dtype) {
+const char* get_config_dtype_name(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
       return "float32";
@@ -25,14 +25,14 @@ const char* config_dtype_name(at::ScalarType dtype) {
 
 }  // namespace
 
-std::string saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
-                         std::optional<at::ScalarType> dtype) {
+std::string make_saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
+                              std::optional<at::ScalarType> dtype) {
   auto config = io::parse_ordered_json(content, source);
-  if (dtype) config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = config_dtype_name(*dtype);
+  if (dtype) config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = get_config_dtype_name(*dtype);
   erase_quantization_config(config);
-  set_tying(config, ties_output(model));
+  set_tied_output(config, has_tied_output(model));
   model.complete_config(config);
-  return io::json_text(config, 2) + "\n";
+  return io::to_json_string(config, 2) + "\n";
 }
 
 }  // namespace vlmtrain::models

@@ -10,8 +10,8 @@
 namespace vlmtrain::models {
 
 /// Parameters of a store, which outlives them, as a saved checkpoint or adapter has them.
-io::LazyTensors tensors_to_save(const nn::ParameterStore& store, const std::vector<nn::Parameter>& parameters,
-                                const SavedWeights& how,
-                                const std::function<std::string(const nn::Parameter&)>& name_of);
+io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::vector<nn::Parameter>& parameters,
+                                  const SaveOptions& options,
+                                  const std::function<std::string(const nn::Parameter&)>& get_name);
 
 }  // namespace vlmtrain::models

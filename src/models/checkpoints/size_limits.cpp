@@ -10,15 +10,15 @@ namespace vlmtrain::models {
 namespace {
 
 /// Of the weights in `folder`; nothing where there are none that can be read: whoever loads them says why.
-std::optional<double> stored_elements(const std::filesystem::path& folder) {
+std::optional<double> count_stored_parameters(const std::filesystem::path& folder) {
   try {
     const io::CheckpointTensors weights(folder);
-    double elements = 0;
+    double num_parameters = 0;
     for (const auto& name : weights.names()) {
       const io::TensorInfo& tensor = weights.info(name);
-      elements += static_cast<double>(tensor.size_bytes) / static_cast<double>(c10::elementSize(tensor.dtype));
+      num_parameters += static_cast<double>(tensor.size_bytes) / static_cast<double>(c10::elementSize(tensor.dtype));
     }
-    return elements;
+    return num_parameters;
   } catch (const UserError&) {
     return std::nullopt;
   }
@@ -26,55 +26,55 @@ std::optional<double> stored_elements(const std::filesystem::path& folder) {
 
 }  // namespace
 
-void check_size(int64_t value, std::string_view key, int64_t most, const std::string& source) {
-  if (value >= 1 && value <= most) return;
-  throw data_error("{}: {} is {}; a model has from 1 to {}: take the checkpoint's own file", source, key, value, most);
+void check_size(int64_t value, std::string_view key, int64_t max, const std::string& source) {
+  if (value >= 1 && value <= max) return;
+  throw data_error("{}: {} is {}; a model has from 1 to {}: take the checkpoint's own file", source, key, value, max);
 }
 
-int64_t size_of(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t most,
-                const std::string& source) {
+int64_t read_size(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t max,
+                  const std::string& source) {
   const auto value = io::get_or<int64_t>(config, key, fallback, source);
-  check_size(value, key, most, source);
+  check_size(value, key, max, source);
   return value;
 }
 
-double number_of(const nlohmann::json& config, std::string_view key, double fallback, NumberRange range,
-                 const std::string& source) {
+double read_number(const nlohmann::json& config, std::string_view key, double fallback, NumberRange range,
+                   const std::string& source) {
   const auto value = io::get_or<double>(config, key, fallback, source);
   check_number(value, key, range, source);
   return value;
 }
 
 void check_number(double value, std::string_view key, NumberRange range, const std::string& source) {
-  if (value > range.above && value <= range.most) return;
+  if (value > range.above && value <= range.max) return;
   throw data_error("{}: {} is {}; a model has more than {:g} and at most {:g}: take the checkpoint's own file", source,
-                   key, value, range.above, range.most);
+                   key, value, range.above, range.max);
 }
 
-nlohmann::json section_of(const nlohmann::json& config, std::string_view key, const std::string& source) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return {};
-  if (found->is_object()) return *found;
+nlohmann::json get_section(const nlohmann::json& config, std::string_view key, const std::string& source) {
+  const auto it = config.find(key);
+  if (it == config.end() || it->is_null()) return {};
+  if (it->is_object()) return *it;
   throw data_error("{}: {} is {}, where settings with keys belong; take the checkpoint's own file", source, key,
-                   io::json_excerpt(*found));
+                   io::make_json_excerpt(*it));
 }
 
-void check_elements(double elements, const std::filesystem::path& folder) {
+void check_parameter_count(double num_parameters, const std::filesystem::path& folder) {
   const auto config = (folder / "config.json").string();
-  if (elements > static_cast<double>(kMostElements)) {
+  if (num_parameters > static_cast<double>(kMaxParameters)) {
     throw data_error("{}: describes a model of {:.3g} parameters, more than any has; take the checkpoint's own file",
-                     config, elements);
+                     config, num_parameters);
   }
   // Room for what model.allow_missing and resize_embeddings let differ, and for small models.
-  constexpr double kMostTimes = 10;
-  constexpr double kAlwaysFine = 1e8;
-  if (elements <= kAlwaysFine) return;
-  const auto stored = stored_elements(folder);
-  if (stored && elements > kMostTimes * *stored) {
+  constexpr double kMaxRatio = 10;
+  constexpr double kUncheckedParameters = 1e8;
+  if (num_parameters <= kUncheckedParameters) return;
+  const auto num_stored = count_stored_parameters(folder);
+  if (num_stored && num_parameters > kMaxRatio * *num_stored) {
     throw data_error(
         "{}: describes a model of {:.3g} parameters, but the weights beside it have {:.3g}; take the config.json that "
         "belongs to them",
-        config, elements, *stored);
+        config, num_parameters, *num_stored);
   }
 }
 

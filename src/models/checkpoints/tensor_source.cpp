@@ -25,13 +25,13 @@ bool is_weight_file(const fs::path& file) {
 }
 
 /// The file itself, or the one in the folder.
-fs::path only_weight_file(const fs::path& place, const TensorSourceWords& words) {
-  if (!fs::is_directory(place)) {
-    if (is_weight_file(place)) return place;
-    throw data_error("{}: {}", place.string(), words.is_none);
+fs::path find_weight_file(const fs::path& path, const TensorSourceMessages& messages) {
+  if (!fs::is_directory(path)) {
+    if (is_weight_file(path)) return path;
+    throw data_error("{}: {}", path.string(), messages.not_found);
   }
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(place)) {
+  for (const auto& entry : fs::directory_iterator(path)) {
     if (is_weight_file(entry.path())) files.push_back(entry.path());
   }
   if (files.size() == 1) return files.front();
@@ -39,33 +39,33 @@ fs::path only_weight_file(const fs::path& place, const TensorSourceWords& words)
   names.reserve(files.size());
   for (const auto& file : files) names.push_back(file.filename().string());
   std::ranges::sort(names);
-  throw data_error("{}: has no config.json, and {} of weights where it should have one{}; {}", place.string(),
+  throw data_error("{}: has no config.json, and {} of weights where it should have one{}; {}", path.string(),
                    files.empty() ? "no file" : fmt::format("{} files", files.size()),
-                   files.empty() ? "" : fmt::format(" ({})", fmt::join(names, ", ")), words.give_one);
+                   files.empty() ? "" : fmt::format(" ({})", fmt::join(names, ", ")), messages.choose_file);
 }
 
 }  // namespace
 
 template <class File>
-void TensorSource::take(File file) {
-  const auto kept = std::make_shared<const File>(std::move(file));
-  for (const auto& name : kept->names()) {
-    const io::TensorInfo& info = kept->info(name);
+void TensorSource::add_tensors(File file) {
+  const auto shared_file = std::make_shared<const File>(std::move(file));
+  for (const auto& name : shared_file->names()) {
+    const io::TensorInfo& info = shared_file->info(name);
     tensors_.emplace(name, StoredTensor{.shape = info.shape,
                                         .dtype = info.dtype,
-                                        .read = [kept, name] { return kept->tensor(name); },
-                                        .release = [kept, name] { kept->release(name); }});
+                                        .read = [shared_file, name] { return shared_file->tensor(name); },
+                                        .release = [shared_file, name] { shared_file->release(name); }});
   }
 }
 
-TensorSource::TensorSource(const fs::path& place, const TensorSourceWords& words) : place_(place) {
-  if (fs::is_directory(place) && (fs::exists(place / "config.json") || fs::exists(place / "model.safetensors"))) {
-    take(io::CheckpointTensors(place));
+TensorSource::TensorSource(const fs::path& path, const TensorSourceMessages& messages) : path_(path) {
+  if (fs::is_directory(path) && (fs::exists(path / "config.json") || fs::exists(path / "model.safetensors"))) {
+    add_tensors(io::CheckpointTensors(path));
     return;
   }
-  const fs::path file = only_weight_file(place, words);
+  const fs::path file = find_weight_file(path, messages);
   if (!is_torch_file(file)) {
-    take(io::SafetensorsFile(file));
+    add_tensors(io::SafetensorsFile(file));
     return;
   }
   for (const auto& [name, tensor] : io::read_torch_file(file)) {
@@ -76,17 +76,17 @@ TensorSource::TensorSource(const fs::path& place, const TensorSourceWords& words
 }
 
 fs::path TensorSource::folder() const {
-  return fs::is_directory(place_) ? place_ : place_.parent_path();
+  return fs::is_directory(path_) ? path_ : path_.parent_path();
 }
 
 const StoredTensor* TensorSource::find(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : &found->second;
+  const auto it = tensors_.find(name);
+  return it == tensors_.end() ? nullptr : &it->second;
 }
 
-bool TensorSource::has_any(std::string_view beginning) const {
-  const auto found = tensors_.lower_bound(std::string(beginning));
-  return found != tensors_.end() && found->first.starts_with(beginning);
+bool TensorSource::has_prefix(std::string_view prefix) const {
+  const auto it = tensors_.lower_bound(std::string(prefix));
+  return it != tensors_.end() && it->first.starts_with(prefix);
 }
 
 }  // namespace vlmtrain::models

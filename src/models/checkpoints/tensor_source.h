@@ -22,32 +22,32 @@ struct StoredTensor {
 };
 
 /// What an error says of a place that holds no such weights.
-struct TensorSourceWords {
-  std::string is_none;   ///< "is no mask model; give …"
-  std::string give_one;  ///< what to name where a folder has several files: "give the file of SAM itself"
+struct TensorSourceMessages {
+  std::string not_found;    ///< "is no mask model; give …"
+  std::string choose_file;  ///< what to name where a folder has several files: "give the file of SAM itself"
 };
 
 /// The weights of a model that others have trained, by name. Those of a .pt or .pth file are in memory, others are read
 /// one at a time.
 class TensorSource {
  public:
-  /// `place`: a folder with config.json and model.safetensors, or shards of it; a file .safetensors, .pt or .pth; a
+  /// `path`: a folder with config.json and model.safetensors, or shards of it; a file .safetensors, .pt or .pth; a
   /// folder with one such file. Throws UserError (kBadData) where it is none of these, or damaged.
-  TensorSource(const std::filesystem::path& place, const TensorSourceWords& words);
+  TensorSource(const std::filesystem::path& path, const TensorSourceMessages& messages);
 
-  const std::filesystem::path& place() const { return place_; }
+  const std::filesystem::path& path() const { return path_; }
   /// Where a config.json would lie.
   std::filesystem::path folder() const;
   const std::map<std::string, StoredTensor>& all() const { return tensors_; }
   /// Null where there is no such tensor.
   const StoredTensor* find(const std::string& name) const;
-  bool has_any(std::string_view beginning) const;
+  bool has_prefix(std::string_view prefix) const;
 
  private:
   template <class File>
-  void take(File file);
+  void add_tensors(File file);
 
-  std::filesystem::path place_;
+  std::filesystem::path path_;
   std::map<std::string, StoredTensor> tensors_;
 };
 

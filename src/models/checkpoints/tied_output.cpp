@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 2> kOutputs{"lm_head.weight", "decoder.head.weight"};
-constexpr std::array<std::string_view, 2> kEmbeddings{"embed_tokens.weight", "decoder.token_embedding.weight"};
+constexpr std::array<std::string_view, 2> kOutputSuffixes{"lm_head.weight", "decoder.head.weight"};
+constexpr std::array<std::string_view, 2> kEmbeddingSuffixes{"embed_tokens.weight", "decoder.token_embedding.weight"};
 
 constexpr const char* kTieKey = "tie_word_embeddings";
 constexpr const char* kNanoVlmTieKey = "lm_tie_weights";
 
 bool is_embedding(std::string_view name) {
-  return std::ranges::any_of(kEmbeddings, [&](std::string_view end) { return name.ends_with(end); });
+  return std::ranges::any_of(kEmbeddingSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
 /// Values of both in blocks of rows, so that memory holds no copy of a table.
@@ -33,26 +33,26 @@ bool have_equal_values(const at::Tensor& a, const at::Tensor& b) {
   const int64_t block = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, a.size(1)));
   for (int64_t row = 0; row < a.size(0); row += block) {
     const int64_t rows = std::min(block, a.size(0) - row);
-    const at::Tensor of_a = a.narrow(0, row, rows), of_b = b.narrow(0, row, rows);
+    const at::Tensor a_rows = a.narrow(0, row, rows), b_rows = b.narrow(0, row, rows);
     const bool same_bytes = a.scalar_type() == b.scalar_type() &&
-                            std::memcmp(of_a.const_data_ptr(), of_b.const_data_ptr(), of_a.nbytes()) == 0;
-    if (!same_bytes && !at::equal(of_a.to(at::kFloat), of_b.to(at::kFloat))) return false;
+                            std::memcmp(a_rows.const_data_ptr(), b_rows.const_data_ptr(), a_rows.nbytes()) == 0;
+    if (!same_bytes && !at::equal(a_rows.to(at::kFloat), b_rows.to(at::kFloat))) return false;
   }
   return true;
 }
 
-bool compare(const OutputTensors& tensors, const fs::path& folder) {
+bool compare_output_tensors(const OutputTensors& tensors, const fs::path& folder) {
   const io::CheckpointTensors weights(folder);
-  const bool are_equal = have_equal_values(weights.tensor(tensors.embedding), weights.tensor(tensors.output));
+  const bool is_equal = have_equal_values(weights.tensor(tensors.embedding), weights.tensor(tensors.output));
   weights.release(tensors.embedding);
   weights.release(tensors.output);
-  return are_equal;
+  return is_equal;
 }
 
 template <class Json>
-bool is_true(const Json& config, const char* key, bool when_absent) {
-  const auto found = config.find(key);
-  return found == config.end() || !found->is_boolean() ? when_absent : found->template get<bool>();
+bool get_flag(const Json& config, const char* key, bool fallback) {
+  const auto it = config.find(key);
+  return it == config.end() || !it->is_boolean() ? fallback : it->template get<bool>();
 }
 
 /// How transformers 5.24 reads a config: configuration_*.py of the families.
@@ -60,30 +60,30 @@ template <class Json>
 bool is_tied_in_transformers(const Json& config) {
   // Where InternVL's key is absent, the weights decide, there and here.
   constexpr std::array<std::string_view, 1> kTiedByDefault{"gemma3"};
-  constexpr std::array<std::string_view, 4> kReadTopAlone{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
+  constexpr std::array<std::string_view, 4> kTopLevelOnly{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
   const std::string type = config.value("model_type", "");
-  const bool by_default = std::ranges::find(kTiedByDefault, type) != kTiedByDefault.end();
-  if (is_true(config, kTieKey, by_default)) return true;
+  const bool is_tied_by_default = std::ranges::find(kTiedByDefault, type) != kTiedByDefault.end();
+  if (get_flag(config, kTieKey, is_tied_by_default)) return true;
   const auto text = config.find("text_config");
-  const bool reads_text = std::ranges::find(kReadTopAlone, type) == kReadTopAlone.end() && !by_default;
-  return reads_text && text != config.end() && text->is_object() && is_true(*text, kTieKey, false);
+  const bool reads_text = std::ranges::find(kTopLevelOnly, type) == kTopLevelOnly.end() && !is_tied_by_default;
+  return reads_text && text != config.end() && text->is_object() && get_flag(*text, kTieKey, false);
 }
 
 template <class Json>
-void set_tying_in(Json& config, bool tied) {
+void write_tie_keys(Json& config, bool tied) {
   if (config.contains("lm_hidden_dim")) {
-    if (is_true(config, kNanoVlmTieKey, true) != tied) config[kNanoVlmTieKey] = tied;
+    if (get_flag(config, kNanoVlmTieKey, true) != tied) config[kNanoVlmTieKey] = tied;
     return;
   }
   const auto text = config.find("text_config");
-  if (text != config.end() && text->is_object() && is_true(*text, kTieKey, tied) != tied) (*text)[kTieKey] = tied;
-  if (is_true(config, kTieKey, tied) != tied || is_tied_in_transformers(config) != tied) config[kTieKey] = tied;
+  if (text != config.end() && text->is_object() && get_flag(*text, kTieKey, tied) != tied) (*text)[kTieKey] = tied;
+  if (get_flag(config, kTieKey, tied) != tied || is_tied_in_transformers(config) != tied) config[kTieKey] = tied;
 }
 
 }  // namespace
 
 bool is_output_projection(std::string_view name) {
-  return std::ranges::any_of(kOutputs, [&](std::string_view end) { return name.ends_with(end); });
+  return std::ranges::any_of(kOutputSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
 std::optional<OutputTensors> find_output_tensors(std::span<const std::string> names) {
@@ -93,32 +93,32 @@ std::optional<OutputTensors> find_output_tensors(std::span<const std::string> na
   return OutputTensors{.embedding = *embedding, .output = *output};
 }
 
-bool are_equal(const OutputTensors& tensors, const fs::path& folder) {
-  static WeightFindings<bool> known;
-  return known.get(folder, [&] { return compare(tensors, folder); });
+bool are_output_tensors_equal(const OutputTensors& tensors, const fs::path& folder) {
+  static WeightFileCache<bool> cache;
+  return cache.get(folder, [&] { return compare_output_tensors(tensors, folder); });
 }
 
-bool ties_output(const VisionLanguageModel& model) {
-  return std::ranges::none_of(own_parameters(model),
+bool has_tied_output(const VisionLanguageModel& model) {
+  return std::ranges::none_of(get_base_parameters(model),
                               [](const nn::Parameter& parameter) { return is_output_projection(parameter.name); });
 }
 
 bool may_tie_output(const nlohmann::json& config) {
   const auto text = config.find("text_config");
-  const bool in_text = text != config.end() && text->is_object() && is_true(*text, kTieKey, false);
-  return in_text || is_true(config, tie_key(config).data(), true);
+  const bool is_tied_in_text = text != config.end() && text->is_object() && get_flag(*text, kTieKey, false);
+  return is_tied_in_text || get_flag(config, get_tie_key(config).data(), true);
 }
 
-std::string_view tie_key(const nlohmann::json& config) {
+std::string_view get_tie_key(const nlohmann::json& config) {
   return config.contains("lm_hidden_dim") ? kNanoVlmTieKey : kTieKey;
 }
 
-void set_tying(nlohmann::ordered_json& config, bool tied) {
-  set_tying_in(config, tied);
+void set_tied_output(nlohmann::ordered_json& config, bool tied) {
+  write_tie_keys(config, tied);
 }
 
-void set_tying(nlohmann::json& config, bool tied) {
-  set_tying_in(config, tied);
+void set_tied_output(nlohmann::json& config, bool tied) {
+  write_tie_keys(config, tied);
 }
 
 }  // namespace vlmtrain::models

@@ -26,20 +26,20 @@ std::optional<OutputTensors> find_output_tensors(std::span<const std::string> na
 
 /// Returns whether both have equal values, as transformers compares them (modeling_utils.py, tie_weights). Reads the
 /// files up to the first difference; the process keeps the answer.
-bool are_equal(const OutputTensors& tensors, const std::filesystem::path& folder);
+bool are_output_tensors_equal(const OutputTensors& tensors, const std::filesystem::path& folder);
 
 /// Returns whether the model has no output projection of its own.
-bool ties_output(const VisionLanguageModel& model);
+bool has_tied_output(const VisionLanguageModel& model);
 
 /// Returns whether a model of `config` may tie its output projection: false where no key asks for it.
 bool may_tie_output(const nlohmann::json& config);
 
 /// The key that ties the output projection of a model of `config`.
-std::string_view tie_key(const nlohmann::json& config);
+std::string_view get_tie_key(const nlohmann::json& config);
 
 /// Sets the keys that tie the output projection to `tied`, in the places where transformers 5 and nanoVLM read them, so
 /// far as they or their defaults differ.
-void set_tying(nlohmann::ordered_json& config, bool tied);
-void set_tying(nlohmann::json& config, bool tied);
+void set_tied_output(nlohmann::ordered_json& config, bool tied);
+void set_tied_output(nlohmann::json& config, bool tied);
 
 }  // namespace vlmtrain::models

@@ -7,7 +7,7 @@
 
 namespace vlmtrain::models {
 
-uintmax_t stamp_of_weights(const std::filesystem::path& folder) {
+uintmax_t compute_weights_stamp(const std::filesystem::path& folder) {
   uintmax_t stamp = 0;
   std::error_code error;
   for (auto entry = std::filesystem::directory_iterator(folder, error);

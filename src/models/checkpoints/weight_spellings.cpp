@@ -6,24 +6,26 @@ namespace vlmtrain::models {
 
 namespace {
 
-bool any_starts_with(std::span<const std::string> names, std::string_view prefix) {
-  return std::ranges::any_of(names, [&](const std::string& name) { return name.starts_with(prefix); });
+bool has_name_with_prefix(std::span<const std::string> tensor_names, std::string_view prefix) {
+  return std::ranges::any_of(tensor_names, [&](const std::string& name) { return name.starts_with(prefix); });
 }
 
 }  // namespace
 
-WeightSpellings WeightSpellings::of(std::span<const Spellings> table, std::span<const std::string> tensors) {
-  WeightSpellings names;
-  for (const auto& [parameter, known] : table) {
-    const auto found = std::ranges::find_if(known, [&](auto prefix) { return any_starts_with(tensors, prefix); });
-    names.prefixes_.emplace_back(parameter, found == known.end() ? known.front() : *found);
+StateDictKeyMap StateDictKeyMap::detect(std::span<const KeyAliases> table, std::span<const std::string> tensors) {
+  StateDictKeyMap map;
+  for (const auto& [parameter, checkpoint_prefixes] : table) {
+    const auto it =
+        std::ranges::find_if(checkpoint_prefixes, [&](auto prefix) { return has_name_with_prefix(tensors, prefix); });
+    map.prefixes_.emplace_back(parameter, it == checkpoint_prefixes.end() ? checkpoint_prefixes.front() : *it);
   }
-  return names;
+  return map;
 }
 
-std::string WeightSpellings::spelled(const std::string& parameter) const {
-  for (const auto& [own, checkpoints] : prefixes_) {
-    if (parameter.starts_with(own)) return std::string(checkpoints) + parameter.substr(own.size());
+std::string StateDictKeyMap::to_checkpoint_key(const std::string& parameter) const {
+  for (const auto& [parameter_prefix, checkpoint_prefix] : prefixes_) {
+    if (parameter.starts_with(parameter_prefix))
+      return std::string(checkpoint_prefix) + parameter.substr(parameter_prefix.size());
   }
   return parameter;
 }

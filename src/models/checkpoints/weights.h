@@ -10,20 +10,20 @@
 namespace vlmtrain::models {
 
 /// The parameters that the checkpoint has: all but those of LoRA's adapters.
-std::vector<nn::Parameter> own_parameters(const VisionLanguageModel& model);
+std::vector<nn::Parameter> get_base_parameters(const VisionLanguageModel& model);
 
 /// Those, as a checkpoint has them: names and tensors without gradients, not copies.
-io::NamedTensors weights_of(const VisionLanguageModel& model);
+io::NamedTensors get_named_weights(const VisionLanguageModel& model);
 
 /// A parameter's initial values, fp32 on the host. They depend on seed and name only; the parameter may be on the meta
 /// device.
-at::Tensor initial_values(const nn::Parameter& parameter, uint64_t seed);
+at::Tensor make_initial_values(const nn::Parameter& parameter, uint64_t seed);
 
 /// Adds to a preset's files in `folder` the weights that initialize_weights would draw, rounded to `dtype`, and the
 /// dtype to its config.json. Memory holds one tensor at a time.
-void complete_with_initial_weights(const std::filesystem::path& folder, uint64_t seed, at::ScalarType dtype);
+void write_initial_weights(const std::filesystem::path& folder, uint64_t seed, at::ScalarType dtype);
 
 /// Sets a parameter to these.
-void draw_initial_values(const nn::Parameter& parameter, uint64_t seed);
+void initialize_parameter(const nn::Parameter& parameter, uint64_t seed);
 
 }  // namespace vlmtrain::models

@@ -6,18 +6,19 @@
 namespace vlmtrain::models {
 
 void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::path& folder,
-                       const memory::HostRoom& room) {
+                       const memory::AvailableHostMemory& available) {
   int64_t bytes = 0;
   for (const auto& parameter : model.parameters().all()) {
     if (!parameter.tensor.is_cpu()) continue;
-    const int64_t parts = parameter.sharded ? model.parameters().shard().count : 1;
-    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) / parts;
+    const int64_t num_shards = parameter.sharded ? model.parameters().shard().count : 1;
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) / num_shards;
   }
-  if (bytes <= room.bytes) return;
-  throw UserError(ExitCode::kDoesNotFit,
-                  fmt::format("{} does not fit in host memory: its weights take {:.2f} GB, and this process may have "
-                              "{:.2f} GB ({}); ask for more (SLURM's --mem), or compute in 16 bits (bf16)",
-                              folder.string(), in_gigabytes(bytes), in_gigabytes(room.bytes), room.bound));
+  if (bytes <= available.bytes) return;
+  throw UserError(
+      ExitCode::kDoesNotFit,
+      fmt::format("{} does not fit in host memory: its weights take {:.2f} GB, and this process may have "
+                  "{:.2f} GB ({}); ask for more (SLURM's --mem), or compute in 16 bits (bf16)",
+                  folder.string(), to_gigabytes(bytes), to_gigabytes(available.bytes), available.limit_source));
 }
 
 }  // namespace vlmtrain::models

@@ -12,7 +12,7 @@
 namespace vlmtrain::models::gemma3 {
 
 /// Which rows a block's rows see, those of their own image aside.
-enum class BlockKind : uint8_t {
+enum class LayerType : uint8_t {
   kFull,     ///< all before them
   kSliding,  ///< the last `sliding_window`, themselves included
 };
@@ -29,14 +29,14 @@ struct TextConfig {
   double rms_norm_eps = 1e-6;
   double query_pre_attn_scalar = 256;  ///< scores are divided by its root
   int64_t sliding_window = 4096;
-  std::vector<BlockKind> blocks = {};
+  std::vector<LayerType> blocks = {};
   RopeConfig full_rope = {}, sliding_rope = {};  ///< of blocks of each kind
 
   static TextConfig from_json(const nlohmann::json& json, const std::string& source);
 
   int64_t layers() const { return std::ssize(blocks); }
   /// About how many parameters it has: those of the matrices, the output projection counted although it is tied.
-  double elements() const;
+  double num_parameters() const;
 };
 
 /// `config.json` of Gemma 3 (Gemma Team 2025, arXiv 2503.19786) and MedGemma (Sellergren et al. 2025, arXiv
@@ -53,7 +53,7 @@ struct Config {
   static Config from_json(const nlohmann::json& json, const std::string& source);
 
   int64_t image_tokens() const { return tokens_per_side * tokens_per_side; }
-  double elements() const { return vision.elements() + text.elements(); }
+  double num_parameters() const { return vision.num_parameters() + text.num_parameters(); }
 };
 
 }  // namespace vlmtrain::models::gemma3

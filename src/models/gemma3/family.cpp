@@ -30,7 +30,7 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
   const Config config = read_config(config_json, folder);
-  const auto names = llava::weight_names(llava::Layout::kHuggingFace, io::checkpoint_tensor_names(folder));
+  const auto names = llava::make_key_map(llava::Layout::kHuggingFace, io::read_checkpoint_tensor_names(folder));
   return std::make_unique<Model>(config, names, ImageProcessorSettings::read(config, folder).normalization, settings);
 }
 
@@ -42,62 +42,64 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   check_image_tokens(folder, "image_seq_length", config.image_tokens());
   const auto images = ImageProcessorSettings::read(config, folder);
   text::Tokenizer tokenizer = load_tokenizer(folder);
-  const std::string mark(kStartOfImage);
-  text::ChatTemplate chat_template =
-      load_chat_template(folder, tokenizer, settings, {.fallback = "gemma3", .image = {.block = mark, .token = mark}});
+  const std::string start_token(kStartOfImage);
+  text::ChatTemplate chat_template = load_chat_template(
+      folder, tokenizer, settings, {.fallback = "gemma3", .image = {.block = start_token, .token = start_token}});
   return std::make_unique<Processor>(config, images, std::move(tokenizer), std::move(chat_template), settings);
 }
 
 /// The tokens of an image's text that are none of the image: exact with a tokenizer; without one as Gemma's counts
 /// them, which has a token for the two line breaks, one for each mark and one for each word.
-int64_t count_marks(const Config& config, int64_t crops, const std::filesystem::path& folder) {
+int64_t count_marker_tokens(const Config& config, int64_t crops, const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (std::filesystem::exists(file)) {
     const text::Tokenizer tokenizer = text::read_tokenizer(folder);
-    return std::ssize(tokenizer.encode(image_text(config.image_tokens(), crops)).ids) -
+    return std::ssize(tokenizer.encode(format_image_text(config.image_tokens(), crops)).ids) -
            (1 + crops) * config.image_tokens();
   }
-  constexpr int64_t kOfAnImage = 4, kWords = 17, kBetween = 1;
-  return (1 + crops) * kOfAnImage + (crops == 0 ? 0 : kWords + (crops - 1) * kBetween);
+  constexpr int64_t kMarkersPerImage = 4, kIntroTokens = 17, kSeparatorTokens = 1;
+  return (1 + crops) * kMarkersPerImage + (crops == 0 ? 0 : kIntroTokens + (crops - 1) * kSeparatorTokens);
 }
 
 data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                               image::ImageSize size, std::optional<int64_t> max_pixels) {
   const Config config = read_config(config_json, folder);
   check_max_pixels(config, max_pixels);
-  const auto crops = std::ssize(crops_of(size, ImageProcessorSettings::read(config, folder).pan_and_scan));
+  const auto crops = std::ssize(compute_crops(size, ImageProcessorSettings::read(config, folder).pan_and_scan));
   const int64_t image_tokens = (1 + crops) * config.image_tokens();
-  return {.tokens = image_tokens + count_marks(config, crops, folder),
+  return {.tokens = image_tokens + count_marker_tokens(config, crops, folder),
           .image_tokens = image_tokens,
-          .images = 1,
+          .num_media = 1,
           .pixel_rows = 1 + crops,
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
 
 ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  return {.tokens = read_config(config_json, folder).text.max_positions, .refuses_longer = false};
+  return {.tokens = read_config(config_json, folder).text.max_positions, .is_hard_limit = false};
 }
 
-double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  return read_config(config_json, folder).elements();
+double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return read_config(config_json, folder).num_parameters();
 }
 
-constexpr std::string_view kAnother = "another model than Gemma 3, with a text model and a vision tower of its own";
+constexpr std::string_view kDifferentModel =
+    "another model than Gemma 3, with a text model and a vision tower of its own";
 
 }  // namespace
 
 Family family() {
-  return {.model_types = {"gemma3"},
-          .build = build,
-          .load_processor = load_processor,
-          .image_shape = image_shape,
-          .context_length = context_length,
-          .elements = elements,
-          .not_supported = {{"gemma3_text",
+  return {
+      .model_types = {"gemma3"},
+      .build = build,
+      .load_processor = load_processor,
+      .image_shape = image_shape,
+      .context_length = context_length,
+      .num_parameters = num_parameters,
+      .unsupported_types = {{"gemma3_text",
                              "Gemma 3's text model without a vision tower (1B, 270M); take a checkpoint of 4B, 12B or "
                              "27B, whose model_type is gemma3"},
-                            {"gemma3n", kAnother},
-                            {"gemma4", kAnother}}};
+                            {"gemma3n", kDifferentModel},
+                            {"gemma4", kDifferentModel}}};
 }
 
 }  // namespace vlmtrain::models::gemma3

@@ -16,21 +16,21 @@ namespace {
 using image::ImageSize;
 using nlohmann::json;
 
-constexpr PreprocessorConfig::Triple kHalf{0.5, 0.5, 0.5};
+constexpr PreprocessorConfig::ChannelValues kHalf{0.5, 0.5, 0.5};
 
 int64_t read_side(const PreprocessorConfig& config) {
   constexpr int64_t kDefault = 224;
   const json* const size = config.find("size");
   if (size == nullptr) return kDefault;
   const auto is_side = [&](const char* key) {
-    const auto found = size->find(key);
-    return found != size->end() && found->is_number_integer() && *found > 0 && *found <= kLargestSide;
+    const auto it = size->find(key);
+    return it != size->end() && it->is_number_integer() && *it > 0 && *it <= kMaxImageSide;
   };
   if (size->is_object() && is_side("height") && is_side("width") && (*size)["height"] == (*size)["width"]) {
     return (*size)["height"].get<int64_t>();
   }
   throw data_error("{}: size is {}; supported is {{\"height\": PIXELS, \"width\": PIXELS}} with two equal numbers",
-                   config.name(), io::json_excerpt(*size));
+                   config.name(), io::make_json_excerpt(*size));
 }
 
 /// The keys are null in published files, for which the processor puts its own defaults.
@@ -40,14 +40,14 @@ std::optional<PanAndScan> read_pan_and_scan(const PreprocessorConfig& config) {
   settings.min_crop_size = config.value("pan_and_scan_min_crop_size", settings.min_crop_size);
   settings.max_crops = config.value("pan_and_scan_max_num_crops", settings.max_crops);
   settings.min_ratio = config.value("pan_and_scan_min_ratio_to_activate", settings.min_ratio);
-  constexpr int64_t kMostCrops = 1024;
-  check_size(settings.min_crop_size, "pan_and_scan_min_crop_size", kLargestSide, config.name());
-  check_size(settings.max_crops, "pan_and_scan_max_num_crops", kMostCrops, config.name());
+  constexpr int64_t kMaxCrops = 1024;
+  check_size(settings.min_crop_size, "pan_and_scan_min_crop_size", kMaxImageSide, config.name());
+  check_size(settings.max_crops, "pan_and_scan_max_num_crops", kMaxCrops, config.name());
   check_number(settings.min_ratio, "pan_and_scan_min_ratio_to_activate", {0, 1e6}, config.name());
   return settings;
 }
 
-int64_t rounded_up(int64_t length, int64_t parts) {
+int64_t ceil_div(int64_t length, int64_t parts) {
   return (length + parts - 1) / parts;
 }
 
@@ -55,15 +55,14 @@ int64_t rounded_up(int64_t length, int64_t parts) {
 
 ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& config) {
   config.type("Gemma3ImageProcessor", {"Gemma3ImageProcessor"});
-  config.require_no_others({// read here
-                            "size", "resample", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale",
-                            "do_normalize", "do_pan_and_scan", "pan_and_scan_min_crop_size",
-                            "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate", "image_processor_type",
-                            "feature_extractor_type",
-                            // of no effect on pixels
-                            "do_convert_rgb", "processor_class", "return_tensors", "data_format", "input_data_format",
-                            "device", "disable_grouping", "default_to_square", "_valid_processor_keys",
-                            "_processor_class", "image_seq_length", "model_input_names"});
+  config.require_only({// read here
+                       "size", "resample", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale",
+                       "do_normalize", "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
+                       "pan_and_scan_min_ratio_to_activate", "image_processor_type", "feature_extractor_type",
+                       // of no effect on pixels
+                       "do_convert_rgb", "processor_class", "return_tensors", "data_format", "input_data_format",
+                       "device", "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class",
+                       "image_seq_length", "model_input_names"});
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
   return {.side = read_side(config),
           .filter = config.filter(2),
@@ -72,7 +71,7 @@ ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& co
 }
 
 ImageProcessorSettings ImageProcessorSettings::read(const Config& config, const std::filesystem::path& folder) {
-  const auto file = PreprocessorConfig::find_in(folder);
+  const auto file = PreprocessorConfig::find_for_images(folder);
   if (!file) {
     throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
@@ -92,7 +91,7 @@ ImageProcessorSettings ImageProcessorSettings::read(const Config& config, const 
   return settings;
 }
 
-std::vector<Crop> crops_of(ImageSize size, const std::optional<PanAndScan>& settings) {
+std::vector<Crop> compute_crops(ImageSize size, const std::optional<PanAndScan>& settings) {
   if (!settings) return {};
   const bool is_wide = size.width >= size.height;
   const int64_t longer = std::max(size.width, size.height), shorter = std::min(size.width, size.height);
@@ -101,24 +100,24 @@ std::vector<Crop> crops_of(ImageSize size, const std::optional<PanAndScan>& sett
   auto count = static_cast<int64_t>(std::floor(ratio + 0.5));
   count = std::min(longer / settings->min_crop_size, count);
   count = std::min(settings->max_crops, std::max<int64_t>(2, count));
-  const int64_t length = rounded_up(longer, count);
+  const int64_t length = ceil_div(longer, count);
   if (std::min(length, shorter) < settings->min_crop_size) return {};
   std::vector<Crop> crops;
   for (int64_t first = 0; first < std::min(count * length, longer); first += length) {
-    const int64_t own = std::min(length, longer - first);
-    crops.push_back(is_wide ? Crop{.top = 0, .left = first, .height = shorter, .width = own}
-                            : Crop{.top = first, .left = 0, .height = own, .width = shorter});
+    const int64_t crop_length = std::min(length, longer - first);
+    crops.push_back(is_wide ? Crop{.top = 0, .left = first, .height = shorter, .width = crop_length}
+                            : Crop{.top = first, .left = 0, .height = crop_length, .width = shorter});
   }
   return crops;
 }
 
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
-  const auto squashed = [&](const at::Tensor& part) {
-    return image::resize(part, settings.side, settings.side, settings.filter);
+  const auto resize_square = [&](const at::Tensor& region) {
+    return image::resize(region, settings.side, settings.side, settings.filter);
   };
-  std::vector<at::Tensor> rows{squashed(image)};
-  for (const Crop& crop : crops_of({image.size(1), image.size(2)}, settings.pan_and_scan)) {
-    rows.push_back(squashed(image.narrow(1, crop.top, crop.height).narrow(2, crop.left, crop.width)));
+  std::vector<at::Tensor> rows{resize_square(image)};
+  for (const Crop& crop : compute_crops({image.size(1), image.size(2)}, settings.pan_and_scan)) {
+    rows.push_back(resize_square(image.narrow(1, crop.top, crop.height).narrow(2, crop.left, crop.width)));
   }
   return at::stack(rows);
 }

@@ -44,7 +44,7 @@ struct Crop {
 
 /// The crops of a picture of this size, which is seen whole before them, from left to right or from top to bottom; none
 /// where it is seen whole only. As transformers' pan_and_scan_batched.
-std::vector<Crop> crops_of(image::ImageSize size, const std::optional<PanAndScan>& settings);
+std::vector<Crop> compute_crops(image::ImageSize size, const std::optional<PanAndScan>& settings);
 
 /// The picture and its crops, to the bit as transformers 5.23 with torchvision 0.29 makes them: uint8 [3, height,
 /// width] of any size → uint8 [1 + crops, 3, side, side]. Thread-safe.

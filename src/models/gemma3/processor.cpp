@@ -12,12 +12,12 @@ namespace vlmtrain::models::gemma3 {
 namespace {
 
 void check_token(const text::Tokenizer& tokenizer, std::string_view token, int64_t id, const char* key) {
-  const int64_t found = id_of(tokenizer, token);
-  if (found == id) return;
-  throw data_error("config.json's {} is {}, but tokenizer.json gives {} the id {}", key, id, token, found);
+  const int64_t actual_id = find_token_id(tokenizer, token);
+  if (actual_id == id) return;
+  throw data_error("config.json's {} is {}, but tokenizer.json gives {} the id {}", key, id, token, actual_id);
 }
 
-std::string one_image_text(int64_t image_tokens) {
+std::string format_single_image(int64_t image_tokens) {
   std::string text = fmt::format("\n\n{}", kStartOfImage);
   for (int64_t i = 0; i < image_tokens; ++i) text += kImageToken;
   return text += fmt::format("{}\n\n", kEndOfImage);
@@ -25,11 +25,12 @@ std::string one_image_text(int64_t image_tokens) {
 
 }  // namespace
 
-std::string image_text(int64_t image_tokens, int64_t crops) {
-  std::string one = one_image_text(image_tokens);
-  if (crops == 0) return one;
-  std::string text = fmt::format("Here is the original image {} and here are some crops to help you see better ", one);
-  for (int64_t crop = 0; crop < crops; ++crop) text += (crop == 0 ? "" : " ") + one;
+std::string format_image_text(int64_t image_tokens, int64_t crops) {
+  std::string single_image = format_single_image(image_tokens);
+  if (crops == 0) return single_image;
+  std::string text =
+      fmt::format("Here is the original image {} and here are some crops to help you see better ", single_image);
+  for (int64_t crop = 0; crop < crops; ++crop) text += (crop == 0 ? "" : " ") + single_image;
   return text;
 }
 
@@ -46,25 +47,25 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
   check_token(this->tokenizer(), kEndOfImage, config_.end_token_id, "eoi_token_index");
 }
 
-ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
-  const auto crops = std::ssize(crops_of(size, images_.pan_and_scan));
-  return {.text = image_text(config_.image_tokens(), crops), .pixel_rows = 1 + crops};
+MediaLayout Processor::layout_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
+  const auto crops = std::ssize(compute_crops(size, images_.pan_and_scan));
+  return {.text = format_image_text(config_.image_tokens(), crops), .pixel_rows = 1 + crops};
 }
 
-at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
+at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
   return prepare_image(image, images_);
 }
 
-std::vector<SeenPicture> Processor::pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
-                                                std::optional<int64_t> max_pixels) const {
-  auto pictures = ConversationProcessor::pictures_in(rows, medium, size, max_pixels);
-  if (pictures.size() > 1) pictures.front() = seen_overview(rows.select(0, 0));
-  return pictures;
+std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
+                                                    image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  auto previews = ConversationProcessor::preview_images(rows, layout, size, max_pixels);
+  if (previews.size() > 1) previews.front() = make_overview_preview(rows.select(0, 0));
+  return previews;
 }
 
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
-  return encode_expanded(tokenizer(), chat, images, config_.image_token_id,
-                         /*add_special_tokens=*/!chat_template().writes_start());
+EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
+  return encode_with_images(tokenizer(), chat, images, config_.image_token_id,
+                            /*add_special_tokens=*/!chat_template().writes_bos());
 }
 
 }  // namespace vlmtrain::models::gemma3

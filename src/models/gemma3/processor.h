@@ -13,7 +13,7 @@ inline constexpr std::string_view kImageToken = "<image_soft_token>";
 inline constexpr std::string_view kEndOfImage = "<end_of_image>";
 
 /// What stands for a picture in the text: marks, its tokens and line breaks, once for the whole and once for each crop.
-std::string image_text(int64_t image_tokens, int64_t crops);
+std::string format_image_text(int64_t image_tokens, int64_t crops);
 
 /// Gemma3Processor of transformers.
 class Processor final : public ConversationProcessor {
@@ -22,11 +22,11 @@ class Processor final : public ConversationProcessor {
             ProcessorSettings settings);
 
  private:
-  ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  std::vector<SeenPicture> pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
-                                       std::optional<int64_t> max_pixels) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
+  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
+  std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
+                                           std::optional<int64_t> max_pixels) const override;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
 
   Config config_;
   ImageProcessorSettings images_;

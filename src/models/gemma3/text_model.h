@@ -19,14 +19,14 @@
 namespace vlmtrain::models::gemma3 {
 
 /// What all blocks of a kind share in a forward pass.
-struct KindContext {
+struct LayerTypeContext {
   nn::SpanAttention attention;
   std::optional<int64_t> window;
   nn::RotaryTable rotary;
 };
 
 struct BlockContext {
-  std::shared_ptr<const KindContext> kind;
+  std::shared_ptr<const LayerTypeContext> layer_type;
   nn::KeyValueCache* cache = nullptr;  ///< in generation
   int64_t block = 0;                   ///< which of the cache's
 };
@@ -40,14 +40,14 @@ class Block {
 
  private:
   /// The heads' values of [tokens, query | key | value], [tokens, heads · head_dim].
-  at::Tensor attend(const at::Tensor& query_key_value, const BlockContext& context) const;
+  at::Tensor attend(const at::Tensor& qkv, const BlockContext& context) const;
 
   nn::HeadShape heads_;
-  nn::Linears query_key_value_;
-  nn::Linear out_;
-  nn::HeadNorms head_norms_;
-  nn::Linears gate_up_;
-  nn::Linear down_;
+  nn::Linears qkv_;
+  nn::Linear out_proj_;
+  nn::QkNorm head_norms_;
+  nn::Linears gate_up_proj_;
+  nn::Linear down_proj_;
   nn::RmsNorm before_attention_, after_attention_, before_mlp_, after_mlp_;
 };
 
@@ -70,7 +70,7 @@ class TextModel {
  private:
   /// The batch's tokens [tokens, hidden], those of images replaced by `image_features`.
   at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
-  std::shared_ptr<const KindContext> context_of(BlockKind kind, const data::MicroBatch& batch) const;
+  std::shared_ptr<const LayerTypeContext> make_context(LayerType type, const data::MicroBatch& batch) const;
 
   TextConfig config_;
   int64_t image_tokens_;

@@ -65,7 +65,7 @@ class ImageProcessor {
 
   /// The grid that process() would give, known from the size alone. `max_pixels`, here and below: what a picture is
   /// limited to beside what the constructor was given; no less than one tile.
-  TileGrid grid_for(image::ImageSize size, std::optional<int64_t> max_pixels = std::nullopt) const;
+  TileGrid compute_grid(image::ImageSize size, std::optional<int64_t> max_pixels = std::nullopt) const;
 
   /// `image` as image::decode_image gives it: uint8 [3, height, width].
   TiledImage process(const at::Tensor& image, std::optional<int64_t> max_pixels = std::nullopt) const;
@@ -76,12 +76,12 @@ class ImageProcessor {
  private:
   /// The two sizes that a picture passes through on its way to its cells.
   struct Sizes {
-    image::ImageSize resized;    ///< longer side at the longest edge
-    image::ImageSize tile_wise;  ///< whole tiles
+    image::ImageSize resized;  ///< longer side at the longest edge
+    image::ImageSize tiled;    ///< whole tiles
   };
 
-  Sizes sizes_for(image::ImageSize size, std::optional<int64_t> max_pixels) const;
-  Sizes sizes_at(image::ImageSize size, int64_t longest_edge) const;
+  Sizes limit_sizes(image::ImageSize size, std::optional<int64_t> max_pixels) const;
+  Sizes compute_sizes(image::ImageSize size, int64_t longest_edge) const;
 
   ImageProcessorSettings settings_;
   std::optional<int64_t> max_pixels_;

@@ -11,6 +11,6 @@ namespace vlmtrain::models::idefics3 {
 /// tokens, a line break after each row and one more after the last; then the whole picture as
 /// `<fake_token_around_image><global-img>`, its image tokens, `<fake_token_around_image>`. An image that is not split
 /// is the whole picture alone.
-std::string image_text(TileGrid grid, int64_t image_tokens_per_tile);
+std::string format_image_text(TileGrid grid, int64_t image_tokens_per_tile);
 
 }  // namespace vlmtrain::models::idefics3

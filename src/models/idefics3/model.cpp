@@ -18,7 +18,7 @@ Model::Model(Config config, image::Normalization normalization, nn::ParameterSet
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.text_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
   const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
   return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
           .dense = with_dense ? patches : at::Tensor()};
@@ -26,7 +26,7 @@ ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) 
 
 ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                  const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().of_language(), cache);
+  return text_.hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::idefics3

@@ -18,56 +18,57 @@ Processor::Processor(Config config, ImageProcessor images, std::optional<VideoSe
       config_(std::move(config)),
       images_(images),
       videos_(videos) {
-  const int64_t image_token = id_of(this->tokenizer(), text::kImageMark);
+  const int64_t image_token = find_token_id(this->tokenizer(), text::kImagePlaceholder);
   if (image_token != config_.image_token_id) {
     throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}",
-                     config_.image_token_id, text::kImageMark, image_token);
+                     config_.image_token_id, text::kImagePlaceholder, image_token);
   }
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
 }
 
-ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const TileGrid grid = images_.grid_for(size, max_pixels);
-  return {image_text(grid, config_.image_tokens_per_tile()), grid.tiles()};
+MediaLayout Processor::layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  const TileGrid grid = images_.compute_grid(size, max_pixels);
+  return {format_image_text(grid, config_.image_tokens_per_tile()), grid.tiles()};
 }
 
-at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
+at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   return images_.process(image, max_pixels).tiles;
 }
 
-std::vector<SeenPicture> Processor::pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
-                                                std::optional<int64_t> max_pixels) const {
-  if (medium.kind == data::MediumKind::kVideo) {
-    auto frames = ConversationProcessor::pictures_in(rows, medium, size, max_pixels);
-    for (size_t i = 0; i < frames.size(); ++i) frames[i].frame = static_cast<int64_t>(i);
+std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
+                                                    image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  if (layout.kind == data::MediaKind::kVideo) {
+    auto frames = ConversationProcessor::preview_images(rows, layout, size, max_pixels);
+    for (size_t i = 0; i < frames.size(); ++i) frames[i].frame_index = static_cast<int64_t>(i);
     return frames;
   }
-  const TileGrid grid = images_.grid_for(size, max_pixels);
-  if (!grid.is_split()) return ConversationProcessor::pictures_in(rows, medium, size, max_pixels);
+  const TileGrid grid = images_.compute_grid(size, max_pixels);
+  if (!grid.is_split()) return ConversationProcessor::preview_images(rows, layout, size, max_pixels);
   const int64_t cells = grid.tiles() - 1;
-  return {seen_together(rows.narrow(0, 0, cells), grid.rows, grid.columns), seen_overview(rows.select(0, cells))};
+  return {make_tiled_preview(rows.narrow(0, 0, cells), grid.rows, grid.columns),
+          make_overview_preview(rows.select(0, cells))};
 }
 
 int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  return std::ssize(tokenizer().encode(plan(size, max_pixels).text).ids);
+  return std::ssize(tokenizer().encode(layout_image(size, max_pixels).text).ids);
 }
 
-std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) const {
+std::optional<ShrinkRange> Processor::shrink_range(data::MediaKind /*kind*/) const {
   if (!images_.settings().do_image_splitting) return std::nullopt;
   const int64_t tile = images_.settings().tile_size * images_.settings().tile_size;
-  return ShrinkRange{.least = tile, .step = tile};
+  return ShrinkRange{.min_pixels = tile, .step = tile};
 }
 
 void Processor::check_video(const image::VideoInfo& /*info*/) const {
   check_frame_normalization(images_.settings().normalization, videos_->frame.normalization);
 }
 
-ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
-  const VideoText video = text_of_video(*videos_, info, config_.image_tokens_per_tile());
+MediaLayout Processor::layout_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
+  const VideoText video = make_video_text(*videos_, info, config_.image_tokens_per_tile());
   return {.text = video.text, .pixel_rows = video.frames, .frames = video.frames};
 }
 
-at::Tensor Processor::pixels_of_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
+at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
   const ImageProcessor frames(videos_->frame);
   std::vector<at::Tensor> tiles;
   video.read(videos_->sample(video.info()),
@@ -76,12 +77,12 @@ at::Tensor Processor::pixels_of_video(image::VideoFile& video, std::optional<int
 }
 
 int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
-  return std::ssize(tokenizer().encode(plan_video(info, max_pixels).text).ids);
+  return std::ssize(tokenizer().encode(layout_video(info, max_pixels).text).ids);
 }
 
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
-  return encode_expanded(tokenizer(), chat, images, config_.image_token_id,
-                         /*add_special_tokens=*/false);
+EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
+  return encode_with_images(tokenizer(), chat, images, config_.image_token_id,
+                            /*add_special_tokens=*/false);
 }
 
 }  // namespace vlmtrain::models::idefics3

@@ -15,18 +15,18 @@ class Processor final : public ConversationProcessor {
             text::ChatTemplate chat_template, ProcessorSettings settings);
 
  private:
-  ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  std::vector<SeenPicture> pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
-                                       std::optional<int64_t> max_pixels) const override;
+  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
+  std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
+                                           std::optional<int64_t> max_pixels) const override;
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  std::optional<ShrinkRange> shrink_range(data::MediumKind kind) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
+  std::optional<ShrinkRange> shrink_range(data::MediaKind kind) const override;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
 
-  bool takes_videos() const override { return videos_.has_value(); }
+  bool supports_videos() const override { return videos_.has_value(); }
   void check_video(const image::VideoInfo& info) const override;
-  ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
-  at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const override;
+  MediaLayout layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+  at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
 
   Config config_;

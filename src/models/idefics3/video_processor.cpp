@@ -13,29 +13,29 @@ namespace vlmtrain::models::idefics3 {
 
 namespace {
 
-constexpr int64_t kMostFrames = 999;  // that image_text.h has words for
-constexpr NumberRange kFramesASecond{0, 1e6};
+constexpr int64_t kMaxVideoFrames = 999;  // that image_text.h has words for
+constexpr NumberRange kFpsRange{0, 1e6};
 
 struct Sampling {
   double fps;
-  int64_t most_frames;
+  int64_t max_frames;
 };
 
 /// Section video_sampling, as SmolVLM2's files have it, or the keys that transformers 5 writes beside it.
 std::optional<Sampling> read_sampling(const PreprocessorConfig& file) {
-  const auto read = [&](const nlohmann::json& from, const char* most_key) -> Sampling {
-    return {.fps = number_of(from, "fps", 1, kFramesASecond, file.name()),
-            .most_frames = size_of(from, most_key, 64, kMostFrames, file.name())};
+  const auto parse = [&](const nlohmann::json& from, const char* max_frames_key) -> Sampling {
+    return {.fps = read_number(from, "fps", 1, kFpsRange, file.name()),
+            .max_frames = read_size(from, max_frames_key, 64, kMaxVideoFrames, file.name())};
   };
   const nlohmann::json* const section = file.find("video_sampling");
-  if (section != nullptr && section->is_object()) return read(*section, "max_frames");
+  if (section != nullptr && section->is_object()) return parse(*section, "max_frames");
   const nlohmann::json *const frames = file.find("num_frames"), *const fps = file.find("fps");
   if (frames == nullptr || fps == nullptr) return std::nullopt;
-  return read({{"num_frames", *frames}, {"fps", *fps}}, "num_frames");
+  return parse({{"num_frames", *frames}, {"fps", *fps}}, "num_frames");
 }
 
 /// np.linspace(first, last, count, dtype=int) without what comes twice.
-std::vector<int64_t> spread(int64_t first, int64_t last, int64_t count) {
+std::vector<int64_t> linspace(int64_t first, int64_t last, int64_t count) {
   std::vector<int64_t> indices;
   const double step = static_cast<double>(last - first) / static_cast<double>(std::max<int64_t>(count - 1, 1));
   for (int64_t i = 0; i < count; ++i) {
@@ -55,39 +55,39 @@ std::optional<VideoSettings> VideoSettings::find(const std::filesystem::path& fo
   if (!file) return std::nullopt;
   const auto sampling = read_sampling(*file);
   if (!sampling) return std::nullopt;
-  VideoSettings found{.frame = read_frame_settings(*file)};
-  if (found.frame.tile_size != tile_size) {
+  VideoSettings result{.frame = read_frame_settings(*file)};
+  if (result.frame.tile_size != tile_size) {
     throw data_error(
         "{} makes frames of {} pixels (max_image_size) and config.json's vision tower takes {} (image_size); they must "
         "be equal",
-        file->name(), found.frame.tile_size, tile_size);
+        file->name(), result.frame.tile_size, tile_size);
   }
-  found.fps = std::min(sampling->fps, settings.video_fps);
-  found.most_frames = std::min(sampling->most_frames, settings.video_max_frames);
-  found.most_listed = std::min(settings.video_max_frames, kMostFrames);
-  found.fallback_fps = settings.video_fps;
-  return found;
+  result.fps = std::min(sampling->fps, settings.video_fps);
+  result.max_frames = std::min(sampling->max_frames, settings.video_max_frames);
+  result.max_listed_frames = std::min(settings.video_max_frames, kMaxVideoFrames);
+  result.fallback_fps = settings.video_fps;
+  return result;
 }
 
 std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const {
-  if (auto all = listed_frames(video, most_listed)) return *std::move(all);
-  if (video.is_list) return spread(0, video.frames - 1, most_listed);
-  const double own_fps = fps_of(video);
-  const double seconds = static_cast<double>(video.frames) / own_fps;
+  if (auto all = list_all_frames(video, max_listed_frames)) return *std::move(all);
+  if (video.is_frame_list) return linspace(0, video.frames - 1, max_listed_frames);
+  const double source_fps = get_fps(video);
+  const double seconds = static_cast<double>(video.frames) / source_fps;
   // Python's round(): halves to the even.
-  const double wanted = std::min(std::nearbyint(fps * seconds), static_cast<double>(most_frames));
-  const int64_t count = std::max<int64_t>(static_cast<int64_t>(wanted), 1);
+  const double target_frames = std::min(std::nearbyint(fps * seconds), static_cast<double>(max_frames));
+  const int64_t count = std::max<int64_t>(static_cast<int64_t>(target_frames), 1);
   int64_t first = 0, last = video.frames - 1;
   constexpr double kSkippedSeconds = 1;
-  if (seconds - 2 * kSkippedSeconds > static_cast<double>(most_frames) * fps) {
-    first = static_cast<int64_t>(kSkippedSeconds * own_fps);
-    last = std::min(static_cast<int64_t>(static_cast<double>(video.frames) - kSkippedSeconds * own_fps), last);
+  if (seconds - 2 * kSkippedSeconds > static_cast<double>(max_frames) * fps) {
+    first = static_cast<int64_t>(kSkippedSeconds * source_fps);
+    last = std::min(static_cast<int64_t>(static_cast<double>(video.frames) - kSkippedSeconds * source_fps), last);
   }
   if (first >= last) {
     first = 0;
     last = video.frames - 1;
   }
-  return spread(first, last, count);
+  return linspace(first, last, count);
 }
 
 }  // namespace vlmtrain::models::idefics3

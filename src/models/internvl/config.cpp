@@ -19,32 +19,32 @@ namespace {
 using nlohmann::json;
 
 /// A number, or the two equal ones that transformers writes.
-int64_t square_side(const json& config, const char* key, int64_t fallback, const std::string& source) {
-  const auto found = config.find(key);
-  if (found == config.end() || !found->is_array()) return size_of(config, key, fallback, kLargestSide, source);
-  if (found->size() != 2 || found->front() != found->back()) {
-    throw data_error("{}: {} is {}; only squares are supported", source, key, io::json_excerpt(*found));
+int64_t read_square_side(const json& config, const char* key, int64_t fallback, const std::string& source) {
+  const auto it = config.find(key);
+  if (it == config.end() || !it->is_array()) return read_size(config, key, fallback, kMaxImageSide, source);
+  if (it->size() != 2 || it->front() != it->back()) {
+    throw data_error("{}: {} is {}; only squares are supported", source, key, io::make_json_excerpt(*it));
   }
-  return size_of({{key, found->front()}}, key, fallback, kLargestSide, source);
+  return read_size({{key, it->front()}}, key, fallback, kMaxImageSide, source);
 }
 
 /// What no release has, and what is not followed here.
 void check_unsupported(const json& vision, const std::string& source) {
-  const auto refuse_unless = [&](const char* key, const json& supported) {
+  const auto require_default = [&](const char* key, const json& supported) {
     const json value = vision.value(key, supported);
     if (value != supported) {
-      throw data_error("{}: {} is {}, which is not supported; {} is", source, key, io::json_excerpt(value),
+      throw data_error("{}: {} is {}, which is not supported; {} is", source, key, io::make_json_excerpt(value),
                        supported.dump());
     }
   };
-  refuse_unless("model_type", "internvl_vision");
-  refuse_unless("num_channels", 3);
-  refuse_unless("use_mask_token", false);
-  refuse_unless("use_absolute_position_embeddings", true);
-  for (const char* key : {"hidden_dropout_prob", "attention_dropout", "projection_dropout"}) refuse_unless(key, 0.0);
+  require_default("model_type", "internvl_vision");
+  require_default("num_channels", 3);
+  require_default("use_mask_token", false);
+  require_default("use_absolute_position_embeddings", true);
+  for (const char* key : {"hidden_dropout_prob", "attention_dropout", "projection_dropout"}) require_default(key, 0.0);
 }
 
-NormType norm_type(const json& vision, const std::string& source) {
+NormType parse_norm_type(const json& vision, const std::string& source) {
   const auto name = io::get_or<std::string>(vision, "norm_type", "layer_norm", source);
   if (name == "layer_norm") return NormType::kLayerNorm;
   if (name == "rms_norm") return NormType::kRmsNorm;
@@ -54,20 +54,21 @@ NormType norm_type(const json& vision, const std::string& source) {
 VisionConfig read_vision(const json& vision, const std::string& source) {
   check_unsupported(vision, source);
   VisionConfig config;
-  config.hidden_size = size_of(vision, "hidden_size", config.hidden_size, kWidestLayer, source);
-  config.intermediate_size = size_of(vision, "intermediate_size", config.intermediate_size, kWidestLayer, source);
-  config.layers = size_of(vision, "num_hidden_layers", config.layers, kMostBlocks, source);
-  config.heads = size_of(vision, "num_attention_heads", config.heads, kWidestLayer, source);
-  config.image_size = square_side(vision, "image_size", config.image_size, source);
-  config.patch_size = square_side(vision, "patch_size", config.patch_size, source);
-  config.norm_eps = number_of(vision, "layer_norm_eps", config.norm_eps, kNormEpsilons, source);
-  config.norm = norm_type(vision, source);
+  config.hidden_size = read_size(vision, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
+  config.intermediate_size = read_size(vision, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
+  config.layers = read_size(vision, "num_hidden_layers", config.layers, kMaxBlocks, source);
+  config.heads = read_size(vision, "num_attention_heads", config.heads, kMaxLayerWidth, source);
+  config.image_size = read_square_side(vision, "image_size", config.image_size, source);
+  config.patch_size = read_square_side(vision, "patch_size", config.patch_size, source);
+  config.norm_eps = read_number(vision, "layer_norm_eps", config.norm_eps, kNormEpsRange, source);
+  config.norm = parse_norm_type(vision, source);
   config.activation =
-      activation_of(io::get_or<std::string>(vision, "hidden_act", "gelu", source), "hidden_act", source);
-  config.query_key_value_bias = io::get_or<bool>(vision, "attention_bias", false, source);
-  config.query_key_norm = io::get_or<bool>(vision, "use_qk_norm", false, source);
-  config.norm_after = !io::get_or<bool>(vision, "use_mean_pooling", true, source);
-  config.layer_scale_start = io::get_or<double>(vision, "layer_scale_init_value", config.layer_scale_start, source);
+      parse_activation(io::get_or<std::string>(vision, "hidden_act", "gelu", source), "hidden_act", source);
+  config.qkv_bias = io::get_or<bool>(vision, "attention_bias", false, source);
+  config.qk_norm = io::get_or<bool>(vision, "use_qk_norm", false, source);
+  config.final_norm = !io::get_or<bool>(vision, "use_mean_pooling", true, source);
+  config.layer_scale_init_value =
+      io::get_or<double>(vision, "layer_scale_init_value", config.layer_scale_init_value, source);
   if (config.hidden_size % config.heads != 0) {
     throw data_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
                      config.heads);
@@ -80,18 +81,18 @@ VisionConfig read_vision(const json& vision, const std::string& source) {
 
 /// Takes "dynamic" (NTK-aware scaling) out of the rope settings: up to max_position_embeddings it is the default type,
 /// to the bit. Returns whether it was there.
-bool take_out_dynamic_rope(json& text) {
-  bool found = false;
+bool remove_dynamic_rope(json& text) {
+  bool is_removed = false;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto rope = text.find(key);
     if (rope == text.end() || !rope->is_object()) continue;
     for (const char* type : {"type", "rope_type"}) {
       if (rope->value(type, json()) != "dynamic") continue;
       (*rope)[type] = "default";
-      found = true;
+      is_removed = true;
     }
   }
-  return found;
+  return is_removed;
 }
 
 void check_text(const json& text, const std::string& type, const std::string& source) {
@@ -101,24 +102,25 @@ void check_text(const json& text, const std::string& type, const std::string& so
         "supported; take a dense one, such as InternVL3_5-8B-HF or -14B-HF",
         source, type);
   }
-  constexpr std::array<std::string_view, 3> kKnown{"qwen2", "qwen3", "llama"};
-  if (std::ranges::find(kKnown, type) == kKnown.end()) {
+  constexpr std::array<std::string_view, 3> kSupportedTextModels{"qwen2", "qwen3", "llama"};
+  if (std::ranges::find(kSupportedTextModels, type) == kSupportedTextModels.end()) {
     throw data_error("{}: text model {} is not supported in InternVL; qwen2, qwen3 and llama are", source, type);
   }
   for (const json& layer : text.value("layer_types", json::array())) {
     if (layer != "full_attention") {
-      throw data_error("{}: layer_types has {}; only full_attention is supported", source, io::json_excerpt(layer));
+      throw data_error("{}: layer_types has {}; only full_attention is supported", source,
+                       io::make_json_excerpt(layer));
     }
   }
 }
 
 /// Files of transformers 4 leave the key out at the top; what text_config then says is not always what the weights are,
 /// so that they are asked, as transformers 5 does.
-bool tied_embeddings(const json& config, const LlamaConfig& text, const std::filesystem::path& folder) {
+bool read_tie_word_embeddings(const json& config, const LlamaConfig& text, const std::filesystem::path& folder) {
   if (config.contains("tie_word_embeddings") && !config["tie_word_embeddings"].is_null()) {
     return io::get<bool>(config, "tie_word_embeddings", (folder / "config.json").string());
   }
-  const auto names = io::checkpoint_tensor_names(folder);
+  const auto names = io::read_checkpoint_tensor_names(folder);
   if (names.empty()) return text.tie_word_embeddings;
   if (const auto tensors = find_output_tensors(names)) return are_equal(*tensors, folder);
   return std::ranges::none_of(names, is_output_projection);
@@ -126,8 +128,8 @@ bool tied_embeddings(const json& config, const LlamaConfig& text, const std::fil
 
 /// One over downsample_ratio, a whole number.
 int64_t read_scale_factor(const json& config, const std::string& source) {
-  const double ratio = number_of(config, "downsample_ratio", 0.5, {.above = 0, .most = 1}, source);
-  const auto factor = static_cast<int64_t>(std::min(1 / ratio, static_cast<double>(kLargestSide)));
+  const double ratio = read_number(config, "downsample_ratio", 0.5, {.above = 0, .max = 1}, source);
+  const auto factor = static_cast<int64_t>(std::min(1 / ratio, static_cast<double>(kMaxImageSide)));
   if (1.0 / static_cast<double>(factor) != ratio) {
     throw data_error("{}: downsample_ratio {} is not one over a whole number", source, ratio);
   }
@@ -137,7 +139,8 @@ int64_t read_scale_factor(const json& config, const std::string& source) {
 void check_features(const json& config, const std::string& source) {
   const json layer = config.value("vision_feature_layer", json(-1));
   if (layer != -1) {
-    throw data_error("{}: vision_feature_layer {} is not supported; -1, the last, is", source, io::json_excerpt(layer));
+    throw data_error("{}: vision_feature_layer {} is not supported; -1, the last, is", source,
+                     io::make_json_excerpt(layer));
   }
   const auto strategy = io::get_or<std::string>(config, "vision_feature_select_strategy", "default", source);
   if (strategy != "default") {
@@ -145,9 +148,9 @@ void check_features(const json& config, const std::string& source) {
   }
 }
 
-json section(const json& config, const char* key, const std::string& source) {
-  const json found = section_of(config, key, source);
-  return found.is_null() ? json::object() : found;
+json read_section(const json& config, const char* key, const std::string& source) {
+  const json value = get_section(config, key, source);
+  return value.is_null() ? json::object() : value;
 }
 
 }  // namespace
@@ -155,16 +158,16 @@ json section(const json& config, const char* key, const std::string& source) {
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
   Config config;
-  config.vision = read_vision(section(json_config, "vision_config", source), source + " (vision_config)");
+  config.vision = read_vision(read_section(json_config, "vision_config", source), source + " (vision_config)");
 
-  const std::string place = source + " (text_config)";
-  json text = section(json_config, "text_config", source);
-  const auto type = io::get_or<std::string>(text, "model_type", "qwen2", place);
+  const std::string text_source = source + " (text_config)";
+  json text = read_section(json_config, "text_config", source);
+  const auto type = io::get_or<std::string>(text, "model_type", "qwen2", text_source);
   text["model_type"] = type;
-  check_text(text, type, place);
-  config.refuses_longer = take_out_dynamic_rope(text);
-  config.text = LlamaConfig::from_json(text, place);
-  config.text.tie_word_embeddings = tied_embeddings(json_config, config.text, folder);
+  check_text(text, type, text_source);
+  config.is_hard_limit = remove_dynamic_rope(text);
+  config.text = LlamaConfig::from_json(text, text_source);
+  config.text.tie_word_embeddings = read_tie_word_embeddings(json_config, config.text, folder);
 
   check_features(json_config, source);
   config.scale_factor = read_scale_factor(json_config, source);
@@ -172,7 +175,7 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
     throw data_error("{}: {} patches a side are not a multiple of {}, one over downsample_ratio", source,
                      config.vision.patches_per_side(), config.scale_factor);
   }
-  config.projector_activation = activation_of(
+  config.projector_activation = parse_activation(
       io::get_or<std::string>(json_config, "projector_hidden_act", "gelu", source), "projector_hidden_act", source);
   config.image_token_id = io::get_or<int64_t>(json_config, "image_token_id", config.image_token_id, source);
   if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {
@@ -182,14 +185,14 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   return config;
 }
 
-double Config::elements() const {
+double Config::num_parameters() const {
   const auto hidden = static_cast<double>(vision.hidden_size), width = static_cast<double>(text.hidden_size);
   const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(vision.intermediate_size));
   const double patch = 3.0 * static_cast<double>(vision.patch_size) * static_cast<double>(vision.patch_size);
   const double tower =
       static_cast<double>(vision.layers) * block + hidden * (patch + static_cast<double>(vision.rows_per_tile()));
-  const double shuffled = hidden * static_cast<double>(scale_factor) * static_cast<double>(scale_factor);
-  return tower + width * (shuffled + width) + text.elements();
+  const double shuffled_size = hidden * static_cast<double>(scale_factor) * static_cast<double>(scale_factor);
+  return tower + width * (shuffled_size + width) + text.num_parameters();
 }
 
 }  // namespace vlmtrain::models::internvl

@@ -24,10 +24,10 @@ struct VisionConfig {
   double norm_eps = 1e-6;
   NormType norm = NormType::kLayerNorm;  ///< of the blocks
   Activation activation = Activation::kGelu;
-  bool query_key_value_bias = false;
-  bool query_key_norm = false;     ///< over the whole width, not head by head
-  bool norm_after = false;         ///< a LayerNorm behind the last block
-  double layer_scale_start = 0.1;  ///< of the factors of each block's two branches
+  bool qkv_bias = false;
+  bool qk_norm = false;                 ///< over the whole width, not head by head
+  bool final_norm = false;              ///< a LayerNorm behind the last block
+  double layer_scale_init_value = 0.1;  ///< of the factors of each block's two branches
 
   int64_t patches_per_side() const { return image_size / patch_size; }
   int64_t patches() const { return patches_per_side() * patches_per_side(); }
@@ -45,13 +45,13 @@ struct Config {
   int64_t image_token_id = 151667;
   /// The text model's rotary frequencies hold up to text.max_positions alone (rope type `dynamic`, which stretches all
   /// of them in a longer sequence).
-  bool refuses_longer = false;
+  bool is_hard_limit = false;
 
   /// `json` is the content of `folder`/config.json.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
   int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
   /// About how many parameters the model has.
-  double elements() const;
+  double num_parameters() const;
 };
 
 }  // namespace vlmtrain::models::internvl

@@ -32,7 +32,7 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
   const Config config = Config::from_json(config_json, folder);
-  return std::make_unique<Model>(config, weight_names(io::checkpoint_tensor_names(folder)),
+  return std::make_unique<Model>(config, make_key_map(io::read_checkpoint_tensor_names(folder)),
                                  read_image_settings(folder, config.vision).tile.normalization, settings);
 }
 
@@ -43,31 +43,31 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   check_processor_config(config, folder);
   const ImageProcessor images(read_image_settings(folder, config.vision), settings.image_max_pixels);
   const auto videos = VideoSettings::read(folder, config.vision, settings);
-  report_frame_rate(folder, settings.video_fps);
+  warn_if_frame_rate_differs(folder, settings.video_fps);
   text::Tokenizer tokenizer = load_tokenizer(folder);
-  const text::MediumText image{std::string(kImageToken), std::string(kImageToken)};
-  const text::MediumText video{std::string(text::kVideoMark), std::string(text::kVideoMark)};
+  const text::MediaPlaceholder image{std::string(kImageToken), std::string(kImageToken)};
+  const text::MediaPlaceholder video{std::string(text::kVideoPlaceholder), std::string(text::kVideoPlaceholder)};
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings, {.fallback = "internvl", .image = image, .video = video});
   return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-data::SampleShape shape_of_tiles(int64_t tiles, int64_t tokens, const Config& config) {
+data::SampleShape make_tile_shape(int64_t tiles, int64_t tokens, const Config& config) {
   return {.tokens = tokens,
           .image_tokens = tiles * config.image_tokens_per_tile(),
-          .images = 1,
+          .num_media = 1,
           .pixel_rows = tiles,
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
 
 data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                               image::ImageSize size, std::optional<int64_t> max_pixels) {
-  constexpr int64_t kMarks = 2;  // <img> and </img>
+  constexpr int64_t kMarkerTokens = 2;  // <img> and </img>
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   const ImageProcessor images(read_image_settings(folder, config.vision), max_pixels);
-  const int64_t tiles = images.grid_for(size, std::nullopt).tiles();
-  return shape_of_tiles(tiles, tiles * config.image_tokens_per_tile() + kMarks, config);
+  const int64_t tiles = images.compute_grid(size, std::nullopt).tiles();
+  return make_tile_shape(tiles, tiles * config.image_tokens_per_tile() + kMarkerTokens, config);
 }
 
 data::SampleShape video_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
@@ -75,36 +75,36 @@ data::SampleShape video_shape(const nlohmann::json& config_json, const std::file
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   const auto frames = std::ssize(VideoSettings::read(folder, config.vision, settings).sample(video));
-  auto shape = shape_of_tiles(frames, count_video_text(frames, config.image_tokens_per_tile(), folder), config);
-  shape.videos = 1;
+  auto shape = make_tile_shape(frames, count_video_text(frames, config.image_tokens_per_tile(), folder), config);
+  shape.num_videos = 1;
   shape.video_frames = frames;
   return shape;
 }
 
-ProcessorChanges processor_changes(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                   const ProcessorSettings& settings, bool has_videos) {
+ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                        const ProcessorSettings& settings, bool has_videos) {
   const Config config = Config::from_json(config_json, folder);
   ProcessorChanges changes{.video_processor_type = "InternVLVideoProcessor"};
   if (settings.image_max_pixels) {
     const ImageProcessor images(read_image_settings(folder, config.vision), settings.image_max_pixels);
-    changes.images = [least = images.min_tiles(), most = images.max_tiles()](auto& file) {
-      file["min_patches"] = least;
-      file["max_patches"] = most;
+    changes.images = [min_tiles = images.min_tiles(), max_tiles = images.max_tiles()](auto& file) {
+      file["min_patches"] = min_tiles;
+      file["max_patches"] = max_tiles;
     };
   }
-  changes.videos_need_file = has_videos || !has_usual_sampling(settings);
+  changes.videos_need_file = has_videos || !has_default_sampling(settings);
   if (!changes.videos_need_file) return changes;
   const auto videos = VideoSettings::read(folder, config.vision, settings);
   changes.videos = [videos](auto& file) {
     file["do_sample_frames"] = true;
     if (videos.num_frames) {
-      file["num_frames"] = std::min(*videos.num_frames, videos.most_frames);
+      file["num_frames"] = std::min(*videos.num_frames, videos.max_frames);
     } else {
-      file["fps"] = videos.wanted_fps;
+      file["fps"] = videos.sampling_fps;
     }
   };
   if (!videos.num_frames && settings.video_max_frames != ProcessorSettings().video_max_frames) {
-    changes.not_saved.push_back(
+    changes.unsaved_settings.push_back(
         fmt::format("data.video_max_frames={}: transformers' InternVLVideoProcessor has no most frames of a video "
                     "beside a number a second",
                     settings.video_max_frames));
@@ -114,11 +114,11 @@ ProcessorChanges processor_changes(const nlohmann::json& config_json, const std:
 
 ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = Config::from_json(config_json, folder);
-  return {.tokens = config.text.max_positions, .refuses_longer = config.refuses_longer};
+  return {.tokens = config.text.max_positions, .is_hard_limit = config.is_hard_limit};
 }
 
-double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  return Config::from_json(config_json, folder).elements();
+double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return Config::from_json(config_json, folder).num_parameters();
 }
 
 }  // namespace
@@ -129,13 +129,13 @@ Family family() {
           .load_processor = load_processor,
           .image_shape = image_shape,
           .context_length = context_length,
-          .elements = elements,
+          .num_parameters = num_parameters,
           .video_shape = video_shape,
-          .processor_changes = processor_changes,
-          .not_supported = {{"internvl_chat",
-                             "this is InternVL in the layout of its own code; take the repository in transformers' "
-                             "layout, whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, "
-                             "OpenGVLab/InternVL3_5-8B-HF"}}};
+          .make_processor_changes = make_processor_changes,
+          .unsupported_types = {{"internvl_chat",
+                                 "this is InternVL in the layout of its own code; take the repository in transformers' "
+                                 "layout, whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, "
+                                 "OpenGVLab/InternVL3_5-8B-HF"}}};
 }
 
 }  // namespace vlmtrain::models::internvl

@@ -19,31 +19,31 @@ using image::ImageSize;
 using nlohmann::json;
 
 /// Far more than any checkpoint has (12), and few enough to look at all grids of so many.
-constexpr int64_t kMostTiles = 1 << 10;
+constexpr int64_t kMaxTiles = 1 << 10;
 
 int64_t read_side(const PreprocessorConfig& file) {
   const json* size = file.find("size");
   if (size == nullptr) return 384;  // transformers' default
   const auto is_side = [&](const char* key) {
     return size->contains(key) && size->at(key).is_number_integer() && size->at(key) > 0 &&
-           size->at(key) <= kLargestSide;
+           size->at(key) <= kMaxImageSide;
   };
-  const bool understood =
+  const bool is_valid =
       size->is_object() && is_side("height") && is_side("width") && size->at("height") == size->at("width");
-  if (!understood) {
+  if (!is_valid) {
     throw data_error("{}: size is {}; a tile's sides are {{\"height\": PIXELS, \"width\": PIXELS}}, which are equal",
-                     file.name(), io::json_excerpt(*size));
+                     file.name(), io::make_json_excerpt(*size));
   }
   return size->at("height").get<int64_t>();
 }
 
-int64_t tiles_within(int64_t pixels, int64_t side) {
+int64_t count_whole_tiles(int64_t pixels, int64_t side) {
   return pixels / (side * side);
 }
 
 }  // namespace
 
-const std::set<std::string_view>& tile_keys() {
+const std::set<std::string_view>& get_tile_keys() {
   static const std::set<std::string_view> keys{
       // read here
       "size", "resample", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale", "do_normalize",
@@ -70,22 +70,22 @@ TileSettings read_tile_settings(const PreprocessorConfig& file, const VisionConf
 }
 
 ImageProcessorSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision) {
-  const auto file = PreprocessorConfig::find_in(folder);
+  const auto file = PreprocessorConfig::find_for_images(folder);
   if (!file) {
     throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
   }
   file->type("GotOcr2ImageProcessor", {"GotOcr2ImageProcessor"});
-  std::set<std::string_view> known = tile_keys();
-  known.insert({// read here
-                "min_patches", "max_patches", "image_processor_type", "feature_extractor_type",
-                // of no effect
-                "crop_to_patches"});
-  file->require_no_others(known);
+  std::set<std::string_view> known_keys = get_tile_keys();
+  known_keys.insert({// read here
+                     "min_patches", "max_patches", "image_processor_type", "feature_extractor_type",
+                     // of no effect
+                     "crop_to_patches"});
+  file->require_only(known_keys);
   const ImageProcessorSettings settings{.tile = read_tile_settings(*file, vision),
                                         .min_tiles = file->value<int64_t>("min_patches", 1),
                                         .max_tiles = file->value<int64_t>("max_patches", 12)};
-  check_size(settings.max_tiles, "max_patches", kMostTiles, file->name());
+  check_size(settings.max_tiles, "max_patches", kMaxTiles, file->name());
   check_size(settings.min_tiles, "min_patches", settings.max_tiles, file->name());
   return settings;
 }
@@ -93,31 +93,31 @@ ImageProcessorSettings read_image_settings(const std::filesystem::path& folder, 
 ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels)
     : settings_(settings) {
   if (!max_pixels) return;
-  const int64_t most = tiles_within(*max_pixels, tile().side);
-  if (most < 1) {
+  const int64_t max_tiles = count_whole_tiles(*max_pixels, tile().side);
+  if (max_tiles < 1) {
     throw usage_error("data.image_max_pixels is {}, but one tile of this model has {} pixels; raise it to that or more",
                       *max_pixels, tile().side * tile().side);
   }
-  settings_.max_tiles = std::min(settings_.max_tiles, most);
+  settings_.max_tiles = std::min(settings_.max_tiles, max_tiles);
 }
 
-TileGrid ImageProcessor::grid_for(ImageSize size, std::optional<int64_t> max_pixels) const {
-  int64_t most = settings_.max_tiles;
-  if (max_pixels) most = std::clamp<int64_t>(tiles_within(*max_pixels, tile().side), 1, most);
+TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max_pixels) const {
+  int64_t max_tiles = settings_.max_tiles;
+  if (max_pixels) max_tiles = std::clamp<int64_t>(count_whole_tiles(*max_pixels, tile().side), 1, max_tiles);
   const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
   const auto area = static_cast<double>(size.width * size.height);
   const auto tile_area = static_cast<double>(tile().side * tile().side);
   TileGrid best;
-  double least = std::numeric_limits<double>::infinity();
+  double smallest_difference = std::numeric_limits<double>::infinity();
   // The order decides between grids that are equally near: by cells, then by columns.
-  for (int64_t cells = std::min(settings_.min_tiles, most); cells <= most; ++cells) {
+  for (int64_t cells = std::min(settings_.min_tiles, max_tiles); cells <= max_tiles; ++cells) {
     for (int64_t columns = 1; columns <= cells; ++columns) {
       if (cells % columns != 0) continue;
       const TileGrid grid{.rows = cells / columns, .columns = columns};
       const double difference = std::abs(ratio - static_cast<double>(columns) / static_cast<double>(grid.rows));
       const bool is_filled = area > 0.5 * tile_area * static_cast<double>(cells);
-      if (difference < least || (difference == least && is_filled)) best = grid;
-      least = std::min(least, difference);
+      if (difference < smallest_difference || (difference == smallest_difference && is_filled)) best = grid;
+      smallest_difference = std::min(smallest_difference, difference);
     }
   }
   return best;
@@ -126,14 +126,14 @@ TileGrid ImageProcessor::grid_for(ImageSize size, std::optional<int64_t> max_pix
 at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.dim() == 3 && image.size(0) == 3,
                  "a picture to cut is uint8 [3, height, width]");
-  const TileGrid grid = grid_for({image.size(1), image.size(2)}, max_pixels);
+  const TileGrid grid = compute_grid({image.size(1), image.size(2)}, max_pixels);
   const int64_t side = tile().side;
-  const auto resized = [&](int64_t rows, int64_t columns) {
+  const auto resize_grid = [&](int64_t rows, int64_t columns) {
     return image::resize(image, rows * side, columns * side, tile().filter);
   };
   at::Tensor tiles = at::empty({grid.tiles(), 3, side, side}, at::kByte);
-  cut_tiles(resized(grid.rows, grid.columns), side, tiles.narrow(0, 0, grid.cells()));
-  if (grid.cells() > 1) tiles.select(0, grid.cells()).copy_(resized(1, 1));
+  split_tiles(resize_grid(grid.rows, grid.columns), side, tiles.narrow(0, 0, grid.cells()));
+  if (grid.cells() > 1) tiles.select(0, grid.cells()).copy_(resize_grid(1, 1));
   return tiles;
 }
 

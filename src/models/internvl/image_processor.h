@@ -35,7 +35,7 @@ struct ImageProcessorSettings {
 /// that is not the tower's.
 TileSettings read_tile_settings(const PreprocessorConfig& file, const VisionConfig& vision);
 /// The keys that read_tile_settings() reads, and those known to leave pixels alone.
-const std::set<std::string_view>& tile_keys();
+const std::set<std::string_view>& get_tile_keys();
 
 /// Reads preprocessor_config.json, or section image_processor of processor_config.json, of `folder`. `crop_to_patches`
 /// there does not count: InternVLProcessor always cuts.
@@ -71,7 +71,7 @@ class ImageProcessor {
 
   /// The grid of process(), known from the size alone. `max_pixels`, here and below: what a picture is limited to
   /// beside what the constructor was given; no less than one tile.
-  TileGrid grid_for(image::ImageSize size, std::optional<int64_t> max_pixels) const;
+  TileGrid compute_grid(image::ImageSize size, std::optional<int64_t> max_pixels) const;
 
   /// `image` as image::decode_image gives it: uint8 [3, height, width] → uint8 [grid.tiles(), 3, side, side], cells row
   /// by row, the whole picture last.

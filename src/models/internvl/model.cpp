@@ -28,28 +28,28 @@ Projector::Projector(const ParameterScope& scope, const Config& config)
 
 at::Tensor Projector::operator()(const at::Tensor& patches) const {
   const at::Tensor shuffled = pixel_shuffle(patches, side_, scale_factor_);
-  return second_(nn::activated(activation_, first_(norm_.before_linears(shuffled))));
+  return second_(nn::apply_activation(activation_, first_(norm_.make_linear_input(shuffled))));
 }
 
-Model::Model(Config config, WeightSpellings names, image::Normalization normalization,
+Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normalization,
              const nn::ParameterSettings& settings)
     : VisionLanguageModel(settings),
       config_(std::move(config)),
-      names_(std::move(names)),
+      key_map_(std::move(key_map)),
       normalization_(normalization),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "model.vision_tower"), config_.vision),
       projector_(ParameterScope(parameters(), Component::kProjector, "model.multi_modal_projector"), config_),
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
   const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
   return {.features = projector_(patches), .dense = with_dense ? patches : at::Tensor()};
 }
 
 ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                  const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().of_language(), cache);
+  return text_.hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::internvl

@@ -27,21 +27,23 @@ class Projector {
 /// InternViT, projector and a Qwen2, Qwen3 or Llama text model. Parameter names are those of transformers 5's modules.
 class Model final : public VisionLanguageModel {
  public:
-  /// `names`: how the checkpoint spells the parameters.
-  Model(Config config, WeightSpellings names, image::Normalization normalization,
+  /// `key_map`: how the checkpoint spells the parameters.
+  Model(Config config, StateDictKeyMap key_map, image::Normalization normalization,
         const nn::ParameterSettings& settings);
 
-  ImageFeatures image_features(const VisionInput& vision, bool with_dense) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
   ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                             const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
-  std::string checkpoint_name(const std::string& parameter) const override { return names_.spelled(parameter); }
+  std::string checkpoint_name(const std::string& parameter) const override {
+    return key_map_.to_checkpoint_key(parameter);
+  }
 
  private:
   Config config_;
-  WeightSpellings names_;
+  StateDictKeyMap key_map_;
   image::Normalization normalization_;
   VisionTower tower_;
   Projector projector_;

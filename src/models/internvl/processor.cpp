@@ -16,14 +16,15 @@ namespace {
 /// transformers' tokenizers of InternVL 3 have one token more than the embedding has rows: the mark of videos, which is
 /// never among the ids.
 void check_tokenizer(const text::Tokenizer& tokenizer, const Config& config) {
-  const int64_t image_token = id_of(tokenizer, kImageToken);
+  const int64_t image_token = find_token_id(tokenizer, kImageToken);
   if (image_token != config.image_token_id) {
     throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}", config.image_token_id,
                      kImageToken, image_token);
   }
   const int64_t rows = config.text.vocab_size;
-  const bool ends_with_mark = tokenizer.vocab_size() == rows + 1 && tokenizer.token_to_id(text::kVideoMark) == rows;
-  if (!ends_with_mark) check_vocabulary(tokenizer, rows);
+  const bool has_video_mark =
+      tokenizer.vocab_size() == rows + 1 && tokenizer.token_to_id(text::kVideoPlaceholder) == rows;
+  if (!has_video_mark) check_vocabulary(tokenizer, rows);
 }
 
 }  // namespace
@@ -39,44 +40,44 @@ Processor::Processor(Config config, ImageProcessor images, VideoSettings videos,
   check_tokenizer(this->tokenizer(), config_);
 }
 
-ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const int64_t tiles = images_.grid_for(size, max_pixels).tiles();
-  return {.text = image_text(tiles, config_.image_tokens_per_tile()), .pixel_rows = tiles};
+MediaLayout Processor::layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  const int64_t tiles = images_.compute_grid(size, max_pixels).tiles();
+  return {.text = format_image_text(tiles, config_.image_tokens_per_tile()), .pixel_rows = tiles};
 }
 
-at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
+at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   return images_.process(image, max_pixels);
 }
 
-std::vector<SeenPicture> Processor::pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
-                                                std::optional<int64_t> max_pixels) const {
-  if (medium.kind == data::MediumKind::kVideo) {
-    auto frames = ConversationProcessor::pictures_in(rows, medium, size, max_pixels);
-    for (size_t i = 0; i < frames.size(); ++i) frames[i].frame = static_cast<int64_t>(i);
+std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
+                                                    image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  if (layout.kind == data::MediaKind::kVideo) {
+    auto frames = ConversationProcessor::preview_images(rows, layout, size, max_pixels);
+    for (size_t i = 0; i < frames.size(); ++i) frames[i].frame_index = static_cast<int64_t>(i);
     return frames;
   }
-  const TileGrid grid = images_.grid_for(size, max_pixels);
-  if (grid.cells() == 1) return ConversationProcessor::pictures_in(rows, medium, size, max_pixels);
-  return {seen_together(rows.narrow(0, 0, grid.cells()), grid.rows, grid.columns),
-          seen_overview(rows.select(0, grid.cells()))};
+  const TileGrid grid = images_.compute_grid(size, max_pixels);
+  if (grid.cells() == 1) return ConversationProcessor::preview_images(rows, layout, size, max_pixels);
+  return {make_tiled_preview(rows.narrow(0, 0, grid.cells()), grid.rows, grid.columns),
+          make_overview_preview(rows.select(0, grid.cells()))};
 }
 
 int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  constexpr int64_t kMarks = 2;  // <img> and </img>
-  return images_.grid_for(size, max_pixels).tiles() * config_.image_tokens_per_tile() + kMarks;
+  constexpr int64_t kMarkerTokens = 2;  // <img> and </img>
+  return images_.compute_grid(size, max_pixels).tiles() * config_.image_tokens_per_tile() + kMarkerTokens;
 }
 
-std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) const {
+std::optional<ShrinkRange> Processor::shrink_range(data::MediaKind /*kind*/) const {
   // Of a video, whose frames are one tile each, nothing comes of it; the pictures beside it do become smaller.
   const int64_t tile = images_.tile().side * images_.tile().side;
-  return ShrinkRange{.least = tile, .step = tile};
+  return ShrinkRange{.min_pixels = tile, .step = tile};
 }
 
-int64_t Processor::most_positions() const {
-  return config_.refuses_longer ? config_.text.max_positions : models::Processor::most_positions();
+int64_t Processor::max_positions() const {
+  return config_.is_hard_limit ? config_.text.max_positions : models::Processor::max_positions();
 }
 
-std::string Processor::beyond_positions(const std::string& id, int64_t tokens) const {
+std::string Processor::describe_position_overflow(const std::string& id, int64_t tokens) const {
   return fmt::format(
       "sample {} has {} tokens, more than the model's positions (max_position_embeddings {}), behind which its rope "
       "scaling, dynamic, stretches all of them; set data.max_length to that or less, or shrink the images with "
@@ -88,36 +89,36 @@ void Processor::check_video(const image::VideoInfo& /*info*/) const {
   check_frame_normalization(images_.tile().normalization, videos_.tile.normalization);
 }
 
-ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
+MediaLayout Processor::layout_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
   const auto frames = std::ssize(videos_.sample(info));
-  return {.text = video_text(frames, config_.image_tokens_per_tile()), .pixel_rows = frames, .frames = frames};
+  return {.text = format_video_text(frames, config_.image_tokens_per_tile()), .pixel_rows = frames, .frames = frames};
 }
 
-at::Tensor Processor::pixels_of_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
+at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
   const auto frames = videos_.sample(video.info());
   const int64_t side = videos_.tile.side;
   at::Tensor tiles = at::empty({std::ssize(frames), 3, side, side}, at::kByte);
-  int64_t next = 0;
+  int64_t next_tile = 0;
   video.read(frames, [&](const at::Tensor& frame) {
-    tiles.select(0, next++).copy_(image::resize(frame, side, side, videos_.tile.filter));
+    tiles.select(0, next_tile++).copy_(image::resize(frame, side, side, videos_.tile.filter));
   });
   return tiles;
 }
 
 int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
-  return std::ssize(tokenizer().encode(plan_video(info, max_pixels).text).ids);
+  return std::ssize(tokenizer().encode(layout_video(info, max_pixels).text).ids);
 }
 
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
-  EncodedChat encoded = encode_expanded(tokenizer(), chat, images, config_.image_token_id,
-                                        /*add_special_tokens=*/!chat_template().writes_start());
-  const auto beyond =
+EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
+  EncodedChat encoded = encode_with_images(tokenizer(), chat, images, config_.image_token_id,
+                                           /*add_special_tokens=*/!chat_template().writes_bos());
+  const auto unknown_token =
       std::ranges::find_if(encoded.token_ids, [&](int64_t id) { return id >= config_.text.vocab_size; });
-  if (beyond != encoded.token_ids.end()) {
+  if (unknown_token != encoded.token_ids.end()) {
     throw data::SampleError("tokens without an embedding",
                             fmt::format("the text has the token {}, which is no video's mark here and is not in the "
                                         "model's vocabulary; take it out of the conversation",
-                                        tokenizer().id_to_token(*beyond)));
+                                        tokenizer().id_to_token(*unknown_token)));
   }
   return encoded;
 }

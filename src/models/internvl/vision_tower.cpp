@@ -31,32 +31,32 @@ Norm::Norm(const ParameterScope& scope, const VisionConfig& config)
                 : std::variant<nn::LayerNorm, nn::RmsNorm>(std::in_place_type<nn::LayerNorm>, scope, config.hidden_size,
                                                            config.norm_eps)) {}
 
-nn::Operand Norm::before_linears(const at::Tensor& x) const {
-  return std::visit([&](const auto& norm) { return norm.before_linears(x); }, norm_);
+nn::LinearInput Norm::make_linear_input(const at::Tensor& x) const {
+  return std::visit([&](const auto& norm) { return norm.make_linear_input(x); }, norm_);
 }
 
 Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
     : heads_(config.heads),
-      query_key_value_(scope, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
-                       {config.hidden_size, config.hidden_size, config.hidden_size}, config.query_key_value_bias),
-      out_(scope / "projection_layer", config.hidden_size, config.hidden_size, true,
-           residual_branch_gain(config.layers)) {
-  if (!config.query_key_norm) return;
+      qkv_(scope, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
+           {config.hidden_size, config.hidden_size, config.hidden_size}, config.qkv_bias),
+      out_proj_(scope / "projection_layer", config.hidden_size, config.hidden_size, true,
+                residual_branch_gain(config.layers)) {
+  if (!config.qk_norm) return;
   query_norm_.emplace(scope / "q_norm", config.hidden_size, kQueryKeyNormEps);
   key_norm_.emplace(scope / "k_norm", config.hidden_size, kQueryKeyNormEps);
 }
 
-nn::Branch Attention::operator()(const nn::Operand& x, const nn::Segments& tiles) const {
-  const nn::Branch branch = query_key_value_.branch(x);
+nn::Branch Attention::operator()(const nn::LinearInput& x, const nn::Segments& tiles) const {
+  const nn::Branch branch = qkv_.branch(x);
   const at::Tensor& all = branch.value;
   const int64_t rows = all.size(0), hidden = all.size(1) / 3;
-  const auto part = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
+  const auto select_heads = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
     const at::Tensor columns = all.narrow(1, index * hidden, hidden);
     return (norm ? (*norm)(columns.contiguous()) : columns).view({rows, heads_, -1});
   };
-  const at::Tensor attended =
-      nn::attention(part(0, query_norm_), part(1, key_norm_), part(2, std::nullopt), tiles, /*causal=*/false);
-  return {out_(attended.flatten(1)), branch.stream};
+  const at::Tensor attended = nn::attention(select_heads(0, query_norm_), select_heads(1, key_norm_),
+                                            select_heads(2, std::nullopt), tiles, /*causal=*/false);
+  return {out_proj_(attended.flatten(1)), branch.stream};
 }
 
 VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config)
@@ -68,15 +68,15 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
       norm_before_(scope / "layernorm_before", config),
       norm_after_(scope / "layernorm_after", config),
       attention_scale_(
-          scope.parameter("lambda_1", {config.hidden_size}, {.mean = config.layer_scale_start, .deviation = 0})),
+          scope.parameter("lambda_1", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})),
       mlp_scale_(
-          scope.parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_start, .deviation = 0})) {}
+          scope.parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})) {}
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  nn::Branch branch = attention_(norm_before_.before_linears(x), tiles);
+  nn::Branch branch = attention_(norm_before_.make_linear_input(x), tiles);
   const at::Tensor attended = at::addcmul(branch.stream, branch.take_value(), attention_scale_);
-  const nn::Branch mlp = fc1_.branch(norm_after_.before_linears(attended));
-  return at::addcmul(mlp.stream, fc2_(nn::activated(activation_, mlp.value)), mlp_scale_);
+  const nn::Branch mlp = fc1_.branch(norm_after_.make_linear_input(attended));
+  return at::addcmul(mlp.stream, fc2_(nn::apply_activation(activation_, mlp.value)), mlp_scale_);
 }
 
 VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)
@@ -86,16 +86,16 @@ VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config
                      .embedding("position_embeddings", {1, config.rows_per_tile(), config.hidden_size}, kPositions)),
       patch_weight_((scope / "embeddings" / "patch_embeddings" / "projection")
                         .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
-                                   InitialValues::for_fan_in(3 * config.patch_size * config.patch_size))),
+                                   InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
       patch_bias_((scope / "embeddings" / "patch_embeddings" / "projection")
                       .parameter("bias", {config.hidden_size}, InitialValues::zeros())),
       blocks_(scope / "encoder" / "layer", config.layers, config, memory::Component::kVision) {
-  if (config.norm_after) norm_after_.emplace(scope / "layernorm", config.hidden_size, config.norm_eps);
+  if (config.final_norm) final_norm_.emplace(scope / "layernorm", config.hidden_size, config.norm_eps);
 }
 
 at::Tensor VisionTower::embed(const image::BytePixels& pixels) const {
-  const int64_t tiles = pixels.pictures();
-  const at::Tensor patches = embedded_patches(pixels, patch_weight_, patch_bias_);
+  const int64_t tiles = pixels.num_images();
+  const at::Tensor patches = embed_patches(pixels, patch_weight_, patch_bias_);
   const at::Tensor rows =
       at::cat({class_token_.expand({tiles, 1, -1}), patches.view({tiles, config_.patches(), -1})}, 1);
   return (rows + positions_).flatten(0, 1);
@@ -104,11 +104,11 @@ at::Tensor VisionTower::embed(const image::BytePixels& pixels) const {
 at::Tensor VisionTower::operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const {
   VLMTRAIN_CHECK(pixels.bytes.size(2) == config_.image_size && pixels.bytes.size(3) == config_.image_size,
                  "tiles of {}×{} for a tower of {}", pixels.bytes.size(2), pixels.bytes.size(3), config_.image_size);
-  const int64_t tiles = pixels.pictures(), rows = config_.rows_per_tile();
+  const int64_t tiles = pixels.num_images(), rows = config_.rows_per_tile();
   const auto segments = nn::Segments::uniform(tiles, rows, pixels.bytes.device());
   const at::Tensor all = blocks_.run(embed(pixels), recomputed_blocks, segments).last;
   const at::Tensor patches = all.view({tiles, rows, -1}).narrow(1, 1, rows - 1).flatten(0, 1);
-  return norm_after_ ? (*norm_after_)(patches) : patches;
+  return final_norm_ ? (*final_norm_)(patches) : patches;
 }
 
 }  // namespace vlmtrain::models::internvl

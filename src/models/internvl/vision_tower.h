@@ -20,7 +20,7 @@ class Norm {
  public:
   Norm(const nn::ParameterScope& scope, const VisionConfig& config);
   /// x as Linears read it.
-  nn::Operand before_linears(const at::Tensor& x) const;
+  nn::LinearInput make_linear_input(const at::Tensor& x) const;
 
  private:
   std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
@@ -31,12 +31,12 @@ class Attention {
   Attention(const nn::ParameterScope& scope, const VisionConfig& config);
   /// x [rows, hidden] → [rows, hidden]; each tile is a segment.
   /// x is a norm of the residual stream, which goes on beside what this makes.
-  nn::Branch operator()(const nn::Operand& x, const nn::Segments& tiles) const;
+  nn::Branch operator()(const nn::LinearInput& x, const nn::Segments& tiles) const;
 
  private:
   int64_t heads_;
-  nn::Linears query_key_value_;
-  nn::Linear out_;
+  nn::Linears qkv_;
+  nn::Linear out_proj_;
   std::optional<nn::RmsNorm> query_norm_, key_norm_;
 };
 
@@ -73,7 +73,7 @@ class VisionTower {
   at::Tensor positions_;                  // [1, rows_per_tile, hidden]
   at::Tensor patch_weight_, patch_bias_;  // a convolution's [hidden, 3, patch, patch]; stride = kernel, so a Linear
   BlockList<VisionBlock> blocks_;
-  std::optional<nn::LayerNorm> norm_after_;
+  std::optional<nn::LayerNorm> final_norm_;
 };
 
 }  // namespace vlmtrain::models::internvl

@@ -9,6 +9,6 @@ namespace vlmtrain::models::internvl {
 
 /// How a checkpoint with these tensors spells the parameters' names: the published ones `vision_tower…` and
 /// `language_model.model.layers…`, transformers 5's modules `model.vision_tower…` and `model.language_model.layers…`.
-WeightSpellings weight_names(std::span<const std::string> tensors);
+StateDictKeyMap make_key_map(std::span<const std::string> tensors);
 
 }  // namespace vlmtrain::models::internvl

@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 
 /// transformers' default where config.json has no vision_config: CLIP ViT-L/14 at 336 pixels.
-json clip_large_336() {
+json make_clip_large_336() {
   return {{"model_type", "clip_vision_model"},
           {"hidden_size", 1024},
           {"intermediate_size", 4096},
@@ -24,7 +24,7 @@ json clip_large_336() {
 }
 
 /// How many blocks run for entry `layer` of transformers' hidden_states, of which 0 is the embeddings.
-int64_t blocks_up_to(int64_t layer, int64_t layers, const char* key, const std::string& source) {
+int64_t count_feature_blocks(int64_t layer, int64_t layers, const char* key, const std::string& source) {
   const int64_t blocks = layer < 0 ? layers + 1 + layer : layer;
   if (blocks < 0 || blocks > layers) {
     throw data_error("{}: {} {} is beyond the {} blocks of the vision tower", source, key, layer, layers);
@@ -34,46 +34,46 @@ int64_t blocks_up_to(int64_t layer, int64_t layers, const char* key, const std::
 
 void read_tower(Config& config, const json& vision, const std::string& source) {
   const auto type = io::get_or<std::string>(vision, "model_type", "clip_vision_model", source);
-  const std::string place = source + " (vision_config)";
+  const std::string vision_source = source + " (vision_config)";
   if (type == "clip_vision_model") {
-    config.tower = VisionTower::kClip;
-    config.vision = clip_config(vision, place);
+    config.tower = VisionTowerType::kClip;
+    config.vision = clip_config(vision, vision_source);
   } else if (type == "siglip_vision_model") {
-    config.tower = VisionTower::kSiglip;
-    config.vision = siglip_config(vision, place);
+    config.tower = VisionTowerType::kSiglip;
+    config.vision = siglip_config(vision, vision_source);
   } else {
     throw data_error("{}: vision tower {} is not supported in LLaVA; clip_vision_model and siglip_vision_model are",
                      source, type);
   }
-  config.vision_json = vision;
+  config.vision_config = vision;
 }
 
-int64_t single_layer(const json& config, const char* key, const std::string& source) {
-  const auto found = config.find(key);
-  if (found != config.end() && found->is_array()) {
-    if (found->size() == 1 && found->front().is_number_integer()) return found->front().get<int64_t>();
-    throw data_error("{}: {} lists {} layers; one is supported", source, key, found->size());
+int64_t read_single_layer(const json& config, const char* key, const std::string& source) {
+  const auto it = config.find(key);
+  if (it != config.end() && it->is_array()) {
+    if (it->size() == 1 && it->front().is_number_integer()) return it->front().get<int64_t>();
+    throw data_error("{}: {} lists {} layers; one is supported", source, key, it->size());
   }
   return io::get_or<int64_t>(config, key, -2, source);
 }
 
 Config read_hugging_face(const json& json_config, const std::string& source) {
   Config config;
-  read_tower(config, json_config.value("vision_config", clip_large_336()), source);
+  read_tower(config, json_config.value("vision_config", make_clip_large_336()), source);
   config.text = LlamaConfig::from_json(json_config.value("text_config", json::object()), source + " (text_config)");
   config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
-  config.vision.feature_blocks = blocks_up_to(single_layer(json_config, "vision_feature_layer", source),
-                                              config.vision.layers, "vision_feature_layer", source);
+  config.vision.feature_blocks = count_feature_blocks(read_single_layer(json_config, "vision_feature_layer", source),
+                                                      config.vision.layers, "vision_feature_layer", source);
   const auto strategy = io::get_or<std::string>(json_config, "vision_feature_select_strategy", "default", source);
   if (strategy != "default" && strategy != "full") {
     throw data_error("{}: vision_feature_select_strategy {} is not supported; default and full are", source, strategy);
   }
   config.drop_first_row = strategy == "default";
-  config.projector_activation = activation_of(
+  config.projector_activation = parse_activation(
       io::get_or<std::string>(json_config, "projector_hidden_act", "gelu", source), "projector_hidden_act", source);
   config.projector_bias = io::get_or<bool>(json_config, "multimodal_projector_bias", true, source);
-  const auto older_key = io::get_or<int64_t>(json_config, "image_token_index", 32000, source);
-  config.image_token_id = io::get_or<int64_t>(json_config, "image_token_id", older_key, source);
+  const auto legacy_id = io::get_or<int64_t>(json_config, "image_token_index", 32000, source);
+  config.image_token_id = io::get_or<int64_t>(json_config, "image_token_id", legacy_id, source);
   if (*config.image_token_id < 0 || *config.image_token_id >= config.text.vocab_size) {
     throw data_error("{}: image_token_index {} is not in the vocabulary of {}", source, *config.image_token_id,
                      config.text.vocab_size);
@@ -82,32 +82,32 @@ Config read_hugging_face(const json& json_config, const std::string& source) {
 }
 
 /// Relative paths start at the checkpoint.
-std::filesystem::path folder_named(const std::string& name, const std::filesystem::path& checkpoint) {
+std::filesystem::path resolve_folder(const std::string& name, const std::filesystem::path& checkpoint) {
   const auto path = checkpoint / name;
   return !name.empty() && std::filesystem::is_directory(path) ? path : std::filesystem::path();
 }
 
 /// Sizes of the tower: from config.json itself, else from the tower's own folder, else known by name.
-json original_tower(const json& config, const Config& read, const std::string& source) {
+json find_tower_config(const json& config, const Config& parsed, const std::string& source) {
   if (config.contains("vision_config")) return config["vision_config"];
-  if (!read.tower_folder.empty()) {
-    const auto own = io::read_json(read.tower_folder / "config.json");
-    return own.contains("vision_config") ? own["vision_config"] : own;
+  if (!parsed.tower_folder.empty()) {
+    const auto tower_config = io::read_json(parsed.tower_folder / "config.json");
+    return tower_config.contains("vision_config") ? tower_config["vision_config"] : tower_config;
   }
-  if (read.tower_name == "openai/clip-vit-large-patch14-336") return clip_large_336();
-  if (read.tower_name == "openai/clip-vit-large-patch14") {
-    json smaller = clip_large_336();
-    smaller["image_size"] = 224;
-    return smaller;
+  if (parsed.tower_name == "openai/clip-vit-large-patch14-336") return make_clip_large_336();
+  if (parsed.tower_name == "openai/clip-vit-large-patch14") {
+    json small_config = make_clip_large_336();
+    small_config["image_size"] = 224;
+    return small_config;
   }
   throw data_error(
       "{}: mm_vision_tower {} is neither a folder nor openai/clip-vit-large-patch14-336 or "
       "openai/clip-vit-large-patch14, whose sizes are known; fetch that tower's checkpoint and write its folder under "
       "mm_vision_tower",
-      source, read.tower_name);
+      source, parsed.tower_name);
 }
 
-void require(const json& config, const char* key, const std::string& supported, const std::string& source) {
+void require_value(const json& config, const char* key, const std::string& supported, const std::string& source) {
   const auto value = io::get_or<std::string>(config, key, supported, source);
   if (value != supported) throw data_error("{}: {} {} is not supported; {} is", source, key, value, supported);
 }
@@ -116,20 +116,20 @@ Config read_original(const json& json_config, const std::filesystem::path& folde
   Config config;
   config.layout = Layout::kOriginal;
   config.tower_name = io::get_or<std::string>(json_config, "mm_vision_tower", "", source);
-  config.tower_folder = folder_named(config.tower_name, folder);
-  read_tower(config, original_tower(json_config, config, source), source);
+  config.tower_folder = resolve_folder(config.tower_name, folder);
+  read_tower(config, find_tower_config(json_config, config, source), source);
 
   json text = json_config;
   text["model_type"] = json_config["model_type"] == "llava_mistral" ? "mistral" : "llama";
   config.text = LlamaConfig::from_json(text, source);
-  config.vision.feature_blocks = blocks_up_to(single_layer(json_config, "mm_vision_select_layer", source),
-                                              config.vision.layers, "mm_vision_select_layer", source);
+  config.vision.feature_blocks = count_feature_blocks(read_single_layer(json_config, "mm_vision_select_layer", source),
+                                                      config.vision.layers, "mm_vision_select_layer", source);
   const auto feature = io::get_or<std::string>(json_config, "mm_vision_select_feature", "patch", source);
   if (feature != "patch" && feature != "cls_patch") {
     throw data_error("{}: mm_vision_select_feature {} is not supported; patch and cls_patch are", source, feature);
   }
-  config.drop_first_row = feature == "patch" && config.tower == VisionTower::kClip;
-  require(json_config, "mm_projector_type", "mlp2x_gelu", source);
+  config.drop_first_row = feature == "patch" && config.tower == VisionTowerType::kClip;
+  require_value(json_config, "mm_projector_type", "mlp2x_gelu", source);
   if (io::get_or<bool>(json_config, "mm_use_im_start_end", false, source)) {
     throw data_error("{}: mm_use_im_start_end is not supported", source);
   }

@@ -18,12 +18,12 @@ enum class Layout {
   kOriginal,     ///< LLaVA's and LLaVA-Med's own code: keys mm_*, the text model's at the top
 };
 
-enum class VisionTower { kClip, kSiglip };
+enum class VisionTowerType { kClip, kSiglip };
 
 /// `config.json` of LLaVA-1.5 (Liu et al. 2023, arXiv 2310.03744) and models built like it.
 struct Config {
   Layout layout = Layout::kHuggingFace;
-  VisionTower tower = VisionTower::kClip;
+  VisionTowerType tower = VisionTowerType::kClip;
   VisionTransformerConfig vision;
   LlamaConfig text;
   bool drop_first_row = true;  ///< of each tile's features: CLIP's class token
@@ -33,7 +33,7 @@ struct Config {
   bool pad_to_square = false;             ///< original layout: image_aspect_ratio pad
   std::filesystem::path tower_folder;     ///< original layout: where the tower's own checkpoint lies; empty: unknown
   std::string tower_name;                 ///< original layout: mm_vision_tower
-  nlohmann::json vision_json;             ///< the tower's config as it was read
+  nlohmann::json vision_config;           ///< the tower's config as it was read
 
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
   int64_t image_tokens() const { return vision.rows_per_tile() - (drop_first_row ? 1 : 0); }

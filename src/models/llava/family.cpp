@@ -17,7 +17,7 @@ namespace {
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
-  return std::make_unique<Model>(ModelSource::read(config_json, folder), settings);
+  return std::make_unique<Model>(ModelSpec::read(config_json, folder), settings);
 }
 
 /// processor_config.json says how many tokens an image is once more; transformers goes by it.
@@ -50,16 +50,16 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
   }
 }
 
-std::unique_ptr<models::Processor> load_own_processor(const nlohmann::json& config_json,
-                                                      const std::filesystem::path& folder,
-                                                      const ProcessorSettings& settings) {
+std::unique_ptr<models::Processor> load_llava_processor(const nlohmann::json& config_json,
+                                                        const std::filesystem::path& folder,
+                                                        const ProcessorSettings& settings) {
   return load_processor(config_json, folder, settings, /*masks=*/nullptr);
 }
 
 }  // namespace
 
 /// How the text models were taught to converse: LLaVA-1.5 as Vicuna, LLaVA-Med as Mistral, LLaVA-Interleave as Qwen.
-std::string_view template_without_own(const LlamaConfig& text) {
+std::string_view choose_fallback_template(const LlamaConfig& text) {
   switch (text.type) {
     case LlamaType::kLlama:
       return "llava_v1";
@@ -72,19 +72,18 @@ std::string_view template_without_own(const LlamaConfig& text) {
   throw InternalError("unknown text model");
 }
 
-std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
-                                                  const std::filesystem::path& folder,
-                                                  const ProcessorSettings& settings,
-                                                  const std::function<MaskInput(const text::Tokenizer&)>& masks) {
+std::unique_ptr<models::Processor> load_processor(
+    const nlohmann::json& config_json, const std::filesystem::path& folder, const ProcessorSettings& settings,
+    const std::function<MaskInput(const text::Tokenizer&)>& make_mask_input) {
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   check_max_pixels(config, settings.image_max_pixels);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template =
-      load_chat_template(folder, tokenizer, settings, {.fallback = template_without_own(config.text)});
+      load_chat_template(folder, tokenizer, settings, {.fallback = choose_fallback_template(config.text)});
   std::optional<MaskInput> mask_input;
-  if (masks) mask_input = masks(tokenizer);
-  return std::make_unique<Processor>(config, image_processor_settings(config, folder), std::move(tokenizer),
+  if (make_mask_input) mask_input = make_mask_input(tokenizer);
+  return std::make_unique<Processor>(config, load_image_processor_settings(config, folder), std::move(tokenizer),
                                      std::move(chat_template), settings, std::move(mask_input));
 }
 
@@ -93,25 +92,30 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   check_max_pixels(config, max_pixels);
-  image_processor_settings(config, folder);
+  load_image_processor_settings(config, folder);
   return {.tokens = config.image_tokens(),
           .image_tokens = config.image_tokens(),
-          .images = 1,
+          .num_media = 1,
           .pixel_rows = 1,
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
 
 ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .refuses_longer = false};
+  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .is_hard_limit = false};
 }
 
-double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = Config::from_json(config_json, folder);
-  return config.vision.elements() + config.text.elements();
+  return config.vision.num_parameters() + config.text.num_parameters();
 }
 
 Family family() {
-  return {{"llava", "llava_llama", "llava_mistral"}, build, load_own_processor, image_shape, context_length, elements};
+  return {{"llava", "llava_llama", "llava_mistral"},
+          build,
+          load_llava_processor,
+          image_shape,
+          context_length,
+          num_parameters};
 }
 
 }  // namespace vlmtrain::models::llava

@@ -15,28 +15,28 @@ namespace {
 
 using image::ImageSize;
 using nlohmann::json;
-using Triple = PreprocessorConfig::Triple;
+using ChannelValues = PreprocessorConfig::ChannelValues;
 
-constexpr Triple kHalf{0.5, 0.5, 0.5};
+constexpr ChannelValues kHalf{0.5, 0.5, 0.5};
 
-[[noreturn]] void fail_size(const PreprocessorConfig& config, const char* key, const json& found) {
+[[noreturn]] void throw_size_error(const PreprocessorConfig& config, const char* key, const json& value) {
   throw data_error(
       "{}: {} is {}; supported are a number of pixels, {{\"shortest_edge\": PIXELS}} and {{\"height\": PIXELS, "
       "\"width\": PIXELS}}",
-      config.name(), key, io::json_excerpt(found));
+      config.name(), key, io::make_json_excerpt(value));
 }
 
 bool is_pixels(const json& value) {
-  return value.is_number_integer() && value > 0 && value <= kLargestSide;
+  return value.is_number_integer() && value > 0 && value <= kMaxImageSide;
 }
 
 /// `height` and `width`, or one number for both.
-ImageSize read_size(const PreprocessorConfig& config, const char* key, const json& found) {
-  if (is_pixels(found)) return {found.get<int64_t>(), found.get<int64_t>()};
-  const bool understood = found.is_object() && found.size() == 2 && found.contains("height") &&
-                          found.contains("width") && is_pixels(found["height"]) && is_pixels(found["width"]);
-  if (!understood) fail_size(config, key, found);
-  return {found["height"].get<int64_t>(), found["width"].get<int64_t>()};
+ImageSize read_size(const PreprocessorConfig& config, const char* key, const json& value) {
+  if (is_pixels(value)) return {value.get<int64_t>(), value.get<int64_t>()};
+  const bool is_valid = value.is_object() && value.size() == 2 && value.contains("height") && value.contains("width") &&
+                        is_pixels(value["height"]) && is_pixels(value["width"]);
+  if (!is_valid) throw_size_error(config, key, value);
+  return {value["height"].get<int64_t>(), value["width"].get<int64_t>()};
 }
 
 /// `size`: the shorter side, where it says so or is one number, as in older files, without default_to_square.
@@ -47,14 +47,14 @@ void read_resize(const PreprocessorConfig& config, ImageProcessorSettings& setti
   if (!config.value("default_to_square", false) && is_pixels(*size)) {
     settings.shortest_edge = size->get<int64_t>();
   } else if (size->is_object() && size->size() == 1 && size->contains("shortest_edge")) {
-    if (!is_pixels((*size)["shortest_edge"])) fail_size(config, "size", *size);
+    if (!is_pixels((*size)["shortest_edge"])) throw_size_error(config, "size", *size);
     settings.shortest_edge = (*size)["shortest_edge"].get<int64_t>();
   } else {
     settings.resized = read_size(config, "size", *size);
   }
 }
 
-at::Tensor padded_to_square(const at::Tensor& image, const Triple& mean) {
+at::Tensor pad_image_to_square(const at::Tensor& image, const ChannelValues& mean) {
   const int64_t height = image.size(1), width = image.size(2), side = std::max(height, width);
   if (height == width) return image;
   at::Tensor square = at::empty({3, side, side}, at::kByte);
@@ -65,35 +65,35 @@ at::Tensor padded_to_square(const at::Tensor& image, const Triple& mean) {
   return square;
 }
 
-ImageSize with_shortest_edge(ImageSize size, int64_t edge) {
+ImageSize scale_shortest_edge(ImageSize size, int64_t edge) {
   // Python's int(edge * long / short).
-  const auto follow = [edge](int64_t longer, int64_t shorter) {
+  const auto scale_edge = [edge](int64_t longer, int64_t shorter) {
     return static_cast<int64_t>(static_cast<double>(edge * longer) / static_cast<double>(shorter));
   };
-  if (size.width <= size.height) return {follow(size.height, size.width), edge};
-  return {edge, follow(size.width, size.height)};
+  if (size.width <= size.height) return {scale_edge(size.height, size.width), edge};
+  return {edge, scale_edge(size.width, size.height)};
 }
 
 /// A strip of one pixel's width would become thousands of times larger.
-void check_grown(ImageSize size, ImageSize grown, const char* how) {
-  if (grown.height <= image::kMaxImagePixels / std::max<int64_t>(grown.width, 1)) return;
+void check_enlarged(ImageSize size, ImageSize enlarged, const char* action) {
+  if (enlarged.height <= image::kMaxImagePixels / std::max<int64_t>(enlarged.width, 1)) return;
   throw data_error("{} x {} pixels are {} to {} x {}, beyond the limit of {} pixels; crop the picture", size.width,
-                   size.height, how, grown.width, grown.height, image::kMaxImagePixels);
+                   size.height, action, enlarged.width, enlarged.height, image::kMaxImagePixels);
 }
 
 /// Where a crop of one dimension reads and writes.
-struct Overlap {
+struct CropOverlap {
   int64_t from, to, length;
 };
 
-Overlap centred(int64_t picture, int64_t crop) {
-  if (picture >= crop) return {(picture - crop) / 2, 0, crop};
-  return {0, (crop - picture) / 2, picture};
+CropOverlap center_overlap(int64_t image_size, int64_t crop) {
+  if (image_size >= crop) return {(image_size - crop) / 2, 0, crop};
+  return {0, (crop - image_size) / 2, image_size};
 }
 
-at::Tensor centre_crop(const at::Tensor& image, ImageSize crop) {
-  const Overlap rows = centred(image.size(1), crop.height);
-  const Overlap columns = centred(image.size(2), crop.width);
+at::Tensor center_crop(const at::Tensor& image, ImageSize crop) {
+  const CropOverlap rows = center_overlap(image.size(1), crop.height);
+  const CropOverlap columns = center_overlap(image.size(2), crop.width);
   at::Tensor cropped = at::zeros({3, crop.height, crop.width}, at::kByte);
   cropped.narrow(1, rows.to, rows.length)
       .narrow(2, columns.to, columns.length)
@@ -112,14 +112,14 @@ std::optional<ImageSize> ImageProcessorSettings::fixed_size() const {
 ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config) {
   const auto type = config.type("CLIPImageProcessor", {"CLIPImageProcessor", "CLIPFeatureExtractor",
                                                        "LlavaImageProcessor", "SiglipImageProcessor"});
-  config.require_no_others({// read here
-                            "size", "default_to_square", "crop_size", "resample", "image_mean", "image_std",
-                            "rescale_factor", "do_center_crop", "do_pad", "image_processor_type",
-                            "feature_extractor_type", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
-                            // of no effect on pixels
-                            "processor_class", "return_tensors", "data_format", "input_data_format", "device",
-                            "disable_grouping", "_valid_processor_keys", "_processor_class", "image_seq_length",
-                            "pad_size", "model_input_names", "aspect_ratio_setting"});
+  config.require_only({// read here
+                       "size", "default_to_square", "crop_size", "resample", "image_mean", "image_std",
+                       "rescale_factor", "do_center_crop", "do_pad", "image_processor_type", "feature_extractor_type",
+                       "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
+                       // of no effect on pixels
+                       "processor_class", "return_tensors", "data_format", "input_data_format", "device",
+                       "disable_grouping", "_valid_processor_keys", "_processor_class", "image_seq_length", "pad_size",
+                       "model_input_names", "aspect_ratio_setting"});
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
 
   ImageProcessorSettings settings;
@@ -147,21 +147,22 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
   return settings;
 }
 
-ImageProcessorSettings image_processor_settings(const Config& config, const std::filesystem::path& folder) {
+ImageProcessorSettings load_image_processor_settings(const Config& config, const std::filesystem::path& folder) {
   const int64_t side = config.vision.image_size;
   ImageProcessorSettings settings;
-  if (const auto file = PreprocessorConfig::find_in(folder)) {
+  if (const auto file = PreprocessorConfig::find_for_images(folder)) {
     settings = read_image_processor_settings(*file);
     const auto size = settings.fixed_size();
     if (!size || *size != ImageSize{side, side}) {
-      const auto found = size ? fmt::format("{} x {} pixels", size->width, size->height) : "pictures of many sizes";
+      const auto description =
+          size ? fmt::format("{} x {} pixels", size->width, size->height) : "pictures of many sizes";
       throw data_error("{} makes {} and config.json's vision tower takes {} x {} (image_size); they must be equal",
-                       file->name(), found, side, side);
+                       file->name(), description, side, side);
     }
   } else if (config.layout == Layout::kHuggingFace) {
     throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
-  } else if (config.tower == VisionTower::kClip) {
+  } else if (config.tower == VisionTowerType::kClip) {
     settings.shortest_edge = side;
     settings.crop = ImageSize{side, side};
     settings.normalization = {kClipMean, kClipStd, 1.0 / 255.0};
@@ -175,19 +176,19 @@ ImageProcessorSettings image_processor_settings(const Config& config, const std:
 
 void check_image_size(ImageSize size, const ImageProcessorSettings& settings) {
   const int64_t longer = std::max(size.height, size.width);
-  const ImageSize whole = settings.pad_to_square ? ImageSize{longer, longer} : size;
-  check_grown(size, whole, "padded");
-  if (settings.shortest_edge) check_grown(size, with_shortest_edge(whole, *settings.shortest_edge), "resized");
+  const ImageSize padded = settings.pad_to_square ? ImageSize{longer, longer} : size;
+  check_enlarged(size, padded, "padded");
+  if (settings.shortest_edge) check_enlarged(size, scale_shortest_edge(padded, *settings.shortest_edge), "resized");
 }
 
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
   check_image_size({image.size(1), image.size(2)}, settings);
-  const at::Tensor whole = settings.pad_to_square ? padded_to_square(image, settings.normalization.mean) : image;
+  const at::Tensor padded = settings.pad_to_square ? pad_image_to_square(image, settings.normalization.mean) : image;
   const ImageSize size = settings.shortest_edge
-                             ? with_shortest_edge({whole.size(1), whole.size(2)}, *settings.shortest_edge)
+                             ? scale_shortest_edge({padded.size(1), padded.size(2)}, *settings.shortest_edge)
                              : settings.resized;
-  const at::Tensor resized = image::resize(whole, size.height, size.width, settings.filter);
-  return settings.crop ? centre_crop(resized, *settings.crop) : resized;
+  const at::Tensor resized = image::resize(padded, size.height, size.width, settings.filter);
+  return settings.crop ? center_crop(resized, *settings.crop) : resized;
 }
 
 }  // namespace vlmtrain::models::llava

@@ -34,7 +34,7 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
 /// The settings of the checkpoint in `folder`, which must give pictures of the tower's size. Where the folder has none,
 /// as LLaVA's own code leaves them out, those that CLIP and SigLIP were published with, at the tower's size, and
 /// image_aspect_ratio of config.json.
-ImageProcessorSettings image_processor_settings(const Config& config, const std::filesystem::path& folder);
+ImageProcessorSettings load_image_processor_settings(const Config& config, const std::filesystem::path& folder);
 
 /// data_error where a picture of this size would become one beyond image::kMaxImagePixels on its way.
 void check_image_size(image::ImageSize size, const ImageProcessorSettings& settings);

@@ -9,7 +9,7 @@
 namespace vlmtrain::models::llava {
 
 /// What goes through a projector.
-struct ProjectorSizes {
+struct ProjectorConfig {
   int64_t vision = 0;  ///< width of the tower
   int64_t text = 0;
   Activation activation = Activation::kGelu;
@@ -19,7 +19,7 @@ struct ProjectorSizes {
 /// Two Linears with an activation between them.
 class Projector {
  public:
-  Projector(const nn::ParameterScope& first, const nn::ParameterScope& second, const ProjectorSizes& sizes);
+  Projector(const nn::ParameterScope& first, const nn::ParameterScope& second, const ProjectorConfig& config);
   /// [rows, vision hidden] → [rows, text hidden]
   at::Tensor operator()(const at::Tensor& x) const;
 
@@ -29,29 +29,31 @@ class Projector {
 };
 
 /// What a checkpoint's folder says of its model.
-struct ModelSource {
+struct ModelSpec {
   Config config;
-  WeightSpellings names;  ///< how the checkpoint spells the parameters
-  bool tower_is_apart;    ///< its vision tower lies in config.tower_folder
+  StateDictKeyMap key_map;  ///< how the checkpoint spells the parameters
+  bool has_external_tower;  ///< its vision tower lies in config.tower_folder
   image::Normalization normalization;
 
   /// `config_json` is the content of `folder`/config.json.
-  static ModelSource read(const nlohmann::json& config_json, const std::filesystem::path& folder);
+  static ModelSpec read(const nlohmann::json& config_json, const std::filesystem::path& folder);
 };
 
 /// Vision transformer, projector and text model.
 class Model : public VisionLanguageModel {
  public:
-  Model(ModelSource source, const nn::ParameterSettings& settings);
+  Model(ModelSpec source, const nn::ParameterSettings& settings);
 
-  ImageFeatures image_features(const VisionInput& vision, bool with_dense) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
   ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                             const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
-  std::string checkpoint_name(const std::string& parameter) const override { return source_.names.spelled(parameter); }
-  std::optional<WeightPlace> weight_elsewhere(const std::string& parameter) const override;
+  std::string checkpoint_name(const std::string& parameter) const override {
+    return source_.key_map.to_checkpoint_key(parameter);
+  }
+  std::optional<ExternalWeight> external_weight(const std::string& parameter) const override;
   void complete_config(nlohmann::ordered_json& config) const override;
 
  protected:
@@ -60,7 +62,7 @@ class Model : public VisionLanguageModel {
   virtual int64_t recomputed_tower_blocks() const { return recompute().vision; }
 
  private:
-  ModelSource source_;
+  ModelSpec source_;
   VisionTransformer tower_;
   Projector projector_;
   CausalLlama text_;

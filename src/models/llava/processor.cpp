@@ -9,9 +9,9 @@ namespace vlmtrain::models::llava {
 namespace {
 
 std::string repeat(std::string_view text, int64_t times) {
-  std::string repeated;
-  for (int64_t i = 0; i < times; ++i) repeated += text;
-  return repeated;
+  std::string result;
+  for (int64_t i = 0; i < times; ++i) result += text;
+  return result;
 }
 
 }  // namespace
@@ -26,50 +26,50 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
       images_(std::move(images)) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
   if (config_.layout == Layout::kOriginal) return;
-  const int64_t image_token = id_of(this->tokenizer(), text::kImageMark);
+  const int64_t image_token = find_token_id(this->tokenizer(), text::kImagePlaceholder);
   if (image_token != *config_.image_token_id) {
     throw data_error("config.json's image_token_index is {}, but tokenizer.json gives {} the id {}",
-                     *config_.image_token_id, text::kImageMark, image_token);
+                     *config_.image_token_id, text::kImagePlaceholder, image_token);
   }
 }
 
-ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
+MediaLayout Processor::layout_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
   check_image_size(size, images_);
-  return {repeat(text::kImageMark, config_.image_tokens()), 1};
+  return {repeat(text::kImagePlaceholder, config_.image_tokens()), 1};
 }
 
-at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
+at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
   return prepare_image(image, images_).unsqueeze(0);
 }
 
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
-  if (config_.layout == Layout::kOriginal) return encode_between_images(chat, images.size());
-  return encode_expanded(tokenizer(), chat, images, *config_.image_token_id,
-                         /*add_special_tokens=*/!chat_template().writes_start());
+EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
+  if (config_.layout == Layout::kOriginal) return encode_text_segments(chat, images.size());
+  return encode_with_images(tokenizer(), chat, images, *config_.image_token_id,
+                            /*add_special_tokens=*/!chat_template().writes_bos());
 }
 
-EncodedChat Processor::encode_between_images(const text::RenderedChat& chat, size_t images) const {
+EncodedChat Processor::encode_text_segments(const text::RenderedChat& chat, size_t images) const {
   constexpr int64_t kAnyToken = 0;  // its embedding is replaced by an image feature
   // As tokenizer_image_token of LLaVA: each text on its own, the first one with the tokenizer's own start.
-  text::Encoding whole;
+  text::Encoding encoding;
   EncodedChat encoded;
   size_t begin = 0;
   for (size_t image = 0;; ++image) {
     const size_t end = image < images ? chat.media.at(image).span.begin : chat.text.size();
-    const bool add_special_tokens = image == 0 && !chat_template().writes_start();
-    const auto piece = tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin), add_special_tokens);
-    whole.ids.insert(whole.ids.end(), piece.ids.begin(), piece.ids.end());
-    for (const uint32_t start : piece.starts) whole.starts.push_back(start + static_cast<uint32_t>(begin));
+    const bool add_special_tokens = image == 0 && !chat_template().writes_bos();
+    const auto segment = tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin), add_special_tokens);
+    encoding.ids.insert(encoding.ids.end(), segment.ids.begin(), segment.ids.end());
+    for (const uint32_t start : segment.starts) encoding.starts.push_back(start + static_cast<uint32_t>(begin));
     if (image == images) break;
     for (int64_t i = 0; i < config_.image_tokens(); ++i) {
-      encoded.image_token_positions.push_back(std::ssize(whole.ids));
-      whole.ids.push_back(kAnyToken);
-      whole.starts.push_back(static_cast<uint32_t>(end));
+      encoded.image_token_positions.push_back(std::ssize(encoding.ids));
+      encoding.ids.push_back(kAnyToken);
+      encoding.starts.push_back(static_cast<uint32_t>(end));
     }
     begin = chat.media[image].span.end;
   }
-  encoded.is_label = text::answer_tokens(whole, chat.text, chat.answers);
-  encoded.token_ids = std::move(whole.ids);
+  encoded.is_label = text::compute_label_mask(encoding, chat.text, chat.answers);
+  encoded.token_ids = std::move(encoding.ids);
   return encoded;
 }
 

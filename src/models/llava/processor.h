@@ -14,10 +14,10 @@ class Processor final : public ConversationProcessor {
             ProcessorSettings settings, std::optional<MaskInput> masks);
 
  private:
-  ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
-  EncodedChat encode_between_images(const text::RenderedChat& chat, size_t images) const;
+  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
+  EncodedChat encode_text_segments(const text::RenderedChat& chat, size_t images) const;
 
   Config config_;
   ImageProcessorSettings images_;

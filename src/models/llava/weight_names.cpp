@@ -6,8 +6,8 @@ namespace vlmtrain::models::llava {
 
 namespace {
 
-const std::vector<Spellings>& hugging_face_spellings() {
-  static const std::vector<Spellings> table{
+const std::vector<KeyAliases>& get_hugging_face_aliases() {
+  static const std::vector<KeyAliases> table{
       {"model.vision_tower.",
        {"vision_tower.vision_model.", "model.vision_tower.vision_model.", "vision_tower.", "model.vision_tower."}},
       {"model.multi_modal_projector.", {"multi_modal_projector.", "model.multi_modal_projector."}},
@@ -19,7 +19,7 @@ const std::vector<Spellings>& hugging_face_spellings() {
 
 }  // namespace
 
-const ModuleNames& module_names(Layout layout) {
+const ModuleNames& get_module_names(Layout layout) {
   static constexpr ModuleNames kHuggingFace{"model.vision_tower", "model.multi_modal_projector.linear_1",
                                             "model.multi_modal_projector.linear_2", "model.language_model", "lm_head"};
   static constexpr ModuleNames kOriginal{"model.vision_tower.vision_tower.vision_model", "model.mm_projector.0",
@@ -27,8 +27,8 @@ const ModuleNames& module_names(Layout layout) {
   return layout == Layout::kHuggingFace ? kHuggingFace : kOriginal;
 }
 
-WeightSpellings weight_names(Layout layout, std::span<const std::string> tensors) {
-  return layout == Layout::kOriginal ? WeightSpellings() : WeightSpellings::of(hugging_face_spellings(), tensors);
+StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors) {
+  return layout == Layout::kOriginal ? StateDictKeyMap() : StateDictKeyMap::detect(get_hugging_face_aliases(), tensors);
 }
 
 }  // namespace vlmtrain::models::llava

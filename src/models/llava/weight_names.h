@@ -14,11 +14,11 @@ namespace vlmtrain::models::llava {
 struct ModuleNames {
   std::string_view vision_tower, projector_1, projector_2, language_model, output;
 };
-const ModuleNames& module_names(Layout layout);
+const ModuleNames& get_module_names(Layout layout);
 
 /// How a checkpoint with these tensors spells the parameters' names. Of the Hugging Face layout there are
 /// `language_model.model.layers…` and `model.language_model.layers…`, `vision_tower.vision_model.encoder…` and the same
 /// without `vision_model`, and more.
-WeightSpellings weight_names(Layout layout, std::span<const std::string> tensors);
+StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors);
 
 }  // namespace vlmtrain::models::llava

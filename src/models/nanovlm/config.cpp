@@ -22,7 +22,7 @@ constexpr VisionTransformerNames kVisionNames{.patch_embedding = "patch_embeddin
                                               .norm1 = "ln1",
                                               .norm2 = "ln2",
                                               .attention = "attn",
-                                              .norm_after = "layer_norm"};
+                                              .post_layernorm = "layer_norm"};
 constexpr LlamaNames kTextNames{.embedding = "token_embedding",
                                 .blocks = "blocks",
                                 .attention = "attn",
@@ -31,7 +31,7 @@ constexpr LlamaNames kTextNames{.embedding = "token_embedding",
                                 .post_attention_norm = "norm2"};
 
 /// All keys of the releases' VLMConfig, which takes no others, and those that transformers adds.
-const std::set<std::string_view>& known_keys() {
+const std::set<std::string_view>& get_known_keys() {
   static const std::set<std::string_view> keys{
       // read here
       "vit_hidden_dim", "vit_inter_dim", "vit_patch_size", "vit_img_size", "vit_n_heads", "vit_dropout", "vit_n_blocks",
@@ -49,7 +49,7 @@ const std::set<std::string_view>& known_keys() {
 
 void require_known_keys(const json& config, const std::string& source) {
   for (const auto& [key, value] : config.items()) {
-    if (known_keys().contains(key)) continue;
+    if (get_known_keys().contains(key)) continue;
     throw data_error(
         "{}: {} is no key of nanoVLM's config, so it is not followed; remove it if the model does not "
         "depend on it",
@@ -58,21 +58,21 @@ void require_known_keys(const json& config, const std::string& source) {
 }
 
 /// The tower and the text model have no type of their own: the names are those of the checkpoints that they began as.
-void require_type(const json& config, const char* key, std::initializer_list<std::string_view> known,
-                  std::string_view known_text, const std::string& source) {
+void require_type(const json& config, const char* key, std::initializer_list<std::string_view> supported,
+                  std::string_view hint, const std::string& source) {
   const auto name = io::get_or<std::string>(config, key, "", source);
   std::string lower = name;
   std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto occurs = [&](std::string_view type) { return lower.find(type) != std::string::npos; };
-  if (name.empty() || std::ranges::any_of(known, occurs)) return;
-  throw data_error("{}: {} {} is not supported; {}", source, key, name, known_text);
+  const auto is_in_name = [&](std::string_view type) { return lower.find(type) != std::string::npos; };
+  if (name.empty() || std::ranges::any_of(supported, is_in_name)) return;
+  throw data_error("{}: {} {} is not supported; {}", source, key, name, hint);
 }
 
-void require_off(const json& config, const char* key, const std::string& source) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null() || *found == false || *found == 0) return;
-  throw data_error("{}: {} is {}, which is not supported; nanoVLM's checkpoints have {}", source, key, found->dump(),
-                   found->is_boolean() ? "false" : "0");
+void require_disabled(const json& config, const char* key, const std::string& source) {
+  const auto it = config.find(key);
+  if (it == config.end() || it->is_null() || *it == false || *it == 0) return;
+  throw data_error("{}: {} is {}, which is not supported; nanoVLM's checkpoints have {}", source, key, it->dump(),
+                   it->is_boolean() ? "false" : "0");
 }
 
 VisionTransformerConfig read_vision(const json& config, const std::string& source) {
@@ -83,9 +83,9 @@ VisionTransformerConfig read_vision(const json& config, const std::string& sourc
                    {"num_attention_heads", io::get<int64_t>(config, "vit_n_heads", source)},
                    {"image_size", io::get<int64_t>(config, "vit_img_size", source)},
                    {"patch_size", io::get<int64_t>(config, "vit_patch_size", source)},
-                   {"layer_norm_eps", number_of(config, "vit_ln_eps", 1e-6, kNormEpsilons, source)}};
+                   {"layer_norm_eps", read_number(config, "vit_ln_eps", 1e-6, kNormEpsRange, source)}};
   VisionTransformerConfig defaults;
-  defaults.fused_query_key_value = true;
+  defaults.fused_qkv = true;
   defaults.batched_positions = true;
   defaults.names = kVisionNames;
   return VisionTransformerConfig::from_json(sizes, defaults, source + " (vit_*)");
@@ -103,11 +103,11 @@ LlamaConfig read_text(const json& config, const std::string& source) {
                    {"num_hidden_layers", io::get<int64_t>(config, "lm_n_blocks", source)},
                    {"num_attention_heads", heads},
                    {"num_key_value_heads", io::get<int64_t>(config, "lm_n_kv_heads", source)},
-                   {"rms_norm_eps", number_of(config, "lm_rms_eps", 1e-5, kNormEpsilons, source)},
-                   {"rope_theta", number_of(config, "lm_re_base", 100000, kRopeThetas, source)},
+                   {"rms_norm_eps", read_number(config, "lm_rms_eps", 1e-5, kNormEpsRange, source)},
+                   {"rope_theta", read_number(config, "lm_re_base", 100000, kRopeThetaRange, source)},
                    {"tie_word_embeddings", io::get_or<bool>(config, "lm_tie_weights", true, source)}};
   LlamaConfig text = LlamaConfig::from_json(sizes, source + " (lm_*)");
-  text.rope.scale = number_of(config, "lm_attn_scaling", 1.0, {.above = 0, .most = 1e6}, source);
+  text.rope.scale = read_number(config, "lm_attn_scaling", 1.0, {.above = 0, .max = 1e6}, source);
   text.names = kTextNames;
   return text;
 }
@@ -120,12 +120,12 @@ void check_image_tokens(const Config& config, const json& json_config, const std
   }
   const int64_t tokens = config.image_tokens_per_tile();
   for (const char* key : {"mp_image_token_length", "IMAGE_TOKEN_LENGTH"}) {
-    const auto given = io::get_or<int64_t>(json_config, key, tokens, source);
-    if (given == tokens) continue;
+    const auto value = io::get_or<int64_t>(json_config, key, tokens, source);
+    if (value == tokens) continue;
     throw data_error(
         "{}: {} is {}, but vit_img_size, vit_patch_size and mp_pixel_shuffle_factor make {} tokens of a "
         "tile",
-        source, key, given, tokens);
+        source, key, value, tokens);
   }
 }
 
@@ -144,13 +144,13 @@ void check_extra_tokens(const Config& config, const std::string& source) {
     throw data_error("{}: max_img_size {} is not a multiple of the tile's side, vit_img_size {}", source,
                      *config.max_image_size, tile);
   }
-  const int64_t most = *config.max_image_size / tile;
-  for (int64_t row = 1; row <= most; ++row) {
-    for (int64_t column = 1; column <= most; ++column) {
-      const auto use = fmt::format("r{}c{}", row, column);
-      if ((most == 1 && config.has_whole_picture()) || config.extra_tokens.contains(use)) continue;
+  const int64_t max_tiles = *config.max_image_size / tile;
+  for (int64_t row = 1; row <= max_tiles; ++row) {
+    for (int64_t column = 1; column <= max_tiles; ++column) {
+      const auto token_name = fmt::format("r{}c{}", row, column);
+      if ((max_tiles == 1 && config.has_global_image()) || config.extra_tokens.contains(token_name)) continue;
       throw data_error("{}: max_img_size {} makes up to {} x {} tiles, and vlm_extra_tokens has no {}", source,
-                       *config.max_image_size, most, most, use);
+                       *config.max_image_size, max_tiles, max_tiles, token_name);
     }
   }
 }
@@ -163,24 +163,24 @@ Config Config::from_json(const json& json_config, const std::string& source) {
   require_type(json_config, "lm_model_type", {"smollm", "llama"}, "the text model is a SmolLM or another Llama",
                source);
   for (const char* key : {"vit_cls_flag", "vit_dropout", "lm_dropout", "lm_use_tokens"}) {
-    require_off(json_config, key, source);
+    require_disabled(json_config, key, source);
   }
   Config config;
   config.vision = read_vision(json_config, source);
   config.text = read_text(json_config, source);
   config.scale_factor = io::get<int64_t>(json_config, "mp_pixel_shuffle_factor", source);
   config.max_positions =
-      size_of(json_config, "lm_max_position_embeddings", config.max_positions, kMostPositions, source);
+      read_size(json_config, "lm_max_position_embeddings", config.max_positions, kMaxPositions, source);
   config.tokenizer_name = io::get_or<std::string>(json_config, "lm_tokenizer", "", source);
   config.chat_template = io::get_or<std::string>(json_config, "lm_chat_template", "", source);
   config.resize_to_max_side = io::get_or<bool>(json_config, "resize_to_max_side_len", false, source);
   if (json_config.contains("max_img_size")) {
-    config.max_image_size = size_of(json_config, "max_img_size", 0, kLargestSide, source);
+    config.max_image_size = read_size(json_config, "max_img_size", 0, kMaxImageSide, source);
   }
   if (json_config.contains("vlm_extra_tokens")) {
     const json& tokens = json_config["vlm_extra_tokens"];
-    for (const auto& [use, token] : tokens.items()) {
-      config.extra_tokens[use] = io::get<std::string>(tokens, use, source + " (vlm_extra_tokens)");
+    for (const auto& [token_name, token] : tokens.items()) {
+      config.extra_tokens[token_name] = io::get<std::string>(tokens, token_name, source + " (vlm_extra_tokens)");
     }
   }
   check_image_tokens(config, json_config, source);
@@ -188,15 +188,15 @@ Config Config::from_json(const json& json_config, const std::string& source) {
   return config;
 }
 
-bool is_config(const json& json_config) {
+bool matches_config(const json& json_config) {
   return json_config.is_object() && json_config.contains("vit_hidden_dim") && json_config.contains("lm_hidden_dim");
 }
 
-std::vector<std::string> extra_tokens_in_order(const std::filesystem::path& folder) {
+std::vector<std::string> list_extra_tokens(const std::filesystem::path& folder) {
   const auto config = io::read_ordered_json(folder / "config.json");
   std::vector<std::string> tokens;
   if (!config.contains("vlm_extra_tokens")) return tokens;
-  for (const auto& [use, token] : config["vlm_extra_tokens"].items()) tokens.push_back(token.get<std::string>());
+  for (const auto& [token_name, token] : config["vlm_extra_tokens"].items()) tokens.push_back(token.get<std::string>());
   return tokens;
 }
 

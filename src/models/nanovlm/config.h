@@ -33,15 +33,15 @@ struct Config {
   static Config from_json(const nlohmann::json& json, const std::string& source);
 
   bool images_before_text() const { return extra_tokens.empty(); }
-  bool has_whole_picture() const { return extra_tokens.contains("global_image_token"); }
-  const std::string& extra_token(const std::string& use) const { return extra_tokens.at(use); }
+  bool has_global_image() const { return extra_tokens.contains("global_image_token"); }
+  const std::string& extra_token(const std::string& token_name) const { return extra_tokens.at(token_name); }
   int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
 };
 
 /// Whether a config.json without `model_type` is nanoVLM's.
-bool is_config(const nlohmann::json& json);
+bool matches_config(const nlohmann::json& json);
 
 /// The texts of vlm_extra_tokens in the file's order, in which they get their ids.
-std::vector<std::string> extra_tokens_in_order(const std::filesystem::path& folder);
+std::vector<std::string> list_extra_tokens(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models::nanovlm

@@ -17,43 +17,46 @@ Config read_config(const nlohmann::json& config, const std::filesystem::path& fo
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
-  return std::make_unique<Model>(read_config(config, folder), io::checkpoint_tensor_names(folder), settings);
+  return std::make_unique<Model>(read_config(config, folder), io::read_checkpoint_tensor_names(folder), settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
-  const Config read = read_config(config, folder);
-  text::Tokenizer tokenizer = load_tokenizer(read, folder);
+  const Config model_config = read_config(config, folder);
+  text::Tokenizer tokenizer = load_tokenizer(model_config, folder);
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings,
-                         {.fallback = read.images_before_text() ? "question_answer" : "chatml",
+                         {.fallback = model_config.images_before_text() ? "question_answer" : "chatml",
                           .after_image = "",
-                          .in_config = read.images_before_text() ? "" : read.chat_template,
+                          .config_template = model_config.images_before_text() ? "" : model_config.chat_template,
                           .config_key = "lm_chat_template"});
-  return std::make_unique<Processor>(read, ImageProcessor(read, settings.image_max_pixels), std::move(tokenizer),
-                                     std::move(chat_template), settings);
+  return std::make_unique<Processor>(model_config, ImageProcessor(model_config, settings.image_max_pixels),
+                                     std::move(tokenizer), std::move(chat_template), settings);
 }
 
 data::SampleShape image_shape(const nlohmann::json& config, const std::filesystem::path& folder, image::ImageSize size,
                               std::optional<int64_t> max_pixels) {
-  const Config read = read_config(config, folder);
-  const TileGrid grid = ImageProcessor(read, max_pixels).grid_for(size);
-  const int64_t side = read.vision.image_size;
-  return {.tokens = count_image_text(read, grid),
-          .image_tokens = grid.tiles() * read.image_tokens_per_tile(),
-          .images = 1,
+  const Config model_config = read_config(config, folder);
+  const TileGrid grid = ImageProcessor(model_config, max_pixels).compute_grid(size);
+  const int64_t side = model_config.vision.image_size;
+  return {.tokens = count_image_text(model_config, grid),
+          .image_tokens = grid.tiles() * model_config.image_tokens_per_tile(),
+          .num_media = 1,
           .pixel_rows = grid.tiles(),
           .row = {.height = side, .width = side}};
 }
 
-ProcessorChanges processor_changes(const nlohmann::json& config, const std::filesystem::path& folder,
-                                   const ProcessorSettings& settings, bool /*has_videos*/) {
-  const Config read = read_config(config, folder);
+ProcessorChanges make_processor_changes(const nlohmann::json& config, const std::filesystem::path& folder,
+                                        const ProcessorSettings& settings, bool /*has_videos*/) {
+  const Config model_config = read_config(config, folder);
   ProcessorChanges changes;
-  if (!settings.image_max_pixels || !read.max_image_size) return changes;
-  const int64_t along = (*read.max_image_size + read.vision.image_size - 1) / read.vision.image_size;
-  if (*settings.image_max_pixels >= along * along * read.vision.image_size * read.vision.image_size) return changes;
-  changes.not_saved.push_back(
+  if (!settings.image_max_pixels || !model_config.max_image_size) return changes;
+  const int64_t tiles_per_side =
+      (*model_config.max_image_size + model_config.vision.image_size - 1) / model_config.vision.image_size;
+  if (*settings.image_max_pixels >=
+      tiles_per_side * tiles_per_side * model_config.vision.image_size * model_config.vision.image_size)
+    return changes;
+  changes.unsaved_settings.push_back(
       fmt::format("data.image_max_pixels={}: nanoVLM's own code limits the longer side of an image alone "
                   "(max_img_size in config.json), so that it cuts some images into more tiles than this run",
                   *settings.image_max_pixels));
@@ -62,12 +65,12 @@ ProcessorChanges processor_changes(const nlohmann::json& config, const std::file
 
 ContextLength context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
   return {
-      .tokens = read_config(config, folder).max_positions, .refuses_longer = true, .key = "lm_max_position_embeddings"};
+      .tokens = read_config(config, folder).max_positions, .is_hard_limit = true, .key = "lm_max_position_embeddings"};
 }
 
-double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = read_config(config_json, folder);
-  return config.vision.elements() + config.text.elements();
+  return config.vision.num_parameters() + config.text.num_parameters();
 }
 
 }  // namespace
@@ -78,10 +81,10 @@ Family family() {
           .load_processor = load_processor,
           .image_shape = image_shape,
           .context_length = context_length,
-          .elements = elements,
-          .is_config = is_config,
+          .num_parameters = num_parameters,
+          .matches_config = matches_config,
           .config_name = "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)",
-          .processor_changes = processor_changes};
+          .make_processor_changes = make_processor_changes};
 }
 
 }  // namespace vlmtrain::models::nanovlm

@@ -15,12 +15,12 @@ namespace vlmtrain::models::nanovlm {
 struct TileGrid {
   int64_t rows = 1;
   int64_t columns = 1;
-  bool with_whole_picture = false;  ///< squeezed into a tile of its own before the cells
+  bool has_global_image = false;  ///< squeezed into a tile of its own before the cells
 
   bool operator==(const TileGrid&) const = default;
 
   int64_t cells() const { return rows * columns; }
-  int64_t tiles() const { return cells() + (with_whole_picture ? 1 : 0); }
+  int64_t tiles() const { return cells() + (has_global_image ? 1 : 0); }
 };
 
 /// Pictures to tiles: nanoVLM's DynamicResize and GlobalAndSplitImages, or, without max_img_size, its resize to a
@@ -35,27 +35,27 @@ class ImageProcessor {
 
   /// The grid that process() would give, known from the size alone. `max_pixels`, here and below: what a picture is
   /// limited to beside what the constructor was given; no less than one tile.
-  TileGrid grid_for(image::ImageSize size, std::optional<int64_t> max_pixels = std::nullopt) const;
+  TileGrid compute_grid(image::ImageSize size, std::optional<int64_t> max_pixels = std::nullopt) const;
 
   /// `image` as image::decode_image gives it: uint8 [3, height, width] → uint8 [tiles, 3, side, side], the whole
   /// picture first, then the cells row by row.
   at::Tensor process(const at::Tensor& image, std::optional<int64_t> max_pixels = std::nullopt) const;
 
  private:
-  image::ImageSize resized(image::ImageSize size, std::optional<int64_t> max_pixels) const;
-  image::ImageSize resized_to(image::ImageSize size, int64_t longest) const;
+  image::ImageSize compute_resized_size(image::ImageSize size, std::optional<int64_t> max_pixels) const;
+  image::ImageSize resize_longest_side(image::ImageSize size, int64_t longest) const;
 
   int64_t tile_;
   std::optional<int64_t> max_size_;
   bool resize_to_max_side_;
-  bool has_whole_picture_;
+  bool has_global_image_;
   std::optional<int64_t> max_pixels_;
 };
 
 /// What stands for an image in the model's text: `<|global_image|>` and the image tokens of the whole picture, then for
 /// each cell `<row_r_col_c>` and its image tokens; without the cells where there is but one and the whole picture has a
 /// token. Without max_img_size the image tokens alone. REQUIRES: the config has tokens for images.
-std::string image_text(const Config& config, TileGrid grid);
+std::string format_image_text(const Config& config, TileGrid grid);
 
 /// How many tokens that is; without such tokens, the features before the text.
 int64_t count_image_text(const Config& config, TileGrid grid);

@@ -14,8 +14,8 @@ using nn::ParameterScope;
 
 namespace {
 
-constexpr const char* kEmbedding = "decoder.token_embedding.weight";
-constexpr const char* kOutput = "decoder.head.weight";
+constexpr const char* kEmbeddingName = "decoder.token_embedding.weight";
+constexpr const char* kOutputName = "decoder.head.weight";
 
 /// ToTensor and no more: a byte becomes a number from 0 to 1.
 constexpr image::Normalization kToUnitRange{.mean = {0, 0, 0}, .std = {1, 1, 1}, .rescale_factor = 1.0 / 255.0};
@@ -26,7 +26,8 @@ Model::Model(Config config, const std::vector<std::string>& tensors, nn::Paramet
     : VisionLanguageModel(std::move(settings)),
       config_(std::move(config)),
       // safetensors' save_model keeps of tensors that share memory the one whose name comes first.
-      saves_output_alone_(config_.text.tie_word_embeddings && std::ranges::find(tensors, kEmbedding) == tensors.end()),
+      stores_output_only_(config_.text.tie_word_embeddings &&
+                          std::ranges::find(tensors, kEmbeddingName) == tensors.end()),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "vision_encoder"), config_.vision),
       projection_(ParameterScope(parameters(), Component::kProjector, "MP.proj"),
                   config_.vision.hidden_size * config_.scale_factor * config_.scale_factor, config_.text.hidden_size,
@@ -34,7 +35,7 @@ Model::Model(Config config, const std::vector<std::string>& tensors, nn::Paramet
       text_(ParameterScope(parameters(), Component::kLanguageModel, "decoder"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "decoder.head")) {}
 
-ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
   const at::Tensor patches = tower_({vision.pixel_values, kToUnitRange}, recompute().vision);
   return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
           .dense = with_dense ? patches : at::Tensor()};
@@ -42,11 +43,11 @@ ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) 
 
 ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                  const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().of_language(), cache);
+  return text_.hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
 }
 
 std::string Model::checkpoint_name(const std::string& parameter) const {
-  return saves_output_alone_ && parameter == kEmbedding ? kOutput : parameter;
+  return stores_output_only_ && parameter == kEmbeddingName ? kOutputName : parameter;
 }
 
 void Model::complete_config(nlohmann::ordered_json& config) const {

@@ -16,7 +16,7 @@ class Model final : public VisionLanguageModel {
   /// `tensors`: the names in the checkpoint; empty where there is none yet.
   Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings);
 
-  ImageFeatures image_features(const VisionInput& vision, bool with_dense) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
   ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                             const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
@@ -28,7 +28,7 @@ class Model final : public VisionLanguageModel {
 
  private:
   Config config_;
-  bool saves_output_alone_;  // of a tied embedding: under the output's name
+  bool stores_output_only_;  // of a tied embedding: under the output's name
   VisionTransformer tower_;
   nn::Linear projection_;
   CausalLlama text_;

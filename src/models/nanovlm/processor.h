@@ -18,17 +18,17 @@ class Processor final : public ConversationProcessor {
             ProcessorSettings settings);
 
  private:
-  ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  std::vector<SeenPicture> pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
-                                       std::optional<int64_t> max_pixels) const override;
+  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
+  std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
+                                           std::optional<int64_t> max_pixels) const override;
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  std::optional<ShrinkRange> shrink_range(data::MediumKind kind) const override;
-  int64_t most_positions() const override { return config_.max_positions; }
-  std::string beyond_positions(const std::string& id, int64_t tokens) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
-  EncodedChat encode_behind_images(const text::RenderedChat& chat, std::span<const ImagePlan> images) const;
-  EncodedChat encode_at_tokens(const text::RenderedChat& chat, std::span<const ImagePlan> images) const;
+  std::optional<ShrinkRange> shrink_range(data::MediaKind kind) const override;
+  int64_t max_positions() const override { return config_.max_positions; }
+  std::string describe_position_overflow(const std::string& id, int64_t tokens) const override;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
+  EncodedChat encode_after_images(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
+  EncodedChat encode_with_tokens(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
 
   Config config_;
   ImageProcessor images_;

@@ -4,7 +4,7 @@
 
 namespace vlmtrain::models {
 
-Activation activation_of(std::string_view name, std::string_view key, const std::string& source) {
+Activation parse_activation(std::string_view name, std::string_view key, const std::string& source) {
   if (name == "gelu") return Activation::kGelu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
   if (name == "quick_gelu") return Activation::kQuickGelu;
@@ -13,7 +13,7 @@ Activation activation_of(std::string_view name, std::string_view key, const std:
 }
 
 at::Tensor activate(Activation activation, const at::Tensor& x) {
-  return nn::activated(activation, x).value();
+  return nn::apply_activation(activation, x).value();
 }
 
 }  // namespace vlmtrain::models

@@ -26,21 +26,21 @@ inline double residual_branch_gain(int64_t blocks) {
 
 /// Rows that are added to the hidden states behind a block, outside of its recomputation (Meng et al. 2024, arXiv
 /// 2406.04334: DeepStack).
-struct BlockAddition {
+struct DeepstackAddition {
   int64_t block = 0;
   at::Tensor rows;      ///< int64 [n], each once
   at::Tensor features;  ///< [n, hidden]; gradients reach it
 };
 
 /// What is done with the hidden states between the blocks.
-struct BetweenBlocks {
-  std::vector<int64_t> wanted{};  ///< blocks whose output is handed out, before anything is added to it
-  std::vector<BlockAddition> additions{};
+struct HiddenStateOptions {
+  std::vector<int64_t> requested{};  ///< blocks whose output is handed out, before anything is added to it
+  std::vector<DeepstackAddition> additions{};
 };
 
 struct BlockOutputs {
-  at::Tensor last{};                 ///< [rows, hidden]
-  std::vector<at::Tensor> wanted{};  ///< [rows, hidden] for each of BetweenBlocks::wanted
+  at::Tensor last{};                    ///< [rows, hidden]
+  std::vector<at::Tensor> requested{};  ///< [rows, hidden] for each of HiddenStateOptions::wanted
 };
 
 /// The blocks of a tower, which recomputation is applied to from outside: a block only says how it maps its input.
@@ -59,41 +59,40 @@ class BlockList {
     }
   }
 
-  /// Runs block after block; the first of them keep only what `recomputed` says. `context` (segments, rotary tables)
+  /// Runs block after block; the first of them keep only what `recompute` says. `context` (segments, rotary tables)
   /// is copied into the nodes of the backward pass.
   template <class Context>
-  BlockOutputs run(at::Tensor hidden, const TowerRecompute& recomputed, const Context& context,
-                   const BetweenBlocks& between = {}) const {
-    return run_each(
-        std::move(hidden), recomputed, [&](int64_t) -> const Context& { return context; }, between);
+  BlockOutputs run(at::Tensor hidden, const TowerRecompute& recompute, const Context& context,
+                   const HiddenStateOptions& options = {}) const {
+    return run_with_contexts(
+        std::move(hidden), recompute, [&](int64_t) -> const Context& { return context; }, options);
   }
 
-  /// The same with a context for each block: `context_of`(index of the block).
-  template <class ContextOf>
-  BlockOutputs run_each(at::Tensor hidden, const TowerRecompute& recomputed, const ContextOf& context_of,
-                        const BetweenBlocks& between = {}) const {
-    check(between);
-    BlockOutputs outputs{.wanted = std::vector<at::Tensor>(between.wanted.size())};
+  /// The same with a context for each block: `get_context`(index of the block).
+  template <class GetContext>
+  BlockOutputs run_with_contexts(at::Tensor hidden, const TowerRecompute& recompute, const GetContext& get_context,
+                                 const HiddenStateOptions& options = {}) const {
+    check(options);
+    BlockOutputs outputs{.requested = std::vector<at::Tensor>(options.requested.size())};
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];
-      store_->use_block(entry.first_parameter, entry.end_parameter);
-      const auto run_block = [block = entry.block.get(), context = context_of(i), i,
+      store_->prepare_block_forward(entry.first_parameter, entry.end_parameter);
+      const auto run_block = [block = entry.block.get(), context = get_context(i), i,
                               component = component_](const at::Tensor& x) {
-        const memory::InBlock place(component, i);
+        const memory::BlockScope memory_scope(component, i);
         return (*block)(x, context);
       };
-      const bool recomputes = i < recomputed.count && c10::GradMode::is_enabled();
-      const auto keeps =
-          i < recomputed.attention_kept ? nn::RecomputeKeeps::kInputAndAttention : nn::RecomputeKeeps::kInput;
-      hidden = recomputes ? nn::recompute(run_block, hidden, entry.parameters, keeps) : run_block(hidden);
-      if (store_->are_blocks_brought() && hidden.requires_grad()) use_again_before_backward(hidden, entry);
-      for (size_t place = 0; place < between.wanted.size(); ++place) {
-        if (between.wanted[place] == i) outputs.wanted[place] = hidden;
+      const bool recomputes = i < recompute.count && c10::GradMode::is_enabled();
+      const auto selective = i < recompute.num_selective ? nn::CheckpointMode::kSelective : nn::CheckpointMode::kFull;
+      hidden = recomputes ? nn::recompute(run_block, hidden, entry.parameters, selective) : run_block(hidden);
+      if (store_->has_block_unsharder() && hidden.requires_grad()) register_backward_use(hidden, entry);
+      for (size_t index = 0; index < options.requested.size(); ++index) {
+        if (options.requested[index] == i) outputs.requested[index] = hidden;
       }
       // The gradients that come from the next block meet at this view, before what was handed out adds its own: the
       // same sums in the same order whether that block is recomputed or not.
-      if (std::ranges::find(between.wanted, i) != between.wanted.end()) hidden = hidden.view_as(hidden);
-      for (const auto& addition : between.additions) {
+      if (std::ranges::find(options.requested, i) != options.requested.end()) hidden = hidden.view_as(hidden);
+      for (const auto& addition : options.additions) {
         if (addition.block == i) hidden = hidden.index_add(0, addition.rows, addition.features);
       }
     }
@@ -107,16 +106,16 @@ class BlockList {
   struct Entry;
 
   /// The backward pass reaches a block's output just before it reads the block.
-  void use_again_before_backward(const at::Tensor& output, const Entry& entry) const {
+  void register_backward_use(const at::Tensor& output, const Entry& entry) const {
     output.register_hook([store = store_, first = entry.first_parameter](const at::Tensor& /*gradient*/) {
-      store->use_block_again(first);
+      store->prepare_block_backward(first);
     });
   }
 
-  void check(const BetweenBlocks& between) const {
+  void check(const HiddenStateOptions& options) const {
     const auto exists = [this](int64_t block) { return block >= 0 && block < size(); };
-    VLMTRAIN_CHECK(std::ranges::all_of(between.wanted, exists) &&
-                       std::ranges::all_of(between.additions, exists, &BlockAddition::block),
+    VLMTRAIN_CHECK(std::ranges::all_of(options.requested, exists) &&
+                       std::ranges::all_of(options.additions, exists, &DeepstackAddition::block),
                    "hidden states behind a block that is none of {}", size());
   }
 

@@ -12,32 +12,32 @@ namespace vlmtrain::models {
 namespace {
 
 /// [pictures · patches, 3 · patch], channel by channel and line by line.
-at::Tensor patch_rows(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
-  if (kernels::has(kernels::Kernel::kPatches, pixels.bytes) && dtype != at::kDouble) {
-    return kernels::patches(pixels, patch, dtype);
+at::Tensor extract_patch_rows(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
+  if (kernels::has(kernels::Kernel::kPatchify, pixels.bytes) && dtype != at::kDouble) {
+    return kernels::patchify(pixels, patch, dtype);
   }
   const at::Tensor bytes = pixels.order.defined() ? pixels.bytes.index_select(0, pixels.order) : pixels.bytes;
-  const int64_t pictures = bytes.size(0), rows = bytes.size(2) / patch.height, columns = bytes.size(3) / patch.width;
+  const int64_t images = bytes.size(0), rows = bytes.size(2) / patch.height, columns = bytes.size(3) / patch.width;
   return image::normalize_pixels(bytes, pixels.normalization)
       .to(dtype)
       .narrow(2, 0, rows * patch.height)
       .narrow(3, 0, columns * patch.width)
-      .view({pictures, 3, rows, patch.height, columns, patch.width})
+      .view({images, 3, rows, patch.height, columns, patch.width})
       .permute({0, 2, 4, 1, 3, 5})
-      .reshape({pictures * rows * columns, 3 * patch.height * patch.width});
+      .reshape({images * rows * columns, 3 * patch.height * patch.width});
 }
 
 }  // namespace
 
-at::Tensor embedded_patches(const image::BytePixels& pixels, const at::Tensor& weight, const at::Tensor& bias) {
-  const at::Tensor of_rows = weight.flatten(1);
-  const int64_t width = weight.size(-1), height = of_rows.size(1) / (3 * width);
-  return nn::linear(patch_rows(pixels, {height, width}, weight.scalar_type()), of_rows, bias);
+at::Tensor embed_patches(const image::BytePixels& pixels, const at::Tensor& weight, const at::Tensor& bias) {
+  const at::Tensor flat_weight = weight.flatten(1);
+  const int64_t width = weight.size(-1), height = flat_weight.size(1) / (3 * width);
+  return nn::linear(extract_patch_rows(pixels, {height, width}, weight.scalar_type()), flat_weight, bias);
 }
 
-at::Tensor normalized_pictures(const image::BytePixels& pixels, at::ScalarType dtype) {
+at::Tensor normalize_images(const image::BytePixels& pixels, at::ScalarType dtype) {
   const int64_t height = pixels.bytes.size(2), width = pixels.bytes.size(3);
-  return patch_rows(pixels, {height, width}, dtype).view({pixels.pictures(), 3, height, width});
+  return extract_patch_rows(pixels, {height, width}, dtype).view({pixels.num_images(), 3, height, width});
 }
 
 }  // namespace vlmtrain::models

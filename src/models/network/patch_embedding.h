@@ -10,9 +10,9 @@ namespace vlmtrain::models {
 /// height, patch width], or [hidden, 3, frames, patch height, patch width] where the frames lie one below the other;
 /// `bias` is [hidden], or undefined. The result is [pictures · patches, hidden]. Pixels, rounded once from float32 to
 /// the weight's type, get no gradient; those beyond the last whole patch are dropped, as 384 are no multiple of 14.
-at::Tensor embedded_patches(const image::BytePixels& pixels, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor embed_patches(const image::BytePixels& pixels, const at::Tensor& weight, const at::Tensor& bias);
 
 /// The normalised pixels of whole pictures, rounded once from float32 to `dtype`: [pictures, 3, height, width].
-at::Tensor normalized_pictures(const image::BytePixels& pixels, at::ScalarType dtype);
+at::Tensor normalize_images(const image::BytePixels& pixels, at::ScalarType dtype);
 
 }  // namespace vlmtrain::models

@@ -11,24 +11,24 @@ struct GridPass {
   int64_t patches = 0;
 };
 
-std::vector<GridPass> grid_passes(const std::vector<data::PatchGrid>& grids, int64_t rows_per_pass) {
+std::vector<GridPass> split_grids(const std::vector<data::PatchGrid>& grids, int64_t rows_per_pass) {
   std::vector<GridPass> passes(1);
   for (const auto& grid : grids) {
-    const int64_t frame = grid.patches_per_frame();
-    for (int64_t left = grid.frames; left > 0;) {
-      if (passes.back().patches > 0 && passes.back().patches + frame > rows_per_pass) passes.emplace_back();
-      const int64_t room = (rows_per_pass - passes.back().patches) / frame;
-      const int64_t frames = std::clamp<int64_t>(room, 1, left);
+    const int64_t patches_per_frame = grid.patches_per_frame();
+    for (int64_t remaining = grid.frames; remaining > 0;) {
+      if (passes.back().patches > 0 && passes.back().patches + patches_per_frame > rows_per_pass) passes.emplace_back();
+      const int64_t available = (rows_per_pass - passes.back().patches) / patches_per_frame;
+      const int64_t frames = std::clamp<int64_t>(available, 1, remaining);
       passes.back().grids.push_back({frames, grid.rows, grid.columns});
-      passes.back().patches += frames * frame;
-      left -= frames;
+      passes.back().patches += frames * patches_per_frame;
+      remaining -= frames;
     }
   }
   return passes;
 }
 
 /// Gives each pass the units of its rows; no pass cuts one.
-void share_out(const std::vector<nn::DropoutUnit>& units, std::vector<VisionInput>& passes) {
+void distribute(const std::vector<nn::DropoutSegment>& units, std::vector<VisionInput>& passes) {
   auto unit = units.begin();
   for (auto& pass : passes) {
     for (int64_t rows = pass.pixel_values.size(0); rows > 0 && unit != units.end(); ++unit) {
@@ -38,7 +38,7 @@ void share_out(const std::vector<nn::DropoutUnit>& units, std::vector<VisionInpu
   }
 }
 
-void share_out(const at::Tensor& modalities, std::vector<VisionInput>& passes) {
+void distribute(const at::Tensor& modalities, std::vector<VisionInput>& passes) {
   if (!modalities.defined()) return;
   int64_t first = 0;
   for (auto& pass : passes) {
@@ -50,20 +50,20 @@ void share_out(const at::Tensor& modalities, std::vector<VisionInput>& passes) {
 
 }  // namespace
 
-std::vector<VisionInput> vision_passes(const VisionInput& vision, int64_t rows_per_pass) {
+std::vector<VisionInput> split_vision_passes(const VisionInput& vision, int64_t rows_per_pass) {
   if (rows_per_pass == 0 || vision.pixel_values.size(0) <= rows_per_pass) return {vision};
   std::vector<VisionInput> passes;
   if (vision.grids.empty()) {
     for (const auto& rows : vision.pixel_values.split(rows_per_pass)) passes.push_back({rows, {}});
   } else {
     int64_t first = 0;
-    for (auto& pass : grid_passes(vision.grids, rows_per_pass)) {
+    for (auto& pass : split_grids(vision.grids, rows_per_pass)) {
       passes.push_back({vision.pixel_values.narrow(0, first, pass.patches), std::move(pass.grids)});
       first += pass.patches;
     }
   }
-  share_out(vision.units, passes);
-  share_out(vision.modalities, passes);
+  distribute(vision.units, passes);
+  distribute(vision.modalities, passes);
   return passes;
 }
 

@@ -2,20 +2,20 @@
 
 namespace vlmtrain::models {
 
-void cut_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells) {
+void split_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells) {
   const int64_t rows = image.size(1) / tile, columns = image.size(2) / tile;
   cells.view({rows, columns, 3, tile, tile}).copy_(image.view({3, rows, tile, columns, tile}).permute({1, 3, 0, 2, 4}));
 }
 
-SeenPicture seen_together(const at::Tensor& cells, int64_t rows, int64_t columns) {
+MediaPreview make_tiled_preview(const at::Tensor& cells, int64_t rows, int64_t columns) {
   const int64_t height = cells.size(2), width = cells.size(3);
-  const at::Tensor whole = cells.view({rows, columns, 3, height, width})
-                               .permute({2, 0, 3, 1, 4})
-                               .reshape({3, rows * height, columns * width});
-  return {.pixels = whole, .tile_height = height, .tile_width = width};
+  const at::Tensor merged = cells.view({rows, columns, 3, height, width})
+                                .permute({2, 0, 3, 1, 4})
+                                .reshape({3, rows * height, columns * width});
+  return {.pixels = merged, .tile_height = height, .tile_width = width};
 }
 
-SeenPicture seen_overview(const at::Tensor& tile) {
+MediaPreview make_overview_preview(const at::Tensor& tile) {
   return {.pixels = tile, .tile_height = tile.size(1), .tile_width = tile.size(2), .is_overview = true};
 }
 

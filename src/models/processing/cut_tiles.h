@@ -10,12 +10,12 @@ namespace vlmtrain::models {
 
 /// Writes the cells of `image` [3, rows · tile, columns · tile], row by row, to `cells` [rows · columns, 3, tile,
 /// tile].
-void cut_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells);
+void split_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells);
 
 /// The same cells side by side again.
-SeenPicture seen_together(const at::Tensor& cells, int64_t rows, int64_t columns);
+MediaPreview make_tiled_preview(const at::Tensor& cells, int64_t rows, int64_t columns);
 
 /// A tile [3, height, width] that is the whole picture once more.
-SeenPicture seen_overview(const at::Tensor& tile);
+MediaPreview make_overview_preview(const at::Tensor& tile);
 
 }  // namespace vlmtrain::models

@@ -11,14 +11,14 @@ text::RenderedChat expand_images(const text::RenderedChat& chat, std::span<const
   expanded.answers = chat.answers;
   size_t copied = 0;
   for (size_t medium = 0; medium < expansions.size(); ++medium) {
-    const auto& [place, is_video] = chat.media[medium];
+    const auto& [span, is_video] = chat.media[medium];
     const std::string& expansion = expansions[medium];
-    expanded.text.append(chat.text, copied, place.begin - copied);
+    expanded.text.append(chat.text, copied, span.begin - copied);
     const size_t begin = expanded.text.size();
     expanded.text += expansion;
     expanded.media.push_back({{begin, expanded.text.size()}, is_video});
-    copied = place.end;
-    const size_t length = place.end - place.begin;
+    copied = span.end;
+    const size_t length = span.end - span.begin;
     for (size_t i = 0; i < chat.answers.size(); ++i) {
       if (chat.answers[i].begin >= copied) expanded.answers[i].begin += expansion.size() - length;
       if (chat.answers[i].end >= copied) expanded.answers[i].end += expansion.size() - length;

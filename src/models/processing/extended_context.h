@@ -13,9 +13,9 @@ namespace vlmtrain::models {
 /// `positions` (max_position_embeddings). Checkpoints write the longer context into max_position_embeddings or leave
 /// the shorter one there, so the result is what the more generous reading says. `config`: of a checkpoint; settings of
 /// its language model may stand in a section.
-int64_t extended_context(const nlohmann::json& config, int64_t positions);
+int64_t compute_extended_context(const nlohmann::json& config, int64_t positions);
 
-/// models::context_length_of() of a checkpoint whose config.json is `config`.
-ContextLength context_length_of(const nlohmann::json& config, const std::filesystem::path& folder);
+/// models::read_context_length() of a checkpoint whose config.json is `config`.
+ContextLength read_context_length(const nlohmann::json& config, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

@@ -11,9 +11,9 @@ namespace vlmtrain::models {
 
 /// Returns the indices of all frames of a video whose frames were given one by one: somebody chose them, so that none
 /// is left out, as transformers with do_sample_frames=False, whatever the checkpoint samples of a file. Returns
-/// nothing for another video, and where there are more than `most` (data.video_max_frames).
-inline std::optional<std::vector<int64_t>> listed_frames(const image::VideoInfo& video, int64_t most) {
-  if (!video.is_list || video.frames > most) return std::nullopt;
+/// nothing for another video, and where there are more than `max_frames` (data.video_max_frames).
+inline std::optional<std::vector<int64_t>> list_all_frames(const image::VideoInfo& video, int64_t max_frames) {
+  if (!video.is_frame_list || video.frames > max_frames) return std::nullopt;
   std::vector<int64_t> all(static_cast<size_t>(video.frames));
   std::iota(all.begin(), all.end(), int64_t{0});
   return all;

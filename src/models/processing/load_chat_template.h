@@ -13,10 +13,10 @@ namespace vlmtrain::models {
 /// What a family says of its chat templates.
 struct FamilyTemplate {
   std::string_view fallback;  ///< of the table, for a checkpoint without one
-  text::MediumText image{std::string(text::kImageMark), std::string(text::kImageMark)};
-  text::MediumText video{};
+  text::MediaPlaceholder image{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
+  text::MediaPlaceholder video{};
   std::string after_image = "\n";  ///< as TemplateSettings::after_image
-  std::string in_config{};         ///< a template that stands in config.json itself
+  std::string config_template{};   ///< a template that stands in config.json itself
   std::string config_key{};        ///< where
 };
 

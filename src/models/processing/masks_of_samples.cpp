@@ -5,28 +5,29 @@
 
 namespace vlmtrain::models {
 
-data::Sample ConversationProcessor::with_masks(data::Sample sample, const io::Record& record,
-                                               const std::vector<Medium>& media) const {
+data::Sample ConversationProcessor::add_masks(data::Sample sample, const io::Record& record,
+                                              const std::vector<Medium>& media) const {
   // A prompt has no answer yet, and what is no label has nothing to draw.
   if (!mask_input_ || sample.label_tokens() == 0) return sample;
-  const auto sizes = picture_sizes(media);
-  sample.masks = outline_masks(record, sample, sizes, *mask_input_);
+  const auto sizes = collect_image_sizes(media);
+  sample.masks = make_meta_masks(record, sample, sizes, *mask_input_);
   // The square of a picture, of three colours, and that of a mask; they are resized from what is decoded already.
-  sample.making_bytes += sample.masks.empty() ? 0 : mask_input_->side * mask_input_->side * (1 + 3);
+  sample.decode_bytes += sample.masks.empty() ? 0 : mask_input_->side * mask_input_->side * (1 + 3);
   return sample;
 }
 
-std::vector<at::Tensor> ConversationProcessor::masks_of(const io::Record& record) const {
+std::vector<at::Tensor> ConversationProcessor::load_masks(const io::Record& record) const {
   std::vector<at::Tensor> masks;
   for (const io::MaskSource& source : record.masks) {
-    const io::Medium& picture = record.images.at(static_cast<size_t>(source.image));
-    masks.push_back(read_mask(source, image::read_image_size(picture)).mask);
+    const io::MediaRef& medium = record.images.at(static_cast<size_t>(source.image));
+    masks.push_back(read_mask(source, image::read_image_size(medium)).mask);
   }
   return masks;
 }
 
-std::optional<data::Sample> ConversationProcessor::to_draw(const io::Record& record, const data::Sample& prompt,
-                                                           const std::vector<int64_t>& answer) const {
+std::optional<data::Sample> ConversationProcessor::make_mask_prompt(const io::Record& record,
+                                                                    const data::Sample& prompt,
+                                                                    const std::vector<int64_t>& answer) const {
   if (!mask_input_ || record.images.empty()) return std::nullopt;
   data::Sample sample = prompt;
   data::Masks masks;
@@ -36,12 +37,13 @@ std::optional<data::Sample> ConversationProcessor::to_draw(const io::Record& rec
     sample.is_label.push_back(1);
   }
   if (masks.empty()) return std::nullopt;
-  const at::Tensor picture = image::decode_image(record.images.front());
+  const at::Tensor image = image::decode_image(record.images.front());
   const auto count = static_cast<size_t>(masks.count());
-  masks.pictures.assign(count, 0);
-  masks.filled.assign(count, filled_part({.height = picture.size(1), .width = picture.size(2)}, mask_input_->side));
+  masks.image_indices.assign(count, 0);
+  masks.valid_regions.assign(count,
+                             compute_filled_size({.height = image.size(1), .width = image.size(2)}, mask_input_->side));
   masks.structures.resize(count);
-  masks.pixels = square_picture(picture, mask_input_->side).unsqueeze(0);
+  masks.pixels = make_mask_image(image, mask_input_->side).unsqueeze(0);
   sample.masks = std::move(masks);
   return sample;
 }

@@ -15,42 +15,43 @@ PreprocessorConfig::PreprocessorConfig(nlohmann::json config, std::string name)
   if (!config_.is_object()) throw data_error("{}: not a JSON object; take the checkpoint's own file", name_);
 }
 
-std::optional<PreprocessorConfig> PreprocessorConfig::find_in(const std::filesystem::path& folder) {
-  const auto found = find_copies(folder, MediaRole::kImages);
-  if (found.empty()) return std::nullopt;
-  report_other_copies(found);
-  return PreprocessorConfig(found.front().settings, found.front().name);
+std::optional<PreprocessorConfig> PreprocessorConfig::find_for_images(const std::filesystem::path& folder) {
+  const auto copies = find_copies(folder, MediaRole::kImages);
+  if (copies.empty()) return std::nullopt;
+  warn_about_conflicting_copies(copies);
+  return PreprocessorConfig(copies.front().settings, copies.front().name);
 }
 
 std::optional<PreprocessorConfig> PreprocessorConfig::find_for_videos(const std::filesystem::path& folder) {
-  const auto found = find_copies(folder, MediaRole::kVideos);
-  if (found.empty()) return find_in(folder);
-  report_other_copies(found);
-  return PreprocessorConfig(found.front().settings, found.front().name);
+  const auto copies = find_copies(folder, MediaRole::kVideos);
+  if (copies.empty()) return find_for_images(folder);
+  warn_about_conflicting_copies(copies);
+  return PreprocessorConfig(copies.front().settings, copies.front().name);
 }
 
 bool PreprocessorConfig::is_null(std::string_view key) const {
-  const auto found = config_.find(std::string(key));
-  return found != config_.end() && found->is_null();
+  const auto it = config_.find(std::string(key));
+  return it != config_.end() && it->is_null();
 }
 
 const nlohmann::json* PreprocessorConfig::find(std::string_view key) const {
-  const auto found = config_.find(std::string(key));
-  return found == config_.end() || found->is_null() ? nullptr : &*found;
+  const auto it = config_.find(std::string(key));
+  return it == config_.end() || it->is_null() ? nullptr : &*it;
 }
 
-std::string PreprocessorConfig::type(std::string_view fallback, const std::vector<std::string_view>& known) const {
-  std::string first(fallback);
+std::string PreprocessorConfig::type(std::string_view fallback, const std::vector<std::string_view>& allowed) const {
+  std::string result(fallback);
   for (const std::string_view key : {"feature_extractor_type", "image_processor_type"}) {
     if (find(key) == nullptr) continue;
     auto type = value<std::string>(key, "");
     if (type.ends_with("Fast")) type.resize(type.size() - 4);
-    if (std::ranges::find(known, type) == known.end()) {
-      throw data_error("{}: {} is {}; a checkpoint of this family has {}", name_, key, type, fmt::join(known, " or "));
+    if (std::ranges::find(allowed, type) == allowed.end()) {
+      throw data_error("{}: {} is {}; a checkpoint of this family has {}", name_, key, type,
+                       fmt::join(allowed, " or "));
     }
-    first = type;
+    result = type;
   }
-  return first;
+  return result;
 }
 
 image::Filter PreprocessorConfig::filter(int64_t fallback) const {
@@ -67,33 +68,33 @@ image::Filter PreprocessorConfig::filter(int64_t fallback) const {
   }
 }
 
-image::Normalization PreprocessorConfig::normalization(const Triple& mean, const Triple& std) const {
-  const image::Normalization read{.mean = value("image_mean", mean),
-                                  .std = value("image_std", std),
-                                  .rescale_factor = value("rescale_factor", 1.0 / 255.0)};
-  constexpr double kMost = 1e6;
-  const auto scales = [](double value) { return value > 1 / kMost && value <= kMost; };
-  const auto shifts = [](double value) { return std::abs(value) <= kMost; };
-  const bool plausible =
-      std::ranges::all_of(read.std, scales) && scales(read.rescale_factor) && std::ranges::all_of(read.mean, shifts);
-  if (!plausible) {
+image::Normalization PreprocessorConfig::normalization(const ChannelValues& mean, const ChannelValues& std) const {
+  const image::Normalization result{.mean = value("image_mean", mean),
+                                    .std = value("image_std", std),
+                                    .rescale_factor = value("rescale_factor", 1.0 / 255.0)};
+  constexpr double kMaxValue = 1e6;
+  const auto is_valid_scale = [](double value) { return value > 1 / kMaxValue && value <= kMaxValue; };
+  const auto is_valid_shift = [](double value) { return std::abs(value) <= kMaxValue; };
+  const bool is_plausible = std::ranges::all_of(result.std, is_valid_scale) && is_valid_scale(result.rescale_factor) &&
+                            std::ranges::all_of(result.mean, is_valid_shift);
+  if (!is_plausible) {
     throw data_error(
         "{}: image_mean is [{}], image_std [{}], rescale_factor {}; the last two are above 0, and none is beyond {:g}: "
         "take the checkpoint's own file",
-        name_, fmt::join(read.mean, ", "), fmt::join(read.std, ", "), read.rescale_factor, kMost);
+        name_, fmt::join(result.mean, ", "), fmt::join(result.std, ", "), result.rescale_factor, kMaxValue);
   }
-  return read;
+  return result;
 }
 
 void PreprocessorConfig::require_true(std::string_view key) const {
   if (!value<bool>(key, true)) throw data_error("{}: {} is false, which is not supported; set it to true", name_, key);
 }
 
-void PreprocessorConfig::require_no_others(const std::set<std::string_view>& known) const {
+void PreprocessorConfig::require_only(const std::set<std::string_view>& allowed) const {
   for (const auto& [key, setting] : config_.items()) {
-    if (known.contains(key) || setting.is_null() || setting == false) continue;
+    if (allowed.contains(key) || setting.is_null() || setting == false) continue;
     throw data_error("{}: {} is {}, a setting that is not supported; remove it if the pictures do not depend on it",
-                     name_, key, io::json_excerpt(setting));
+                     name_, key, io::make_json_excerpt(setting));
   }
 }
 

@@ -23,7 +23,7 @@ namespace vlmtrain::models {
 /// Values of a checkpoint's preprocessor_config.json, with errors (kBadData) that name file and key.
 class PreprocessorConfig {
  public:
-  using Triple = std::array<double, 3>;  ///< of each channel
+  using ChannelValues = std::array<double, 3>;  ///< of each channel
 
   /// `name` is what an error calls the file.
   PreprocessorConfig(nlohmann::json config, std::string name);
@@ -31,7 +31,7 @@ class PreprocessorConfig {
   /// What is said of images, as transformers 5.24 looks for it: section image_processor of processor_config.json, else
   /// preprocessor_config.json. Nothing where there is neither. A file next to it that says something else is reported
   /// once.
-  static std::optional<PreprocessorConfig> find_in(const std::filesystem::path& folder);
+  static std::optional<PreprocessorConfig> find_for_images(const std::filesystem::path& folder);
 
   /// What is said of videos: section video_processor of processor_config.json, else video_preprocessor_config.json,
   /// else the images' file, as transformers looks for it. Nothing where there is none of them.
@@ -45,31 +45,32 @@ class PreprocessorConfig {
 
   template <class T>
   T value(std::string_view key, T fallback) const {
-    const nlohmann::json* found = find(key);
-    if (found == nullptr) return fallback;
+    const nlohmann::json* it = find(key);
+    if (it == nullptr) return fallback;
     // The library makes a whole number of a fraction and of what is beyond 63 bits.
-    bool fits = !std::integral<T> || std::same_as<T, bool> || found->is_number_integer();
+    bool has_type = !std::integral<T> || std::same_as<T, bool> || it->is_number_integer();
     // And takes a longer list for a shorter one.
-    if constexpr (std::same_as<T, Triple>) fits = found->is_array() && found->size() == std::tuple_size_v<Triple>;
+    if constexpr (std::same_as<T, ChannelValues>)
+      has_type = it->is_array() && it->size() == std::tuple_size_v<ChannelValues>;
     try {
-      if (fits) return found->get<T>();
+      if (has_type) return it->get<T>();
     } catch (const nlohmann::json::exception&) {
     }
     throw data_error("{}: {} is {}, which is not of its type; take the checkpoint's own file", name_, key,
-                     io::json_excerpt(*found));
+                     io::make_json_excerpt(*it));
   }
 
-  /// `image_processor_type`, without the "Fast" at its end; `fallback` where there is none. One of `known`.
-  std::string type(std::string_view fallback, const std::vector<std::string_view>& known) const;
+  /// `image_processor_type`, without the "Fast" at its end; `fallback` where there is none. One of `allowed`.
+  std::string type(std::string_view fallback, const std::vector<std::string_view>& allowed) const;
 
   /// `resample`, one of Pillow's numbers.
   image::Filter filter(int64_t fallback) const;
 
-  image::Normalization normalization(const Triple& mean, const Triple& std) const;
+  image::Normalization normalization(const ChannelValues& mean, const ChannelValues& std) const;
 
   void require_true(std::string_view key) const;
   /// What is neither read nor known to leave pixels alone must be off.
-  void require_no_others(const std::set<std::string_view>& known) const;
+  void require_only(const std::set<std::string_view>& allowed) const;
 
   const std::string& name() const { return name_; }
   const nlohmann::json& json() const { return config_; }
@@ -80,7 +81,7 @@ class PreprocessorConfig {
 };
 
 /// image_mean and image_std of OpenAI's CLIP.
-inline constexpr PreprocessorConfig::Triple kClipMean{0.48145466, 0.4578275, 0.40821073};
-inline constexpr PreprocessorConfig::Triple kClipStd{0.26862954, 0.26130258, 0.27577711};
+inline constexpr PreprocessorConfig::ChannelValues kClipMean{0.48145466, 0.4578275, 0.40821073};
+inline constexpr PreprocessorConfig::ChannelValues kClipStd{0.26862954, 0.26130258, 0.27577711};
 
 }  // namespace vlmtrain::models

@@ -18,14 +18,14 @@ struct ProcessorChanges {
   Edit videos = {};  ///< the same of the video processor's
   /// Whether videos that have no file of their own get one; else they follow the images' file.
   bool videos_need_file = false;
-  std::string video_processor_type = {};    ///< of that file
-  std::vector<std::string> not_saved = {};  ///< as ProcessorFiles::not_saved
+  std::string video_processor_type = {};           ///< of that file
+  std::vector<std::string> unsaved_settings = {};  ///< as ProcessorFiles::unsaved_settings
 };
 
 /// Whether the run samples videos as it would without a word of the user.
-inline bool has_usual_sampling(const ProcessorSettings& settings) {
-  const ProcessorSettings usual;
-  return settings.video_fps == usual.video_fps && settings.video_max_frames == usual.video_max_frames;
+inline bool has_default_sampling(const ProcessorSettings& settings) {
+  const ProcessorSettings defaults;
+  return settings.video_fps == defaults.video_fps && settings.video_max_frames == defaults.video_max_frames;
 }
 
 }  // namespace vlmtrain::models

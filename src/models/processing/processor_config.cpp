@@ -22,19 +22,19 @@ void check_image_tokens(const std::filesystem::path& folder, const std::string& 
                    path.string(), key, tokens, features);
 }
 
-void report_frame_rate(const std::filesystem::path& folder, double fps) {
+void warn_if_frame_rate_differs(const std::filesystem::path& folder, double fps) {
   static std::mutex mutex;
   static std::set<std::string> reported;
   if (fps != ProcessorSettings().video_fps) return;
   const auto file = PreprocessorConfig::find_for_videos(folder);
   if (!file || file->find("fps") == nullptr || file->find("num_frames") != nullptr) return;
-  const auto own = file->value<double>("fps", fps);
+  const auto file_fps = file->value<double>("fps", fps);
   const std::lock_guard lock(mutex);
-  if (own == fps || !reported.insert(file->name()).second) return;
+  if (file_fps == fps || !reported.insert(file->name()).second) return;
   spdlog::warn(
       "{}: fps is {}, and videos are sampled at data.video_fps, {} frames a second; set data.video_fps={} for "
       "the file's",
-      file->name(), own, fps, own);
+      file->name(), file_fps, fps, file_fps);
 }
 
 }  // namespace vlmtrain::models

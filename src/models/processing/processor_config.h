@@ -13,6 +13,6 @@ void check_image_tokens(const std::filesystem::path& folder, const std::string& 
 
 /// Warns, once per file, where the processor file of videos has an `fps` other than `fps`, which is used:
 /// data.video_fps with its default value, so that the user may not know. Another one is somebody's choice.
-void report_frame_rate(const std::filesystem::path& folder, double fps);
+void warn_if_frame_rate_differs(const std::filesystem::path& folder, double fps);
 
 }  // namespace vlmtrain::models

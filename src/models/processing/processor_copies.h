@@ -26,9 +26,9 @@ std::vector<ProcessorCopy> find_copies(const std::filesystem::path& folder, Medi
 
 /// Returns the keys that two copies have both, and with different values. Keys that name classes do not count, nor do
 /// sizes that are spelled in different ways.
-std::vector<std::string> differing_keys(const nlohmann::json& one, const nlohmann::json& other);
+std::vector<std::string> find_differing_keys(const nlohmann::json& a, const nlohmann::json& b);
 
 /// Warns, once per folder and process, of copies that say something else than the first. REQUIRES: at least one.
-void report_other_copies(const std::vector<ProcessorCopy>& copies);
+void warn_about_conflicting_copies(const std::vector<ProcessorCopy>& copies);
 
 }  // namespace vlmtrain::models

@@ -21,13 +21,13 @@ using Documents = std::map<std::string, ordered_json>;  // by file name
 
 constexpr const char* kVideoFile = "video_preprocessor_config.json";
 
-ordered_json& document(Documents& documents, const std::filesystem::path& folder, const std::string& file) {
-  const auto [found, is_new] = documents.try_emplace(file);
-  if (is_new) found->second = io::read_ordered_json(folder / file);
-  return found->second;
+ordered_json& load_document(Documents& documents, const std::filesystem::path& folder, const std::string& file) {
+  const auto [it, is_new] = documents.try_emplace(file);
+  if (is_new) it->second = io::read_ordered_json(folder / file);
+  return it->second;
 }
 
-ordered_json& settings_of(ordered_json& document, const ProcessorCopy& copy) {
+ordered_json& get_settings(ordered_json& document, const ProcessorCopy& copy) {
   return copy.section.empty() ? document : document.at(copy.section);
 }
 
@@ -36,8 +36,8 @@ void edit_copies(const std::vector<ProcessorCopy>& copies, const ProcessorChange
                  const std::filesystem::path& folder, Documents& documents) {
   if (!edit) return;
   for (const ProcessorCopy& copy : copies) {
-    ordered_json& settings = settings_of(document(documents, folder, copy.file), copy);
-    for (const auto& key : differing_keys(copies.front().settings, copy.settings)) {
+    ordered_json& settings = get_settings(load_document(documents, folder, copy.file), copy);
+    for (const auto& key : find_differing_keys(copies.front().settings, copy.settings)) {
       settings[key] = ordered_json::parse(copies.front().settings.at(key).dump());
     }
     edit(settings);
@@ -47,14 +47,14 @@ void edit_copies(const std::vector<ProcessorCopy>& copies, const ProcessorChange
 /// The settings of videos that stand in the images' file get a file of their own, as transformers writes it.
 void edit_videos(const ProcessorChanges& changes, const std::filesystem::path& folder, Documents& documents) {
   if (!changes.videos) return;
-  const auto own = find_copies(folder, MediaRole::kVideos);
-  const bool are_images = own.empty() || own.front().file == "preprocessor_config.json";
-  if (!are_images) {
-    edit_copies(own, changes.videos, folder, documents);
+  const auto video_copies = find_copies(folder, MediaRole::kVideos);
+  const bool uses_image_file = video_copies.empty() || video_copies.front().file == "preprocessor_config.json";
+  if (!uses_image_file) {
+    edit_copies(video_copies, changes.videos, folder, documents);
     return;
   }
   if (!changes.videos_need_file) return;
-  const auto copies = own.empty() ? find_copies(folder, MediaRole::kImages) : own;
+  const auto copies = video_copies.empty() ? find_copies(folder, MediaRole::kImages) : video_copies;
   if (copies.empty()) return;
   ordered_json settings = ordered_json::parse(copies.front().settings.dump());
   for (const char* key : {"image_processor_type", "feature_extractor_type"}) settings.erase(key);
@@ -65,33 +65,33 @@ void edit_videos(const ProcessorChanges& changes, const std::filesystem::path& f
 
 }  // namespace
 
-ProcessorFiles processor_files_to_save(const std::filesystem::path& folder, const ProcessorSettings& settings,
-                                       bool has_videos) {
-  if (is_adapter(folder)) return processor_files_to_save(base_of_adapter(folder), settings, has_videos);
+ProcessorFiles make_processor_files(const std::filesystem::path& folder, const ProcessorSettings& settings,
+                                    bool has_videos) {
+  if (is_adapter(folder)) return make_processor_files(find_adapter_base(folder), settings, has_videos);
   if (const auto& adapter = settings.template_folder; !adapter.empty() && is_adapter(adapter)) {
-    ProcessorFiles saved;
-    with_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
-      ProcessorSettings chosen = settings;
-      chosen.template_folder.clear();  // templates do not matter here
-      saved = processor_files_to_save(adapted.path, chosen, has_videos);
+    ProcessorFiles result;
+    visit_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
+      ProcessorSettings base_settings = settings;
+      base_settings.template_folder.clear();  // templates do not matter here
+      result = make_processor_files(adapted.path, base_settings, has_videos);
     });
-    return saved;
+    return result;
   }
   const auto config = read_model_config(folder);
-  const Family& family = family_of(config, folder);
-  if (family.processor_changes == nullptr) return {};
-  return from_settings(folder, [&] {
-    ProcessorChanges changes = family.processor_changes(config, folder, settings, has_videos);
+  const Family& family = find_family(config, folder);
+  if (family.make_processor_changes == nullptr) return {};
+  return rethrow_json_errors(folder, [&] {
+    ProcessorChanges changes = family.make_processor_changes(config, folder, settings, has_videos);
     Documents documents;
     edit_videos(changes, folder, documents);
     edit_copies(find_copies(folder, MediaRole::kImages), changes.images, folder, documents);
-    ProcessorFiles saved{.files = {}, .not_saved = std::move(changes.not_saved)};
+    ProcessorFiles result{.files = {}, .unsaved_settings = std::move(changes.unsaved_settings)};
     for (const auto& [name, json] : documents) {
       const auto path = folder / name;
       if (std::filesystem::exists(path) && io::read_ordered_json(path) == json) continue;
-      saved.files.emplace(name, io::json_text(json, 2) + "\n");
+      result.files.emplace(name, io::to_json_string(json, 2) + "\n");
     }
-    return saved;
+    return result;
   });
 }
 

@@ -9,15 +9,15 @@
 
 namespace vlmtrain::models {
 
-/// What `read` gives; its error is one of the record that names the medium.
-template <class Read>
-auto read_medium(const io::Record& record, data::MediumKind kind, const Read& read) {
+/// What `function` gives; its error is one of the record that names the medium.
+template <class Function>
+auto read_medium(const io::Record& record, data::MediaKind kind, const Function& function) {
   try {
-    return read();
+    return function();
   } catch (const UserError& error) {
-    const char* const reason = kind == data::MediumKind::kVideo    ? "unusable video"
-                               : kind == data::MediumKind::kVolume ? "unusable volume"
-                                                                   : "unreadable image";
+    const char* const reason = kind == data::MediaKind::kVideo    ? "unusable video"
+                               : kind == data::MediaKind::kVolume ? "unusable volume"
+                                                                  : "unreadable image";
     throw data::SampleError(reason, fmt::format("sample {}: {}", record.id, error.what()));
   }
 }
@@ -29,7 +29,7 @@ inline int64_t host_bytes() {
 }
 
 /// Of the host's memory, what making one sample may take: several threads do that, and the rest is the model's.
-inline int64_t most_for_a_sample(int64_t host_bytes) {
+inline int64_t max_sample_bytes(int64_t host_bytes) {
   return host_bytes / 4;
 }
 

@@ -24,17 +24,17 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Any file but the weights may be one of a family's processor: which, only the family knows.
-bool may_matter(const fs::directory_entry& entry) {
-  constexpr std::array<std::string_view, 4> kEndings{".json", ".jinja", ".txt", ".model"};
+bool affects_samples(const fs::directory_entry& entry) {
+  constexpr std::array<std::string_view, 4> kExtensions{".json", ".jinja", ".txt", ".model"};
   const std::string name = entry.path().filename().string();
   return entry.is_regular_file() && !name.ends_with(".index.json") &&
-         std::ranges::any_of(kEndings, [&](std::string_view ending) { return name.ends_with(ending); });
+         std::ranges::any_of(kExtensions, [&](std::string_view extension) { return name.ends_with(extension); });
 }
 
 void add_folder(ContentHash& hash, const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (may_matter(entry)) files.push_back(entry.path());
+    if (affects_samples(entry)) files.push_back(entry.path());
   }
   std::ranges::sort(files);
   for (const auto& file : files) hash.add(file.filename().native()).add(io::read_file(file));
@@ -42,8 +42,8 @@ void add_folder(ContentHash& hash, const fs::path& folder) {
 
 }  // namespace
 
-std::string sample_key(const fs::path& folder, const ProcessorSettings& settings) {
-  if (is_adapter(folder)) return sample_key(base_of_adapter(folder), settings);
+std::string compute_sample_key(const fs::path& folder, const ProcessorSettings& settings) {
+  if (is_adapter(folder)) return compute_sample_key(find_adapter_base(folder), settings);
   ContentHash hash;
   add_folder(hash, folder);
   // A tower that lies in a folder of its own may say how large its pictures are.
@@ -62,14 +62,15 @@ std::string sample_key(const fs::path& folder, const ProcessorSettings& settings
   }
   if (!settings.template_folder.empty()) {
     if (is_adapter(settings.template_folder)) {
-      const auto files = auxiliary_files(folder, settings.template_folder);
-      if (files != read_companion_files(folder)) {
+      const auto files = merge_auxiliary_files(folder, settings.template_folder);
+      if (files != read_auxiliary_files(folder)) {
         for (const auto& [name, content] : files) hash.add(name).add(content);
       }
     }
-    for (const auto& [name, source] : text::templates_in(settings.template_folder)) hash.add(name).add(source.jinja);
+    for (const auto& [name, source] : text::load_checkpoint_templates(settings.template_folder))
+      hash.add(name).add(source.jinja);
   }
-  return hash.text();
+  return hash.hex();
 }
 
 }  // namespace vlmtrain::models

@@ -29,13 +29,14 @@ struct Config {
 
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
 
-  /// The side of the squares of pixels, where `wanted` is asked for. usage_error where the encoder cannot take it.
-  int64_t side(std::optional<int64_t> wanted) const;
+  /// The side of the squares of pixels, where `requested_side` is asked for. usage_error where the encoder cannot take
+  /// it.
+  int64_t side(std::optional<int64_t> requested_side) const;
   /// Channels of the encoder's features and of the decoder.
   int64_t channels() const;
 };
 
 /// LLaVA's own config.json in one of this family.
-nlohmann::json llava_json(const nlohmann::json& json, const std::filesystem::path& folder);
+nlohmann::json make_llava_config(const nlohmann::json& json, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models::prs_med

@@ -14,7 +14,7 @@ namespace {
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
   const Config config = Config::from_json(config_json, folder);
-  return std::make_unique<Model>(config, llava::ModelSource::read(config.llava, folder), settings);
+  return std::make_unique<Model>(config, llava::ModelSpec::read(config.llava, folder), settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
@@ -35,22 +35,23 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
 
 data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                               image::ImageSize size, std::optional<int64_t> max_pixels) {
-  return llava::image_shape(llava_json(config_json, folder), folder, size, max_pixels);
+  return llava::image_shape(make_llava_config(config_json, folder), folder, size, max_pixels);
 }
 
 int64_t mask_side(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                  std::optional<int64_t> wanted) {
-  return Config::from_json(config_json, folder).side(wanted);
+                  std::optional<int64_t> requested_side) {
+  return Config::from_json(config_json, folder).side(requested_side);
 }
 
 ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  return llava::context_length(llava_json(config_json, folder), folder);
+  return llava::context_length(make_llava_config(config_json, folder), folder);
 }
 
-double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = Config::from_json(config_json, folder);
-  const double encoder = std::visit([](const auto& own) { return own.elements(); }, config.encoder);
-  return llava::elements(config.llava, folder) + encoder + config.decoder.elements();
+  const double encoder =
+      std::visit([](const auto& encoder_config) { return encoder_config.num_parameters(); }, config.encoder);
+  return llava::num_parameters(config.llava, folder) + encoder + config.decoder.num_parameters();
 }
 
 }  // namespace
@@ -61,10 +62,10 @@ Family family() {
           .load_processor = load_processor,
           .image_shape = image_shape,
           .context_length = context_length,
-          .elements = elements,
+          .num_parameters = num_parameters,
           .mask_side = mask_side,
           .assemble = assemble,
-          .trained_beside_adapters = {{"mask_model.vision_encoder", nn::Component::kMaskEncoder},
+          .default_modules_to_save = {{"mask_model.vision_encoder", nn::Component::kMaskEncoder},
                                       {"mask_model.mask_decoder", nn::Component::kMaskDecoder},
                                       {"mask_model.prompt_encoder", nn::Component::kMaskDecoder},
                                       {"mask_prompt", nn::Component::kMaskDecoder}}};

@@ -21,12 +21,13 @@ using nn::ParameterScope;
 /// ImageNet's, which SAM and MobileSAM were trained with.
 const image::Normalization kNormalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0};
 
-ParameterScope mask_model(nn::ParameterStore& store, Component component) {
+ParameterScope make_mask_scope(nn::ParameterStore& store, Component component) {
   return {store, component, "mask_model"};
 }
 
 std::unique_ptr<MaskEncoder> make_encoder(const ParameterScope& scope, const Config& config) {
-  if (const auto* tiny = std::get_if<TinyVitConfig>(&config.encoder)) return std::make_unique<TinyVit>(scope, *tiny);
+  if (const auto* tiny_vit = std::get_if<TinyVitConfig>(&config.encoder))
+    return std::make_unique<TinyVit>(scope, *tiny_vit);
   return std::make_unique<SamVit>(scope, std::get<SamVitConfig>(config.encoder));
 }
 
@@ -40,10 +41,10 @@ at::Tensor MaskPrompt::operator()(const at::Tensor& hidden) const {
   return second_(activate(Activation::kRelu, first_(hidden)));
 }
 
-Model::Model(const Config& config, llava::ModelSource llava, const nn::ParameterSettings& settings)
+Model::Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSettings& settings)
     : llava::Model(std::move(llava), settings),
-      encoder_(make_encoder(mask_model(parameters(), Component::kMaskEncoder) / "vision_encoder", config)),
-      decoder_(mask_model(parameters(), Component::kMaskDecoder), config.decoder),
+      encoder_(make_encoder(make_mask_scope(parameters(), Component::kMaskEncoder) / "vision_encoder", config)),
+      decoder_(make_mask_scope(parameters(), Component::kMaskDecoder), config.decoder),
       prompt_(ParameterScope(parameters(), Component::kMaskDecoder, "mask_prompt"), config.text_hidden_size,
               config.channels()) {}
 
@@ -51,23 +52,23 @@ int64_t Model::recomputed_tower_blocks() const {
   return std::max<int64_t>(0, recompute().vision - encoder_->blocks());
 }
 
-at::Tensor Model::encode(const at::Tensor& pixels, int64_t pictures_per_pass) const {
-  const int64_t pictures = pixels.size(0);
-  const int64_t pass = pictures_per_pass == 0 ? pictures : std::min(pictures_per_pass, pictures);
+at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) const {
+  const int64_t images = pixels.size(0);
+  const int64_t batch_size = images_per_pass == 0 ? images : std::min(images_per_pass, images);
   std::vector<at::Tensor> features;
-  for (int64_t first = 0; first < pictures; first += pass) {
-    const image::BytePixels own{pixels.narrow(0, first, std::min(pass, pictures - first)), kNormalization};
+  for (int64_t first = 0; first < images; first += batch_size) {
+    const image::BytePixels batch{pixels.narrow(0, first, std::min(batch_size, images - first)), kNormalization};
     features.push_back(
-        (*encoder_)(normalized_pictures(own, parameters().options().dtype().toScalarType()), recompute().vision));
+        (*encoder_)(normalize_images(batch, parameters().options().dtype().toScalarType()), recompute().vision));
   }
   return features.size() == 1 ? features.front() : at::cat(features);
 }
 
-at::Tensor Model::mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t pictures_per_pass) const {
-  parameters().use_outside_of_blocks();
-  const memory::InComponent place(memory::Component::kMasks);
-  return decoder_(encode(masks.pixels, pictures_per_pass), masks.pixels.size(-1) / MaskEncoder::kStride,
-                  prompt_(hidden), masks.pictures);
+at::Tensor Model::mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const {
+  parameters().prepare_non_block_parameters();
+  const memory::ComponentScope memory_scope(memory::Component::kMasks);
+  return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / MaskEncoder::kStride, prompt_(hidden),
+                  masks.image_indices);
 }
 
 }  // namespace vlmtrain::models::prs_med

@@ -24,18 +24,18 @@ class MaskPrompt {
 /// the hidden states of the mask tokens by attention in both directions.
 class Model final : public llava::Model {
  public:
-  Model(const Config& config, llava::ModelSource llava, const nn::ParameterSettings& settings);
+  Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSettings& settings);
 
-  bool draws_masks() const override { return true; }
+  bool predicts_masks() const override { return true; }
   at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
-                         int64_t pictures_per_pass) const override;
+                         int64_t images_per_pass) const override;
   /// The mask encoder's, which are by far the largest, and behind them the vision tower's.
   int64_t vision_blocks() const override { return encoder_->blocks() + llava::Model::vision_blocks(); }
 
  private:
   int64_t recomputed_tower_blocks() const override;
   /// Of pixels uint8 [pictures, 3, side, side].
-  at::Tensor encode(const at::Tensor& pixels, int64_t pictures_per_pass) const;
+  at::Tensor encode(const at::Tensor& pixels, int64_t images_per_pass) const;
 
   std::unique_ptr<MaskEncoder> encoder_;
   MaskDecoder decoder_;

@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 
 /// transformers' defaults, where they are not those of a Qwen2 text model.
-json text_defaults() {
+json make_text_defaults() {
   return {{"vocab_size", 152064},       {"hidden_size", 8192},
           {"intermediate_size", 29568}, {"num_hidden_layers", 80},
           {"num_attention_heads", 64},  {"num_key_value_heads", 8},
@@ -28,14 +28,15 @@ json text_defaults() {
           {"rope_theta", 1000000.0},    {"max_position_embeddings", 32768}};
 }
 
-LlamaConfig read_text(const json& given, const std::string& source) {
-  json text = text_defaults();
-  text.update(given);
+LlamaConfig read_text(const json& text_config, const std::string& source) {
+  json text = make_text_defaults();
+  text.update(text_config);
   text["model_type"] = "qwen2";
-  const auto sections = take_sections(text, {16, 24, 24}, source);
+  const auto sections = extract_mrope_sections(text, {16, 24, 24}, source);
   for (const json& layer : text.value("layer_types", json::array())) {
     if (layer != "full_attention") {
-      throw data_error("{}: layer_types has {}; only full_attention is supported", source, io::json_excerpt(layer));
+      throw data_error("{}: layer_types has {}; only full_attention is supported", source,
+                       io::make_json_excerpt(layer));
     }
   }
   LlamaConfig config = LlamaConfig::from_json(text, source);
@@ -43,7 +44,7 @@ LlamaConfig read_text(const json& given, const std::string& source) {
     throw data_error("{}: hidden_size {} is not num_attention_heads {} heads of {} features", source,
                      config.hidden_size, config.heads, config.head_dim);
   }
-  check_sections(sections, config.head_dim, source);
+  check_mrope_sections(sections, config.head_dim, source);
   config.rope.sections = sections;
   return config;
 }
@@ -51,17 +52,17 @@ LlamaConfig read_text(const json& given, const std::string& source) {
 VisionConfig read_qwen2(const json& vision, const std::string& source) {
   VisionConfig config = read_common_vision(vision, source);
   config.is_gated = false;
-  config.hidden_size = size_of(vision, "embed_dim", 1280, kWidestLayer, source);
+  config.hidden_size = read_size(vision, "embed_dim", 1280, kMaxLayerWidth, source);
   const auto ratio = io::get_or<double>(vision, "mlp_ratio", 4, source);
   const double width = static_cast<double>(config.hidden_size) * ratio;
-  if (!(width >= 1 && width <= static_cast<double>(kWidestLayer))) {
+  if (!(width >= 1 && width <= static_cast<double>(kMaxLayerWidth))) {
     throw data_error("{}: mlp_ratio {} of embed_dim {} is no width of a layer; take the checkpoint's own file", source,
                      ratio, config.hidden_size);
   }
   config.intermediate_size = static_cast<int64_t>(width);
   config.output_size = io::get_or<int64_t>(vision, "hidden_size", config.output_size, source);
   config.activation =
-      activation_of(io::get_or<std::string>(vision, "hidden_act", "quick_gelu", source), "hidden_act", source);
+      parse_activation(io::get_or<std::string>(vision, "hidden_act", "quick_gelu", source), "hidden_act", source);
   return config;
 }
 
@@ -74,8 +75,8 @@ VisionConfig read_qwen2_5(const json& vision, const std::string& source) {
   if (activation != "silu") {
     throw data_error("{}: hidden_act {} is not supported in a Qwen2.5-VL tower; silu is", source, activation);
   }
-  const auto full = io::get_or<std::vector<int64_t>>(vision, "fullatt_block_indexes", {7, 15, 23, 31}, source);
-  config.full_attention_blocks = {full.begin(), full.end()};
+  const auto full_blocks = io::get_or<std::vector<int64_t>>(vision, "fullatt_block_indexes", {7, 15, 23, 31}, source);
+  config.full_attention_blocks = {full_blocks.begin(), full_blocks.end()};
   const auto window = io::get_or<int64_t>(vision, "window_size", 112, source);
   config.window_tokens = window / std::max<int64_t>(config.pixels_per_token_side(), 1);
   if (*config.window_tokens < 1) {
@@ -87,7 +88,7 @@ VisionConfig read_qwen2_5(const json& vision, const std::string& source) {
 
 }  // namespace
 
-std::vector<int64_t> take_sections(json& text, std::vector<int64_t> defaults, const std::string& source) {
+std::vector<int64_t> extract_mrope_sections(json& text, std::vector<int64_t> defaults, const std::string& source) {
   std::vector<int64_t> sections = std::move(defaults);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto rope = text.find(key);
@@ -100,24 +101,25 @@ std::vector<int64_t> take_sections(json& text, std::vector<int64_t> defaults, co
   return sections;
 }
 
-void check_sections(const std::vector<int64_t>& sections, int64_t head_dim, const std::string& source) {
-  const bool plausible = std::ssize(sections) == data::kPositionAxes &&
-                         std::ranges::all_of(sections, [&](int64_t pairs) { return pairs >= 0 && pairs <= head_dim; });
-  if (!plausible || std::accumulate(sections.begin(), sections.end(), int64_t{0}) != head_dim / 2) {
+void check_mrope_sections(const std::vector<int64_t>& sections, int64_t head_dim, const std::string& source) {
+  const bool is_plausible =
+      std::ssize(sections) == data::kPositionAxes &&
+      std::ranges::all_of(sections, [&](int64_t pairs) { return pairs >= 0 && pairs <= head_dim; });
+  if (!is_plausible || std::accumulate(sections.begin(), sections.end(), int64_t{0}) != head_dim / 2) {
     throw data_error("{}: mrope_section [{}] does not divide the {} pairs of a head among time, height and width",
-                     source, excerpt(fmt::format("{}", fmt::join(sections, ", "))), head_dim / 2);
+                     source, make_excerpt(fmt::format("{}", fmt::join(sections, ", "))), head_dim / 2);
   }
 }
 
 void check_sizes(const VisionConfig& vision, const std::string& source) {
-  check_size(vision.hidden_size, "hidden_size", kWidestLayer, source);
-  check_size(vision.intermediate_size, "intermediate_size", kWidestLayer, source);
-  check_size(vision.blocks, "depth", kMostBlocks, source);
-  check_size(vision.heads, "num_heads", kWidestLayer, source);
-  check_size(vision.patch_size, "patch_size", kLargestSide, source);
-  check_size(vision.temporal_patch_size, "temporal_patch_size", kMostBlocks, source);
-  check_size(vision.merge_size, "spatial_merge_size", kMostBlocks, source);
-  check_size(vision.pixels_per_token_side(), "patch_size times spatial_merge_size", kLargestSide, source);
+  check_size(vision.hidden_size, "hidden_size", kMaxLayerWidth, source);
+  check_size(vision.intermediate_size, "intermediate_size", kMaxLayerWidth, source);
+  check_size(vision.blocks, "depth", kMaxBlocks, source);
+  check_size(vision.heads, "num_heads", kMaxLayerWidth, source);
+  check_size(vision.patch_size, "patch_size", kMaxImageSide, source);
+  check_size(vision.temporal_patch_size, "temporal_patch_size", kMaxBlocks, source);
+  check_size(vision.merge_size, "spatial_merge_size", kMaxBlocks, source);
+  check_size(vision.pixels_per_token_side(), "patch_size times spatial_merge_size", kMaxImageSide, source);
   if (vision.hidden_size % vision.heads != 0 || vision.hidden_size / vision.heads % 4 != 0) {
     throw data_error("{}: {} features for {} heads; a head has a multiple of 4, to be rotated along two axes", source,
                      vision.hidden_size, vision.heads);
@@ -129,23 +131,23 @@ VisionConfig read_common_vision(const json& vision, const std::string& source) {
   VisionConfig config;
   config.blocks = io::get_or<int64_t>(vision, "depth", config.blocks, source);
   config.heads = io::get_or<int64_t>(vision, "num_heads", config.heads, source);
-  config.patch_size = size_of(vision, "patch_size", config.patch_size, kLargestSide, source);
+  config.patch_size = read_size(vision, "patch_size", config.patch_size, kMaxImageSide, source);
   config.temporal_patch_size = io::get_or<int64_t>(vision, "temporal_patch_size", config.temporal_patch_size, source);
-  config.merge_size = size_of(vision, "spatial_merge_size", config.merge_size, kLargestSide, source);
+  config.merge_size = read_size(vision, "spatial_merge_size", config.merge_size, kMaxImageSide, source);
   if (io::get_or<int64_t>(vision, "in_channels", 3, source) != 3) {
     throw data_error("{}: in_channels must be 3", source);
   }
-  const json rope = section_of(vision, "rope_parameters", source);
+  const json rope = get_section(vision, "rope_parameters", source);
   if (!rope.empty()) {
-    config.rope_theta = number_of(rope, "rope_theta", config.rope_theta, kRopeThetas, source);
+    config.rope_theta = read_number(rope, "rope_theta", config.rope_theta, kRopeThetaRange, source);
     const auto type = io::get_or<std::string>(rope, "rope_type", "axial", source);
     if (type != "axial") throw data_error("{}: rope_type {} is not supported; axial is", source, type);
   }
   return config;
 }
 
-int64_t token_id_of(const json& config, const char* key, int64_t fallback, const LlamaConfig& text,
-                    const std::string& source) {
+int64_t read_token_id(const json& config, const char* key, int64_t fallback, const LlamaConfig& text,
+                      const std::string& source) {
   const auto id = io::get_or<int64_t>(config, key, fallback, source);
   if (id < 0 || id >= text.vocab_size) {
     throw data_error("{}: {} {} is not in the vocabulary of {}", source, key, id, text.vocab_size);
@@ -153,7 +155,7 @@ int64_t token_id_of(const json& config, const char* key, int64_t fallback, const
   return id;
 }
 
-double VisionConfig::elements() const {
+double VisionConfig::num_parameters() const {
   const auto hidden = static_cast<double>(hidden_size), merged = hidden * static_cast<double>(patches_per_token());
   const double block = hidden * (4.0 * hidden + (is_gated ? 3.0 : 2.0) * static_cast<double>(intermediate_size));
   const double patch = 3.0 * static_cast<double>(patch_size) * static_cast<double>(patch_size) *
@@ -163,7 +165,7 @@ double VisionConfig::elements() const {
 
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
-  const bool is_2_5 = json_config.at("model_type") == "qwen2_5_vl";
+  const bool is_qwen2_5 = json_config.at("model_type") == "qwen2_5_vl";
   const bool has_section = json_config.contains("text_config") && !json_config["text_config"].is_null();
   Config config;
   config.text = read_text(has_section ? json_config["text_config"] : json_config,
@@ -171,16 +173,17 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
 
   const json vision = json_config.value("vision_config", json::object());
-  const std::string place = source + " (vision_config)";
-  config.vision = is_2_5 ? read_qwen2_5(vision, place) : read_qwen2(vision, place);
-  check_sizes(config.vision, place);
+  const std::string vision_source = source + " (vision_config)";
+  config.vision = is_qwen2_5 ? read_qwen2_5(vision, vision_source) : read_qwen2(vision, vision_source);
+  check_sizes(config.vision, vision_source);
   if (config.vision.output_size != config.text.hidden_size) {
-    throw data_error("{}: {} is {}, but the text model's hidden_size is {}; they must be equal", place,
-                     is_2_5 ? "out_hidden_size" : "hidden_size", config.vision.output_size, config.text.hidden_size);
+    throw data_error("{}: {} is {}, but the text model's hidden_size is {}; they must be equal", vision_source,
+                     is_qwen2_5 ? "out_hidden_size" : "hidden_size", config.vision.output_size,
+                     config.text.hidden_size);
   }
-  if (is_2_5) config.tokens_per_second = size_of(vision, "tokens_per_second", 4, kMostPositions, place);
-  config.image_token_id = token_id_of(json_config, "image_token_id", config.image_token_id, config.text, source);
-  config.video_token_id = token_id_of(json_config, "video_token_id", config.video_token_id, config.text, source);
+  if (is_qwen2_5) config.tokens_per_second = read_size(vision, "tokens_per_second", 4, kMaxPositions, vision_source);
+  config.image_token_id = read_token_id(json_config, "image_token_id", config.image_token_id, config.text, source);
+  config.video_token_id = read_token_id(json_config, "video_token_id", config.video_token_id, config.text, source);
   return config;
 }
 

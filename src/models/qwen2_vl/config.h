@@ -38,7 +38,7 @@ struct VisionConfig {
   /// A side in pixels is brought to a multiple of this.
   int64_t pixels_per_token_side() const { return patch_size * merge_size; }
   /// About how many parameters it has, the merger behind it included.
-  double elements() const;
+  double num_parameters() const;
   bool has_windows(int64_t block) const { return window_tokens && !full_attention_blocks.contains(block); }
 };
 
@@ -48,12 +48,13 @@ VisionConfig read_common_vision(const nlohmann::json& vision, const std::string&
 void check_sizes(const VisionConfig& vision, const std::string& source);
 /// Takes mrope_section out of the rope settings of a text config, and "mrope", the older name of the default type;
 /// `defaults` where it is not there.
-std::vector<int64_t> take_sections(nlohmann::json& text, std::vector<int64_t> defaults, const std::string& source);
+std::vector<int64_t> extract_mrope_sections(nlohmann::json& text, std::vector<int64_t> defaults,
+                                            const std::string& source);
 /// Throws UserError (kBadData) where they do not divide a head's pairs.
-void check_sections(const std::vector<int64_t>& sections, int64_t head_dim, const std::string& source);
+void check_mrope_sections(const std::vector<int64_t>& sections, int64_t head_dim, const std::string& source);
 /// The id of a token that config.json names under `key`, one of the vocabulary.
-int64_t token_id_of(const nlohmann::json& config, const char* key, int64_t fallback, const LlamaConfig& text,
-                    const std::string& source);
+int64_t read_token_id(const nlohmann::json& config, const char* key, int64_t fallback, const LlamaConfig& text,
+                      const std::string& source);
 
 /// `config.json` of Qwen2-VL and Qwen2.5-VL: the text model's keys at the top (as published), or in text_config
 /// (transformers 5).

@@ -19,12 +19,12 @@ namespace {
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
   const Config config = Config::from_json(config_json, folder);
-  return std::make_unique<Model>(config, WeightNames::of(io::checkpoint_tensor_names(folder)),
+  return std::make_unique<Model>(config, QwenKeyMap::detect(io::read_checkpoint_tensor_names(folder)),
                                  read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
 }
 
-text::MediumText medium_text(std::string_view pad) {
-  return {.block = vision_block(pad), .token = std::string(pad)};
+text::MediaPlaceholder make_medium_text(std::string_view pad) {
+  return {.block = format_vision_block(pad), .token = std::string(pad)};
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
@@ -33,16 +33,16 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   const Config config = Config::from_json(config_json, folder);
   const auto images = read_image_settings(folder, config.vision, settings.image_max_pixels);
   const auto videos = VideoSettings::read(folder, config.vision, settings.image_max_pixels);
-  report_frame_rate(folder, settings.video_fps);
+  warn_if_frame_rate_differs(folder, settings.video_fps);
   text::Tokenizer tokenizer = load_tokenizer(folder);
-  text::ChatTemplate chat_template =
-      load_chat_template(folder, tokenizer, settings,
-                         {.fallback = "qwen2_vl", .image = medium_text(kImagePad), .video = medium_text(kVideoPad)});
+  text::ChatTemplate chat_template = load_chat_template(
+      folder, tokenizer, settings,
+      {.fallback = "qwen2_vl", .image = make_medium_text(kImagePad), .video = make_medium_text(kVideoPad)});
   return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-data::SampleShape shape_with_marks(const data::PatchGrid& grid, const VisionConfig& vision) {
-  data::SampleShape shape = shape_of(grid, vision);
+data::SampleShape make_marked_shape(const data::PatchGrid& grid, const VisionConfig& vision) {
+  data::SampleShape shape = make_shape(grid, vision);
   shape.tokens += 2;  // kVisionStart and kVisionEnd
   return shape;
 }
@@ -50,8 +50,8 @@ data::SampleShape shape_with_marks(const data::PatchGrid& grid, const VisionConf
 data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                               image::ImageSize size, std::optional<int64_t> max_pixels) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
-  const image::ImageSize resized = resized_size(size, read_image_settings(folder, vision, max_pixels), vision);
-  return shape_with_marks(grid_of(1, resized, vision), vision);
+  const image::ImageSize resized = compute_resized_size(size, read_image_settings(folder, vision, max_pixels), vision);
+  return make_marked_shape(compute_grid(1, resized, vision), vision);
 }
 
 data::SampleShape video_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
@@ -59,41 +59,42 @@ data::SampleShape video_shape(const nlohmann::json& config_json, const std::file
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   VideoSettings videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
   videos.limits.max_frames = std::min(videos.limits.max_frames, settings.video_max_frames);
-  const auto frames = std::ssize(videos.frames_of(video, settings.video_fps, vision));
-  const image::ImageSize resized = resized_size(video.size, videos.pixels_of(frames, vision), vision);
-  auto shape = shape_with_marks(grid_of(frames, resized, vision), vision);
-  shape.videos = 1;
+  const auto frames = std::ssize(videos.select_frames(video, settings.video_fps, vision));
+  const image::ImageSize resized =
+      compute_resized_size(video.size, videos.compute_frame_settings(frames, vision), vision);
+  auto shape = make_marked_shape(compute_grid(frames, resized, vision), vision);
+  shape.num_videos = 1;
   shape.video_frames = frames;
   return shape;
 }
 
-ProcessorChanges processor_changes(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                   const ProcessorSettings& settings, bool has_videos) {
+ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                        const ProcessorSettings& settings, bool has_videos) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const bool has_limit = settings.image_max_pixels.has_value();
-  const bool has_sampling = has_videos || !has_usual_sampling(settings);
+  const bool has_sampling = has_videos || !has_default_sampling(settings);
   ProcessorChanges changes{.videos_need_file = has_sampling, .video_processor_type = "Qwen2VLVideoProcessor"};
   if (has_limit) {
     changes.images = [budget = read_image_settings(folder, vision, settings.image_max_pixels).budget](auto& file) {
-      put_budget(file, budget);
+      write_pixel_budget(file, budget);
     };
   }
   if (!has_limit && !has_sampling) return changes;
   const auto videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
-  changes.videos = [=, fps = settings.video_fps, most = settings.video_max_frames](auto& file) {
-    if (has_limit) put_budget(file, videos.pixels.budget);
-    if (has_sampling) put_sampling(file, videos.limits, fps, most);
+  changes.videos = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
+    if (has_limit) write_pixel_budget(file, videos.pixels.budget);
+    if (has_sampling) write_sampling(file, videos.limits, fps, max_frames);
   };
   return changes;
 }
 
 ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .refuses_longer = false};
+  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .is_hard_limit = false};
 }
 
-double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = Config::from_json(config_json, folder);
-  return config.vision.elements() + config.text.elements();
+  return config.vision.num_parameters() + config.text.num_parameters();
 }
 
 }  // namespace
@@ -104,9 +105,9 @@ Family family() {
           .load_processor = load_processor,
           .image_shape = image_shape,
           .context_length = context_length,
-          .elements = elements,
+          .num_parameters = num_parameters,
           .video_shape = video_shape,
-          .processor_changes = processor_changes};
+          .make_processor_changes = make_processor_changes};
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -17,7 +17,7 @@ inline constexpr std::string_view kVisionStart = "<|vision_start|>";
 inline constexpr std::string_view kVisionEnd = "<|vision_end|>";
 
 /// What the templates of these models write for a picture or a video.
-std::string vision_block(std::string_view pad);
+std::string format_vision_block(std::string_view pad);
 
 /// What the processors of Qwen2-VL and its successors do alike: an image becomes as many tokens as it has squares of
 /// merge_size² patches. A model says which frames of a video it looks at, how large, and what is written for them.
@@ -25,48 +25,48 @@ class GridProcessor : public ConversationProcessor {
  protected:
   /// The ids of kImagePad and kVideoPad in config.json, and the rows of the embedding.
   struct Tokens {
-    int64_t image, video, vocabulary;
+    int64_t image, video, vocab_size;
   };
 
   GridProcessor(const VisionConfig& vision, const Tokens& tokens, PixelSettings images, text::Tokenizer tokenizer,
                 text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
   /// Those of a video that are looked at, at least one.
-  virtual std::vector<int64_t> frames_of(const image::VideoInfo& info) const = 0;
+  virtual std::vector<int64_t> select_frames(const image::VideoInfo& info) const = 0;
   /// What frames of `size` are resized to where so many of them are looked at.
   virtual image::ImageSize frame_size(int64_t frames, image::ImageSize size,
                                       std::optional<int64_t> max_pixels) const = 0;
 
   /// Of a picture or video, `pad` once a token.
-  ImagePlan plan_of(const data::PatchGrid& grid, std::string_view pad) const;
-  data::PatchGrid grid_of_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
+  MediaLayout make_layout(const data::PatchGrid& grid, std::string_view pad) const;
+  data::PatchGrid compute_video_grid(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   /// Frames a second of the video; of one that does not say: as many as are wanted.
-  double fps_of(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : wanted_fps_; }
-  double wanted_fps() const { return wanted_fps_; }
+  double get_fps(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : sampling_fps_; }
+  double sampling_fps() const { return sampling_fps_; }
   const image::Normalization& image_normalization() const { return images_.normalization; }
   const VisionConfig& vision() const { return vision_; }
 
  private:
-  ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
-  at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const final;
-  std::vector<SeenPicture> pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
-                                       std::optional<int64_t> max_pixels) const final;
+  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
+  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const final;
+  std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
+                                           std::optional<int64_t> max_pixels) const final;
   void check_size(image::ImageSize size) const final;
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
-  std::optional<ShrinkRange> shrink_range(data::MediumKind kind) const final;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const final;
-  bool takes_videos() const final { return true; }
-  at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const final;
+  std::optional<ShrinkRange> shrink_range(data::MediaKind kind) const final;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const final;
+  bool supports_videos() const final { return true; }
+  at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const final;
 
-  image::ImageSize picture_size(image::ImageSize size, std::optional<int64_t> max_pixels) const;
+  image::ImageSize compute_image_size(image::ImageSize size, std::optional<int64_t> max_pixels) const;
   /// The least pixels of a frame.
-  virtual int64_t least_frame_pixels() const = 0;
+  virtual int64_t min_frame_pixels() const = 0;
   virtual image::Filter frame_filter() const = 0;
 
   VisionConfig vision_;
   Tokens tokens_;
   PixelSettings images_;
-  double wanted_fps_;
+  double sampling_fps_;
 };
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -19,14 +19,14 @@ using nlohmann::json;
 constexpr PixelBudget kImageBudget{int64_t{56} * 56, int64_t{28} * 28 * 1280};
 
 int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* key) {
-  const auto found = size.find(key);
-  if (found == size.end() || !found->is_number_integer()) {
+  const auto it = size.find(key);
+  if (it == size.end() || !it->is_number_integer()) {
     throw data_error(
         "{}: size is {}; it has the least and the most pixels as {{\"shortest_edge\": PIXELS, "
         "\"longest_edge\": PIXELS}}",
-        file.name(), io::json_excerpt(size));
+        file.name(), io::make_json_excerpt(size));
   }
-  return found->get<int64_t>();
+  return it->get<int64_t>();
 }
 
 PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
@@ -37,22 +37,22 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
       budget = {read_edge(file, *size, "shortest_edge"), read_edge(file, *size, "longest_edge")};
     }
   }
-  budget.least = file.value<int64_t>("min_pixels", budget.least);
-  budget.most = file.value<int64_t>("max_pixels", budget.most);
+  budget.min_pixels = file.value<int64_t>("min_pixels", budget.min_pixels);
+  budget.max_pixels = file.value<int64_t>("max_pixels", budget.max_pixels);
   // A picture is brought to the least, however small it is.
-  if (budget.least < 1 || budget.most < budget.least || budget.least > image::kMaxImagePixels ||
-      budget.most > kMostPixels) {
+  if (budget.min_pixels < 1 || budget.max_pixels < budget.min_pixels || budget.min_pixels > image::kMaxImagePixels ||
+      budget.max_pixels > kMaxBudgetPixels) {
     throw data_error(
         "{}: an image of {} (min_pixels) to {} (max_pixels) pixels; the first is at least 1, at most {} and no more "
         "than the second, and that at most {}",
-        file.name(), budget.least, budget.most, image::kMaxImagePixels, kMostPixels);
+        file.name(), budget.min_pixels, budget.max_pixels, image::kMaxImagePixels, kMaxBudgetPixels);
   }
   return budget;
 }
 
 }  // namespace
 
-const std::set<std::string_view>& pixel_keys() {
+const std::set<std::string_view>& get_pixel_keys() {
   static const std::set<std::string_view> keys{
       // read here
       "size", "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size", "resample", "image_mean",
@@ -65,13 +65,14 @@ const std::set<std::string_view>& pixel_keys() {
 }
 
 PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision,
-                                  const PreprocessorConfig::Triple& mean, const PreprocessorConfig::Triple& deviation) {
+                                  const PreprocessorConfig::ChannelValues& mean,
+                                  const PreprocessorConfig::ChannelValues& deviation) {
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) file.require_true(key);
-  const auto require_equal = [&](std::string_view key, int64_t of_tower) {
-    const auto found = file.value<int64_t>(key, of_tower);
-    if (found != of_tower) {
+  const auto require_equal = [&](std::string_view key, int64_t expected) {
+    const auto actual = file.value<int64_t>(key, expected);
+    if (actual != expected) {
       throw data_error("{}: {} is {}, but config.json's vision tower has {}; they must be equal", file.name(), key,
-                       found, of_tower);
+                       actual, expected);
     }
   };
   require_equal("patch_size", vision.patch_size);
@@ -82,29 +83,29 @@ PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget bu
           .normalization = file.normalization(mean, deviation)};
 }
 
-PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels) {
+PixelBudget limit_budget(PixelBudget budget, std::optional<int64_t> max_pixels) {
   if (!max_pixels) return budget;
-  return {std::min(budget.least, *max_pixels), std::min(budget.most, *max_pixels)};
+  return {std::min(budget.min_pixels, *max_pixels), std::min(budget.max_pixels, *max_pixels)};
 }
 
 PixelSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels) {
-  const auto file = PreprocessorConfig::find_in(folder);
+  const auto file = PreprocessorConfig::find_for_images(folder);
   if (!file) {
     throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
   }
   file->type("Qwen2VLImageProcessor", {"Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"});
-  file->require_no_others(pixel_keys());
+  file->require_only(get_pixel_keys());
   PixelSettings settings = read_pixel_settings(*file, kImageBudget, vision);
-  settings.budget = limited(settings.budget, max_pixels);
+  settings.budget = limit_budget(settings.budget, max_pixels);
   return settings;
 }
 
-void put_budget(nlohmann::ordered_json& settings, PixelBudget budget) {
+void write_pixel_budget(nlohmann::ordered_json& settings, PixelBudget budget) {
   const bool has_size = settings.contains("size") && settings["size"].is_object();
   const bool has_edges = has_size && settings["size"].contains("shortest_edge");
-  const std::pair<const char*, int64_t> pixels[]{{"min_pixels", budget.least}, {"max_pixels", budget.most}};
+  const std::pair<const char*, int64_t> pixels[]{{"min_pixels", budget.min_pixels}, {"max_pixels", budget.max_pixels}};
   bool has_pixels = true;
   for (const auto& [key, value] : pixels) {
     if (has_size && settings["size"].contains(key)) settings["size"][key] = value;
@@ -113,33 +114,33 @@ void put_budget(nlohmann::ordered_json& settings, PixelBudget budget) {
     if (is_set) settings[key] = value;
   }
   if (has_edges) {
-    settings["size"]["shortest_edge"] = budget.least;
-    settings["size"]["longest_edge"] = budget.most;
+    settings["size"]["shortest_edge"] = budget.min_pixels;
+    settings["size"]["longest_edge"] = budget.max_pixels;
   } else if (!has_pixels) {
-    settings["size"] = {{"shortest_edge", budget.least}, {"longest_edge", budget.most}};
+    settings["size"] = {{"shortest_edge", budget.min_pixels}, {"longest_edge", budget.max_pixels}};
   }
 }
 
-ImageSize resized_size(ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
+ImageSize compute_resized_size(ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
   return smart_resize(size, vision.pixels_per_token_side(), settings.budget);
 }
 
-data::PatchGrid grid_of(int64_t frames, ImageSize size, const VisionConfig& vision) {
+data::PatchGrid compute_grid(int64_t frames, ImageSize size, const VisionConfig& vision) {
   const int64_t frames_per_patch = vision.temporal_patch_size;
   return {.frames = (frames + frames_per_patch - 1) / frames_per_patch,
           .rows = size.height / vision.patch_size,
           .columns = size.width / vision.patch_size};
 }
 
-data::PatchGrid token_grid(const data::PatchGrid& patches, const VisionConfig& vision) {
+data::PatchGrid compute_token_grid(const data::PatchGrid& patches, const VisionConfig& vision) {
   return {patches.frames, patches.rows / vision.merge_size, patches.columns / vision.merge_size};
 }
 
-data::SampleShape shape_of(const data::PatchGrid& grid, const VisionConfig& vision) {
+data::SampleShape make_shape(const data::PatchGrid& grid, const VisionConfig& vision) {
   const int64_t tokens = grid.patches() / vision.patches_per_token();
   return {.tokens = tokens,
           .image_tokens = tokens,
-          .images = 1,
+          .num_media = 1,
           .pixel_rows = grid.patches(),
           .row = {.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size},
           .grids = {grid}};
@@ -147,7 +148,7 @@ data::SampleShape shape_of(const data::PatchGrid& grid, const VisionConfig& visi
 
 PatchWriter::PatchWriter(int64_t frames, ImageSize size, image::Filter filter, const VisionConfig& vision)
     : filter_(filter),
-      grid_(grid_of(frames, size, vision)),
+      grid_(compute_grid(frames, size, vision)),
       patch_(vision.patch_size),
       depth_(vision.temporal_patch_size),
       merge_(vision.merge_size),
@@ -166,14 +167,14 @@ at::Tensor PatchWriter::finish() {
 void PatchWriter::write(const at::Tensor& resized) {
   VLMTRAIN_CHECK(frames_ < grid_.frames * depth_, "more frames than {} patches of {}", grid_.frames, depth_);
   const int64_t channel_bytes = depth_ * patch_ * patch_, patch_bytes = 3 * channel_bytes;
-  const int64_t merged = grid_.columns / merge_;  // squares of merge² patches in a row of them
+  const int64_t merged_columns = grid_.columns / merge_;  // squares of merge² patches in a row of them
   uint8_t* const frame = patches_.mutable_data_ptr<uint8_t>() +
                          frames_ / depth_ * grid_.patches_per_frame() * patch_bytes +
                          frames_ % depth_ * patch_ * patch_;
   const auto* line = resized.const_data_ptr<uint8_t>();
   for (int64_t channel = 0; channel < 3; ++channel) {
     for (int64_t row = 0; row < grid_.rows; ++row) {
-      const int64_t first = (row / merge_ * merged * merge_ + row % merge_) * merge_;
+      const int64_t first = (row / merge_ * merged_columns * merge_ + row % merge_) * merge_;
       for (int64_t y = 0; y < patch_; ++y) {
         uint8_t* const in_patch = frame + channel * channel_bytes + y * patch_;
         for (int64_t column = 0; column < grid_.columns; ++column, line += patch_) {
@@ -186,7 +187,8 @@ void PatchWriter::write(const at::Tensor& resized) {
   ++frames_;
 }
 
-at::Tensor frame_in(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame, const VisionConfig& vision) {
+at::Tensor extract_frame(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame,
+                         const VisionConfig& vision) {
   const int64_t depth = vision.temporal_patch_size, merge = vision.merge_size, side = vision.patch_size;
   return patches.narrow(0, frame / depth * grid.patches_per_frame(), grid.patches_per_frame())
       .view({grid.rows / merge, grid.columns / merge, merge, merge, 3, depth, side, side})

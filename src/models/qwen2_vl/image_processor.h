@@ -27,8 +27,8 @@ struct PixelSettings {
 /// file leaves out has transformers' default, `budget` included, `mean` and `deviation` of pixels too. A data error
 /// names the key of a setting that is not followed, or of a patch that is not the tower's.
 PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision,
-                                  const PreprocessorConfig::Triple& mean = kClipMean,
-                                  const PreprocessorConfig::Triple& deviation = kClipStd);
+                                  const PreprocessorConfig::ChannelValues& mean = kClipMean,
+                                  const PreprocessorConfig::ChannelValues& deviation = kClipStd);
 
 /// Settings for images: those of preprocessor_config.json, or of processor_config.json. `max_pixels`
 /// (data.image_max_pixels) limits an image; where that is below what pictures are enlarged to, they are enlarged to
@@ -37,32 +37,32 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
                                   std::optional<int64_t> max_pixels);
 
 /// The most pixels that a budget has.
-inline constexpr int64_t kMostPixels = int64_t{1} << 40;
+inline constexpr int64_t kMaxBudgetPixels = int64_t{1} << 40;
 
 /// `budget` with no more than `max_pixels`, neither as the most nor as the least.
-PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels);
+PixelBudget limit_budget(PixelBudget budget, std::optional<int64_t> max_pixels);
 
 /// Writes the budget into the settings of a processor, under each of the names that they have for it.
-void put_budget(nlohmann::ordered_json& settings, PixelBudget budget);
+void write_pixel_budget(nlohmann::ordered_json& settings, PixelBudget budget);
 
 /// The keys that read_pixel_settings() reads, and those known to leave pixels alone.
-const std::set<std::string_view>& pixel_keys();
+const std::set<std::string_view>& get_pixel_keys();
 
 /// What a picture of this size is resized to: whole tokens.
-image::ImageSize resized_size(image::ImageSize size, const PixelSettings& settings, const VisionConfig& vision);
+image::ImageSize compute_resized_size(image::ImageSize size, const PixelSettings& settings, const VisionConfig& vision);
 
 /// The patches of `frames` frames resized to `size`, the last one repeated until they fill temporal patches.
-data::PatchGrid grid_of(int64_t frames, image::ImageSize size, const VisionConfig& vision);
+data::PatchGrid compute_grid(int64_t frames, image::ImageSize size, const VisionConfig& vision);
 
 /// The tokens that patches become.
-data::PatchGrid token_grid(const data::PatchGrid& patches, const VisionConfig& vision);
+data::PatchGrid compute_token_grid(const data::PatchGrid& patches, const VisionConfig& vision);
 
 /// What a picture or video of these patches becomes, without what is written around it.
-data::SampleShape shape_of(const data::PatchGrid& grid, const VisionConfig& vision);
+data::SampleShape make_shape(const data::PatchGrid& grid, const VisionConfig& vision);
 
-/// Brings frames one by one to patches, uint8 [patches, 3, temporal_patch_size · patch_size, patch_size] of grid_of()
-/// them: the frames of a patch one above the other. Patches lie frame by frame, token by token. To the bit as
-/// transformers 5.23 does with torchvision 0.29.
+/// Brings frames one by one to patches, uint8 [patches, 3, temporal_patch_size · patch_size, patch_size] of
+/// compute_grid() them: the frames of a patch one above the other. Patches lie frame by frame, token by token. To the
+/// bit as transformers 5.23 does with torchvision 0.29.
 class PatchWriter {
  public:
   /// For so many frames, at least one, that are to be resized to `size`.
@@ -85,6 +85,7 @@ class PatchWriter {
 };
 
 /// A frame, uint8 [3, height, width], out of the patches that a PatchWriter made.
-at::Tensor frame_in(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame, const VisionConfig& vision);
+at::Tensor extract_frame(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame,
+                         const VisionConfig& vision);
 
 }  // namespace vlmtrain::models::qwen2_vl

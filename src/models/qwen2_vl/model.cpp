@@ -8,39 +8,40 @@ namespace vlmtrain::models::qwen2_vl {
 using nn::Component;
 using nn::ParameterScope;
 
-Model::Model(Config config, WeightNames names, image::Normalization normalization,
+Model::Model(Config config, QwenKeyMap key_map, image::Normalization normalization,
              const nn::ParameterSettings& settings)
     : VisionLanguageModel(settings),
       config_(std::move(config)),
-      names_(names),
+      key_map_(key_map),
       normalization_(normalization),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "model.visual"), config_.vision),
       merger_(ParameterScope(parameters(), Component::kProjector, "model.visual.merger"), config_.vision),
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
-  const auto layout = PatchLayout::of(vision.grids, config_.vision);
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
+  const auto layout = PatchLayout::make(vision.grids, config_.vision);
   VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0), "{} patches in grids for {} rows",
                  layout.positions.size() / 2, vision.pixel_values.size(0));
   const auto device = vision.pixel_values.device();
   const bool has_windows = !layout.patch_order.empty();
-  const at::Tensor in_windows = has_windows ? memory::copy_to_device(layout.patch_order, device) : at::Tensor();
-  const at::Tensor embedded = tower_.embed({vision.pixel_values, normalization_, in_windows});
+  const at::Tensor window_order = has_windows ? memory::copy_to_device(layout.patch_order, device) : at::Tensor();
+  const at::Tensor embedded = tower_.embed({vision.pixel_values, normalization_, window_order});
   at::Tensor patches = tower_(embedded, layout, recompute().vision).last;
   const at::Tensor features = merger_(patches);
   if (!with_dense) patches.reset();
-  const auto in_order = [&](const at::Tensor& by_token) {
-    return has_windows ? by_token.index_select(0, memory::copy_to_device(layout.token_places, device)) : by_token;
+  const auto restore_order = [&](const at::Tensor& token_rows) {
+    return has_windows ? token_rows.index_select(0, memory::copy_to_device(layout.inverse_token_order, device))
+                       : token_rows;
   };
-  ImageFeatures found{.features = in_order(features)};
-  if (with_dense) found.dense = in_order(patches.view({features.size(0), -1})).view_as(patches);
-  return found;
+  ImageFeatures result{.features = restore_order(features)};
+  if (with_dense) result.dense = restore_order(patches.view({features.size(0), -1})).view_as(patches);
+  return result;
 }
 
 ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                  const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().of_language(), cache);
+  return text_.hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

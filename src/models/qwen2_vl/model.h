@@ -12,20 +12,22 @@ namespace vlmtrain::models::qwen2_vl {
 /// Vision tower of native resolution, patch merger and a Qwen2 text model with positions on three axes.
 class Model final : public VisionLanguageModel {
  public:
-  /// `names`: how the checkpoint spells the parameters.
-  Model(Config config, WeightNames names, image::Normalization normalization, const nn::ParameterSettings& settings);
+  /// `key_map`: how the checkpoint spells the parameters.
+  Model(Config config, QwenKeyMap key_map, image::Normalization normalization, const nn::ParameterSettings& settings);
 
-  ImageFeatures image_features(const VisionInput& vision, bool with_dense) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
   ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                             const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
-  std::string checkpoint_name(const std::string& parameter) const override { return names_.spelled(parameter); }
+  std::string checkpoint_name(const std::string& parameter) const override {
+    return key_map_.to_checkpoint_key(parameter);
+  }
 
  private:
   Config config_;
-  WeightNames names_;
+  QwenKeyMap key_map_;
   image::Normalization normalization_;
   VisionTower tower_;
   PatchMerger merger_;

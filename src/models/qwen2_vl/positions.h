@@ -21,6 +21,6 @@ struct VisionSpan {
 /// data::VideoLayout::kTransformers5, after the larger of the sides alone, so that the frames of a video may come to
 /// lie beyond the text behind it (transformers' get_rope_index since 5.3; issue 45381 there). Empty without spans,
 /// where all axes are equal.
-std::vector<int64_t> position_ids(int64_t tokens, std::span<const VisionSpan> spans, data::VideoLayout layout);
+std::vector<int64_t> make_position_ids(int64_t tokens, std::span<const VisionSpan> spans, data::VideoLayout layout);
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -14,14 +14,14 @@ class Processor final : public GridProcessor {
             text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
  private:
-  std::vector<int64_t> frames_of(const image::VideoInfo& info) const override;
+  std::vector<int64_t> select_frames(const image::VideoInfo& info) const override;
   image::ImageSize frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  int64_t least_frame_pixels() const override { return videos_.pixels.budget.least; }
+  int64_t min_frame_pixels() const override { return videos_.pixels.budget.min_pixels; }
   image::Filter frame_filter() const override { return videos_.pixels.filter; }
   void check_video(const image::VideoInfo& info) const override;
-  ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+  MediaLayout layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
-  std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const override;
+  std::vector<int64_t> make_position_ids(const EncodedChat& chat, std::span<const MediaLayout> images) const override;
 
   std::optional<int64_t> tokens_per_second_;
   VideoSettings videos_;

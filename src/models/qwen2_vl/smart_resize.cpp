@@ -9,15 +9,15 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-constexpr double kLongestRatio = 200;
+constexpr double kMaxRatio = 200;
 
 }  // namespace
 
 void check_ratio(image::ImageSize size) {
   const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
-  if (std::max(height, width) / std::min(height, width) > kLongestRatio) {
+  if (std::max(height, width) / std::min(height, width) > kMaxRatio) {
     throw data_error("{} x {} pixels: more than {} times as long as wide, which Qwen-VL does not take; crop it",
-                     size.width, size.height, kLongestRatio);
+                     size.width, size.height, kMaxRatio);
   }
 }
 
@@ -25,20 +25,20 @@ image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget
   check_ratio(size);
   const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
   const auto unit = static_cast<double>(factor);
-  const auto whole = [factor](double multiples) { return static_cast<int64_t>(multiples) * factor; };
+  const auto to_multiple = [factor](double multiples) { return static_cast<int64_t>(multiples) * factor; };
   // Python rounds halves to even, as nearbyint does.
-  const image::ImageSize nearest{whole(std::nearbyint(height / unit)), whole(std::nearbyint(width / unit))};
-  const int64_t pixels = nearest.height * nearest.width;
-  if (pixels > budget.most) {
-    const double shrink = std::sqrt(height * width / static_cast<double>(budget.most));
-    return {std::max(factor, whole(std::floor(height / shrink / unit))),
-            std::max(factor, whole(std::floor(width / shrink / unit)))};
+  const image::ImageSize rounded{to_multiple(std::nearbyint(height / unit)), to_multiple(std::nearbyint(width / unit))};
+  const int64_t pixels = rounded.height * rounded.width;
+  if (pixels > budget.max_pixels) {
+    const double shrink = std::sqrt(height * width / static_cast<double>(budget.max_pixels));
+    return {std::max(factor, to_multiple(std::floor(height / shrink / unit))),
+            std::max(factor, to_multiple(std::floor(width / shrink / unit)))};
   }
-  if (pixels < budget.least) {
-    const double grow = std::sqrt(static_cast<double>(budget.least) / (height * width));
-    return {whole(std::ceil(height * grow / unit)), whole(std::ceil(width * grow / unit))};
+  if (pixels < budget.min_pixels) {
+    const double grow = std::sqrt(static_cast<double>(budget.min_pixels) / (height * width));
+    return {to_multiple(std::ceil(height * grow / unit)), to_multiple(std::ceil(width * grow / unit))};
   }
-  return nearest;
+  return rounded;
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

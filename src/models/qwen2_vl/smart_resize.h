@@ -8,8 +8,8 @@ namespace vlmtrain::models::qwen2_vl {
 
 /// Pixels that a picture may have after resizing.
 struct PixelBudget {
-  int64_t least;
-  int64_t most;
+  int64_t min_pixels;
+  int64_t max_pixels;
 };
 
 /// The size a picture is resized to: both sides multiples of `factor`, the ratio kept as far as that goes, within the

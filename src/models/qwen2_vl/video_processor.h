@@ -18,7 +18,7 @@ namespace vlmtrain::models::qwen2_vl {
 PreprocessorConfig find_video_settings(const std::filesystem::path& folder, std::string_view type);
 
 /// The keys of such a file that are read, and those known to change nothing.
-std::set<std::string_view> video_keys();
+std::set<std::string_view> get_video_keys();
 
 /// Of the frames of a video that are looked at, and of its tokens.
 struct FrameLimits {
@@ -27,16 +27,16 @@ struct FrameLimits {
   bool cap_pixels_per_frame = false;
   int64_t max_video_tokens = 0;
   std::optional<int64_t> num_frames{};  ///< of each video, instead of a number a second; nothing: data.video_fps
-  int64_t most_listed = 128;            ///< of a list of frames: data.video_max_frames
-  bool excludes_fps = false;            ///< num_frames stands beside fps, which transformers refuses with each video
+  int64_t max_listed_frames = 128;      ///< of a list of frames: data.video_max_frames
+  bool has_fps_conflict = false;        ///< num_frames stands beside fps, which transformers refuses with each video
 };
 
 /// Throws UserError (kBadData) for a video where the limits have num_frames and fps.
 void check_frame_limits(const FrameLimits& limits);
 
-/// Writes the sampling of a run into the settings of a video processor: at most `most_frames` of a video, `fps` of a
+/// Writes the sampling of a run into the settings of a video processor: at most `max_frames` of a video, `fps` of a
 /// second unless the file has num_frames. `limits`: as the file has them.
-void put_sampling(nlohmann::ordered_json& settings, const FrameLimits& limits, double fps, int64_t most_frames);
+void write_sampling(nlohmann::ordered_json& settings, const FrameLimits& limits, double fps, int64_t max_frames);
 
 /// `limits`, which are the defaults, as the file has them. `has_fps`: transformers' class has an fps of its own, which
 /// a file with num_frames must set to null.
@@ -52,16 +52,17 @@ struct VideoSettings {
                             std::optional<int64_t> max_pixels);
 
   /// Those for the frames of a video of which `frames` are taken.
-  PixelSettings pixels_of(int64_t frames, const VisionConfig& vision) const;
+  PixelSettings compute_frame_settings(int64_t frames, const VisionConfig& vision) const;
 
-  /// Which frames are looked at, with data.video_fps `wanted_fps`, at least one: all of a list of no more than
-  /// most_listed, num_frames where the file has it, else as sample(). Throws UserError (kBadData) as
+  /// Which frames are looked at, with data.video_fps `sampling_fps`, at least one: all of a list of no more than
+  /// max_listed_frames, num_frames where the file has it, else as sample(). Throws UserError (kBadData) as
   /// check_frame_limits.
-  std::vector<int64_t> frames_of(const image::VideoInfo& video, double wanted_fps, const VisionConfig& vision) const;
+  std::vector<int64_t> select_frames(const image::VideoInfo& video, double sampling_fps,
+                                     const VisionConfig& vision) const;
 
   /// Which of a video's `frames` frames are taken, with `video_fps` frames a second in the video and `fps` wanted: as
   /// many as fill temporal patches. A video of fewer frames than one temporal patch is taken as a whole.
-  std::vector<int64_t> sample(int64_t frames, double video_fps, double wanted_fps, const VisionConfig& vision) const;
+  std::vector<int64_t> sample(int64_t frames, double video_fps, double sampling_fps, const VisionConfig& vision) const;
 };
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -21,7 +21,7 @@ std::variant<nn::LayerNorm, nn::RmsNorm> make_norm(const nn::ParameterScope& sco
   return nn::LayerNorm(scope, config.hidden_size, kNormEpsilon);
 }
 
-nn::Linears first_linears(const nn::ParameterScope& scope, const VisionConfig& config) {
+nn::Linears make_first_linears(const nn::ParameterScope& scope, const VisionConfig& config) {
   const int64_t features = config.intermediate_size;
   if (config.is_gated) return {scope, {"gate_proj", "up_proj"}, config.hidden_size, {features, features}, true};
   return {scope, {config.first_linear}, config.hidden_size, {features}, true};
@@ -31,56 +31,59 @@ nn::Linears first_linears(const nn::ParameterScope& scope, const VisionConfig& c
 
 Norm::Norm(const nn::ParameterScope& scope, const VisionConfig& config) : norm_(make_norm(scope, config)) {}
 
-nn::Operand Norm::before_linears(const at::Tensor& x) const {
-  return std::visit([&](const auto& norm) { return norm.before_linears(x); }, norm_);
+nn::LinearInput Norm::make_linear_input(const at::Tensor& x) const {
+  return std::visit([&](const auto& norm) { return norm.make_linear_input(x); }, norm_);
 }
 
 FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& config)
     : is_gated_(config.is_gated),
       activation_(config.activation),
-      up_(first_linears(scope, config)),
-      down_(scope / (config.is_gated ? "down_proj" : config.second_linear), config.intermediate_size,
-            config.hidden_size, true, residual_branch_gain(config.blocks)) {}
+      gate_up_proj_(make_first_linears(scope, config)),
+      down_proj_(scope / (config.is_gated ? "down_proj" : config.second_linear), config.intermediate_size,
+                 config.hidden_size, true, residual_branch_gain(config.blocks)) {}
 
-at::Tensor FeedForward::operator()(const nn::Operand& x) const {
-  const nn::Branch branch = up_.branch(x);
-  return down_(is_gated_ ? nn::gated(branch.value) : nn::activated(activation_, branch.value),
-               /*residual=*/branch.stream);
+at::Tensor FeedForward::operator()(const nn::LinearInput& x) const {
+  const nn::Branch branch = gate_up_proj_.branch(x);
+  return down_proj_(is_gated_ ? nn::swiglu(branch.value) : nn::apply_activation(activation_, branch.value),
+                    /*residual=*/branch.stream);
 }
 
 VisionBlock::VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config)
-    : heads_{.query = config.heads, .key_value = config.heads, .features = config.hidden_size / config.heads},
+    : heads_{.num_heads = config.heads,
+             .num_key_value_heads = config.heads,
+             .head_dim = config.hidden_size / config.heads},
       norm1_(scope / "norm1", config),
       norm2_(scope / "norm2", config),
-      query_key_value_(scope / "attn" / "qkv", config.hidden_size, 3 * config.hidden_size, true),
-      out_(scope / "attn" / "proj", config.hidden_size, config.hidden_size, true, residual_branch_gain(config.blocks)),
+      qkv_(scope / "attn" / "qkv", config.hidden_size, 3 * config.hidden_size, true),
+      out_proj_(scope / "attn" / "proj", config.hidden_size, config.hidden_size, true,
+                residual_branch_gain(config.blocks)),
       feed_forward_(scope / "mlp", config) {}
 
-at::Tensor VisionBlock::attend(const at::Tensor& query_key_value, const VisionContext& context) const {
-  const auto [query, key, value] = nn::rotated_heads(query_key_value, heads_, context.rotary);
+at::Tensor VisionBlock::attend(const at::Tensor& qkv, const VisionContext& context) const {
+  const auto [query, key, value] = nn::split_and_rotate_heads(qkv, heads_, context.rotary);
   return nn::attention(query, key, value, context.segments, /*causal=*/false).flatten(1);
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const VisionContext& context) const {
-  nn::Branch branch = query_key_value_.branch(norm1_.before_linears(x));
-  return feed_forward_(norm2_.before_linears(out_(attend(branch.take_value(), context), /*residual=*/branch.stream)));
+  nn::Branch branch = qkv_.branch(norm1_.make_linear_input(x));
+  return feed_forward_(
+      norm2_.make_linear_input(out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream)));
 }
 
 VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& config)
     : config_(config),
       patch_weight_(
           (scope / "patch_embed" / "proj")
-              .parameter("weight",
-                         {config.hidden_size, 3, config.temporal_patch_size, config.patch_size, config.patch_size},
-                         nn::InitialValues::for_fan_in(3 * config.temporal_patch_size * config.patch_size *
-                                                       config.patch_size))),
+              .parameter(
+                  "weight", {config.hidden_size, 3, config.temporal_patch_size, config.patch_size, config.patch_size},
+                  nn::InitialValues::kaiming(3 * config.temporal_patch_size * config.patch_size * config.patch_size))),
       patch_bias_(
           config.patch_bias
               ? (scope / "patch_embed" / "proj").parameter("bias", {config.hidden_size}, nn::InitialValues::zeros())
               : at::Tensor()),
       blocks_(scope / "blocks", config.blocks, config, memory::Component::kVision) {
   const int64_t pairs_per_axis = config.hidden_size / config.heads / 4;
-  const at::Tensor frequencies = nn::rotary_frequencies(2 * pairs_per_axis, config.rope_theta);
+  const at::Tensor frequencies = nn::compute_inv_freq(2 * pairs_per_axis, config.rope_theta);
   const auto indices = at::TensorOptions(at::kLong);
   rotary_frequencies_ = at::cat({frequencies, frequencies}).to(patch_weight_.device());
   rotary_axes_ =
@@ -88,20 +91,20 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
 }
 
 at::Tensor VisionTower::embed(const image::BytePixels& pixels) const {
-  return embedded_patches(pixels, patch_weight_, patch_bias_);
+  return embed_patches(pixels, patch_weight_, patch_bias_);
 }
 
 BlockOutputs VisionTower::operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,
-                                     const BetweenBlocks& between) const {
+                                     const HiddenStateOptions& options) const {
   const auto device = embedded.device();
   const at::Tensor positions = memory::copy_to_device(layout.positions, device).view({2, -1});
-  const auto rotary = nn::RotaryTable::of_axes(positions, rotary_axes_, rotary_frequencies_);
+  const auto rotary = nn::RotaryTable::from_axes(positions, rotary_axes_, rotary_frequencies_);
   const VisionContext frames{nn::Segments::from_lengths(layout.frame_patches, device), rotary};
   const VisionContext windows{nn::Segments::from_lengths(layout.window_patches, device), rotary};
-  const auto context_of = [&](int64_t block) -> const VisionContext& {
+  const auto get_context = [&](int64_t block) -> const VisionContext& {
     return config_.has_windows(block) ? windows : frames;
   };
-  return blocks_.run_each(embedded, recomputed_blocks, context_of, between);
+  return blocks_.run_with_contexts(embedded, recomputed_blocks, get_context, options);
 }
 
 PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config)
@@ -111,7 +114,7 @@ PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& co
       second_(scope / "mlp" / "2", merged_size_, config.output_size, true) {}
 
 at::Tensor PatchMerger::operator()(const at::Tensor& x) const {
-  return second_(nn::activated(Activation::kGelu, first_(norm_(x).view({-1, merged_size_}))));
+  return second_(nn::apply_activation(Activation::kGelu, first_(norm_(x).view({-1, merged_size_}))));
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

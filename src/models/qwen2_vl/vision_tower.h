@@ -22,8 +22,8 @@ class Norm {
  public:
   Norm(const nn::ParameterScope& scope, const VisionConfig& config);
   /// x as Linears read it.
-  nn::Operand before_linears(const at::Tensor& x) const;
-  at::Tensor operator()(const at::Tensor& x) const { return before_linears(x).value(); }
+  nn::LinearInput make_linear_input(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x) const { return make_linear_input(x).value(); }
 
  private:
   std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
@@ -34,13 +34,13 @@ class FeedForward {
  public:
   FeedForward(const nn::ParameterScope& scope, const VisionConfig& config);
   /// x is a norm of the residual stream, to which this adds.
-  at::Tensor operator()(const nn::Operand& x) const;
+  at::Tensor operator()(const nn::LinearInput& x) const;
 
  private:
   bool is_gated_;
   Activation activation_;
-  nn::Linears up_;  // gate and up where there is a gate
-  nn::Linear down_;
+  nn::Linears gate_up_proj_;  // gate and up where there is a gate
+  nn::Linear down_proj_;
 };
 
 /// What a block sees beside its input.
@@ -57,11 +57,11 @@ class VisionBlock {
 
  private:
   /// The heads' values of [patches, query | key | value], [patches, hidden].
-  at::Tensor attend(const at::Tensor& query_key_value, const VisionContext& context) const;
+  at::Tensor attend(const at::Tensor& qkv, const VisionContext& context) const;
 
   nn::HeadShape heads_;
   Norm norm1_, norm2_;
-  nn::Linear query_key_value_, out_;
+  nn::Linear qkv_, out_proj_;
   FeedForward feed_forward_;
 };
 
@@ -73,7 +73,7 @@ class VisionTower {
   at::Tensor embed(const image::BytePixels& pixels) const;
   /// Runs the blocks over that.
   BlockOutputs operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,
-                          const BetweenBlocks& between = {}) const;
+                          const HiddenStateOptions& options = {}) const;
   int64_t blocks() const { return blocks_.size(); }
 
  private:

@@ -15,17 +15,18 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPublishe
 
 }  // namespace
 
-WeightNames WeightNames::of(std::span<const std::string> tensors) {
-  WeightNames names;
-  names.is_published_ =
+QwenKeyMap QwenKeyMap::detect(std::span<const std::string> tensors) {
+  QwenKeyMap key_map;
+  key_map.is_published_ =
       std::ranges::none_of(tensors, [](const std::string& name) { return name.starts_with(kPublished.back().first); });
-  return names;
+  return key_map;
 }
 
-std::string WeightNames::spelled(const std::string& parameter) const {
+std::string QwenKeyMap::to_checkpoint_key(const std::string& parameter) const {
   if (!is_published_) return parameter;
-  for (const auto& [own, published] : kPublished) {
-    if (parameter.starts_with(own)) return std::string(published) + parameter.substr(own.size());
+  for (const auto& [module_prefix, checkpoint_prefix] : kPublished) {
+    if (parameter.starts_with(module_prefix))
+      return std::string(checkpoint_prefix) + parameter.substr(module_prefix.size());
   }
   return parameter;
 }

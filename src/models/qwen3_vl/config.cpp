@@ -17,28 +17,28 @@ namespace {
 using nlohmann::json;
 
 /// transformers' defaults, where they are not those of a Qwen3 text model.
-json text_defaults() {
+json make_text_defaults() {
   return {{"rope_theta", 500000.0}, {"max_position_embeddings", 128000}};
 }
 
-LlamaConfig read_text(const json& given, const std::string& source) {
-  if (given.contains("num_experts")) {
+LlamaConfig read_text(const json& text_config, const std::string& source) {
+  if (text_config.contains("num_experts")) {
     throw data_error(
         "{}: num_experts: a mixture of experts is not supported; the dense Qwen3-VL are 2B, 4B, 8B and 32B", source);
   }
-  json text = text_defaults();
-  if (!given.empty()) text.update(given);
+  json text = make_text_defaults();
+  if (!text_config.empty()) text.update(text_config);
   text["model_type"] = "qwen3";
-  const auto sections = qwen2_vl::take_sections(text, {24, 20, 20}, source);
+  const auto sections = qwen2_vl::extract_mrope_sections(text, {24, 20, 20}, source);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const json rope = section_of(text, key, source);
+    const json rope = get_section(text, key, source);
     if (!rope.empty() && !io::get_or<bool>(rope, "mrope_interleaved", true, source)) {
       throw data_error("{}: {}.mrope_interleaved: false is not supported; Qwen3-VL's axes are interleaved", source,
                        key);
     }
   }
   LlamaConfig config = LlamaConfig::from_json(text, source);
-  qwen2_vl::check_sections(sections, config.head_dim, source);
+  qwen2_vl::check_mrope_sections(sections, config.head_dim, source);
   // The last pairs of height and width, which are every third, have to be pairs of the head.
   if (data::kPositionAxes * std::max(sections[1], sections[2]) > config.head_dim / 2) {
     throw data_error("{}: mrope_section [{}]: every third of {} pairs does not give height and width so many", source,
@@ -49,20 +49,20 @@ LlamaConfig read_text(const json& given, const std::string& source) {
   return config;
 }
 
-int64_t side_of_table(const json& vision, const std::string& source) {
-  const int64_t entries = size_of(vision, "num_position_embeddings", 2304, kMostPositions, source);
-  const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(entries))));
-  if (side * side != entries) {
-    throw data_error("{}: num_position_embeddings {} is no square, but the table is one", source, entries);
+int64_t read_position_side(const json& vision, const std::string& source) {
+  const int64_t num_positions = read_size(vision, "num_position_embeddings", 2304, kMaxPositions, source);
+  const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(num_positions))));
+  if (side * side != num_positions) {
+    throw data_error("{}: num_position_embeddings {} is no square, but the table is one", source, num_positions);
   }
   return side;
 }
 
 VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std::string& source) {
   VisionConfig config;
-  json given{{"depth", 27}, {"patch_size", 16}};
-  if (!vision.empty()) given.update(vision);
-  static_cast<qwen2_vl::VisionConfig&>(config) = qwen2_vl::read_common_vision(given, source);
+  json merged_config{{"depth", 27}, {"patch_size", 16}};
+  if (!vision.empty()) merged_config.update(vision);
+  static_cast<qwen2_vl::VisionConfig&>(config) = qwen2_vl::read_common_vision(merged_config, source);
   config.is_gated = false;
   config.first_linear = "linear_fc1";
   config.second_linear = "linear_fc2";
@@ -70,9 +70,9 @@ VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std:
   config.hidden_size = io::get_or<int64_t>(vision, "hidden_size", 1152, source);
   config.intermediate_size = io::get_or<int64_t>(vision, "intermediate_size", 4304, source);
   config.output_size = io::get_or<int64_t>(vision, "out_hidden_size", 3584, source);
-  config.activation =
-      activation_of(io::get_or<std::string>(vision, "hidden_act", "gelu_pytorch_tanh", source), "hidden_act", source);
-  config.position_side = side_of_table(vision, source);
+  config.activation = parse_activation(io::get_or<std::string>(vision, "hidden_act", "gelu_pytorch_tanh", source),
+                                       "hidden_act", source);
+  config.position_side = read_position_side(vision, source);
   qwen2_vl::check_sizes(config, source);
   config.deepstack_blocks =
       io::get_or<std::vector<int64_t>>(vision, "deepstack_visual_indexes", config.deepstack_blocks, source);
@@ -95,25 +95,25 @@ VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std:
 
 }  // namespace
 
-double VisionConfig::elements() const {
+double VisionConfig::num_parameters() const {
   const double merged = static_cast<double>(hidden_size) * static_cast<double>(patches_per_token());
   const double merger = merged * (merged + static_cast<double>(output_size));
   const auto side = static_cast<double>(position_side);
-  return qwen2_vl::VisionConfig::elements() + static_cast<double>(deepstack_blocks.size()) * merger +
+  return qwen2_vl::VisionConfig::num_parameters() + static_cast<double>(deepstack_blocks.size()) * merger +
          side * side * static_cast<double>(hidden_size);
 }
 
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
   Config config;
-  config.text = read_text(section_of(json_config, "text_config", source), source + " (text_config)");
+  config.text = read_text(get_section(json_config, "text_config", source), source + " (text_config)");
   config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
   config.vision =
-      read_vision(section_of(json_config, "vision_config", source), config.text, source + " (vision_config)");
+      read_vision(get_section(json_config, "vision_config", source), config.text, source + " (vision_config)");
   config.image_token_id =
-      qwen2_vl::token_id_of(json_config, "image_token_id", config.image_token_id, config.text, source);
+      qwen2_vl::read_token_id(json_config, "image_token_id", config.image_token_id, config.text, source);
   config.video_token_id =
-      qwen2_vl::token_id_of(json_config, "video_token_id", config.video_token_id, config.text, source);
+      qwen2_vl::read_token_id(json_config, "video_token_id", config.video_token_id, config.text, source);
   return config;
 }
 

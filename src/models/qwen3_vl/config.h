@@ -18,7 +18,7 @@ struct VisionConfig : qwen2_vl::VisionConfig {
   /// Blocks whose output is projected, too, and added behind the text model's first blocks, in this order; ascending.
   std::vector<int64_t> deepstack_blocks = {8, 16, 24};
 
-  double elements() const;
+  double num_parameters() const;
 };
 
 /// `config.json` of the dense Qwen3-VL.

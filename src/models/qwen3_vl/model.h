@@ -17,7 +17,7 @@ class Model final : public VisionLanguageModel {
  public:
   Model(Config config, image::Normalization normalization, const nn::ParameterSettings& settings);
 
-  ImageFeatures image_features(const VisionInput& vision, bool with_dense) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
   ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                             const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }

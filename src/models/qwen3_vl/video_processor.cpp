@@ -16,23 +16,23 @@ using image::ImageSize;
 constexpr qwen2_vl::PixelBudget kVideoBudget{int64_t{128} * 32 * 32, int64_t{32} * 32 * 768};
 
 /// Of all frames: a budget of so many pixels each, over `frames` of them.
-int64_t of_frames(int64_t pixels, int64_t frames) {
-  return pixels > qwen2_vl::kMostPixels / frames ? qwen2_vl::kMostPixels : pixels * frames;
+int64_t scale_budget(int64_t pixels, int64_t frames) {
+  return pixels > qwen2_vl::kMaxBudgetPixels / frames ? qwen2_vl::kMaxBudgetPixels : pixels * frames;
 }
 
 /// `count` indices from the first to the last of `frames` frames.
-std::vector<int64_t> evenly(int64_t frames, int64_t count) {
-  std::vector<int64_t> taken;
-  taken.reserve(static_cast<size_t>(count));
+std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
+  std::vector<int64_t> frame_indices;
+  frame_indices.reserve(static_cast<size_t>(count));
   // numpy.linspace, rounded: halves to even, as nearbyint does.
   const double step = count > 1 ? static_cast<double>(frames - 1) / static_cast<double>(count - 1) : 0;
-  for (int64_t i = 0; i < count; ++i) taken.push_back(std::llrint(static_cast<double>(i) * step));
-  if (count > 1) taken.back() = frames - 1;
-  return taken;
+  for (int64_t i = 0; i < count; ++i) frame_indices.push_back(std::llrint(static_cast<double>(i) * step));
+  if (count > 1) frame_indices.back() = frames - 1;
+  return frame_indices;
 }
 
 /// A frame with a side shorter than a token's is enlarged first.
-ImageSize at_least_a_token(ImageSize size, int64_t side) {
+ImageSize enlarge_to_token(ImageSize size, int64_t side) {
   if (size.height >= side && size.width >= side) return size;
   const double height = static_cast<double>(size.height), width = static_cast<double>(size.width);
   const double scale = std::max(static_cast<double>(side) / height, static_cast<double>(side) / width);
@@ -44,28 +44,29 @@ ImageSize at_least_a_token(ImageSize size, int64_t side) {
 VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels) {
   const PreprocessorConfig file = qwen2_vl::find_video_settings(folder, "Qwen3VLVideoProcessor");
-  file.require_no_others(qwen2_vl::video_keys());
+  file.require_only(qwen2_vl::get_video_keys());
   VideoSettings settings;
-  constexpr PreprocessorConfig::Triple kHalf{0.5, 0.5, 0.5};
+  constexpr PreprocessorConfig::ChannelValues kHalf{0.5, 0.5, 0.5};
   settings.pixels = qwen2_vl::read_pixel_settings(file, kVideoBudget, vision, kHalf, kHalf);
-  settings.most_of_a_frame = max_pixels;
+  settings.max_frame_pixels = max_pixels;
   settings.limits = qwen2_vl::read_frame_limits(file, settings.limits, vision, /*has_fps=*/true);
   return settings;
 }
 
-std::vector<int64_t> VideoSettings::frames_of(const image::VideoInfo& video, double wanted_fps) const {
-  if (auto all = listed_frames(video, limits.most_listed)) return *std::move(all);
-  if (video.is_list) return evenly(video.frames, limits.most_listed);
+std::vector<int64_t> VideoSettings::select_frames(const image::VideoInfo& video, double sampling_fps) const {
+  if (auto all_frames = list_all_frames(video, limits.max_listed_frames)) return *std::move(all_frames);
+  if (video.is_frame_list) return sample_evenly(video.frames, limits.max_listed_frames);
   qwen2_vl::check_frame_limits(limits);
-  if (limits.num_frames) return evenly(video.frames, std::min(*limits.num_frames, limits.max_frames));
-  return sample(video.frames, video.fps > 0 ? video.fps : wanted_fps, wanted_fps);
+  if (limits.num_frames) return sample_evenly(video.frames, std::min(*limits.num_frames, limits.max_frames));
+  return sample(video.frames, video.fps > 0 ? video.fps : sampling_fps, sampling_fps);
 }
 
-std::vector<int64_t> VideoSettings::sample(int64_t frames, double video_fps, double wanted_fps) const {
-  const double wanted = std::floor(static_cast<double>(frames) / video_fps * wanted_fps);
-  const double most = static_cast<double>(std::min(limits.max_frames, frames));
-  const auto count = static_cast<int64_t>(std::min(std::max(wanted, static_cast<double>(limits.min_frames)), most));
-  return evenly(frames, count);
+std::vector<int64_t> VideoSettings::sample(int64_t frames, double video_fps, double sampling_fps) const {
+  const double target_count = std::floor(static_cast<double>(frames) / video_fps * sampling_fps);
+  const double max_count = static_cast<double>(std::min(limits.max_frames, frames));
+  const auto count =
+      static_cast<int64_t>(std::min(std::max(target_count, static_cast<double>(limits.min_frames)), max_count));
+  return sample_evenly(frames, count);
 }
 
 ImageSize VideoSettings::frame_size(int64_t frames, ImageSize size, std::optional<int64_t> max_pixels,
@@ -75,58 +76,63 @@ ImageSize VideoSettings::frame_size(int64_t frames, ImageSize size, std::optiona
   frames = std::max(frames, per_patch);
   qwen2_vl::PixelBudget budget = pixels.budget;
   if (limits.cap_pixels_per_frame) {
-    const int64_t share = std::min(limits.max_video_tokens * side * side, budget.most / frames);
-    budget.most = of_frames(std::max(share, static_cast<int64_t>(static_cast<double>(budget.least) * 1.05)), frames);
+    const int64_t frame_share = std::min(limits.max_video_tokens * side * side, budget.max_pixels / frames);
+    budget.max_pixels = scale_budget(
+        std::max(frame_share, static_cast<int64_t>(static_cast<double>(budget.min_pixels) * 1.05)), frames);
   }
-  for (const auto& most : {most_of_a_frame, max_pixels}) {
-    if (most) budget = qwen2_vl::limited(budget, of_frames(*most, frames));
+  for (const auto& limit : {max_frame_pixels, max_pixels}) {
+    if (limit) budget = qwen2_vl::limit_budget(budget, scale_budget(*limit, frames));
   }
-  const ImageSize given = at_least_a_token(size, side);
-  qwen2_vl::check_ratio(given);
-  const auto multiples = [](double value, int64_t unit) {
+  const ImageSize enlarged = enlarge_to_token(size, side);
+  qwen2_vl::check_ratio(enlarged);
+  const auto round_to_multiple = [](double value, int64_t unit) {
     return static_cast<int64_t>(std::nearbyint(value / static_cast<double>(unit))) * unit;
   };
-  const double height = static_cast<double>(given.height), width = static_cast<double>(given.width);
-  const ImageSize nearest{multiples(height, side), multiples(width, side)};
-  const int64_t all = multiples(static_cast<double>(frames), per_patch) * nearest.height * nearest.width;
+  const double height = static_cast<double>(enlarged.height), width = static_cast<double>(enlarged.width);
+  const ImageSize rounded{round_to_multiple(height, side), round_to_multiple(width, side)};
+  const int64_t total_pixels =
+      round_to_multiple(static_cast<double>(frames), per_patch) * rounded.height * rounded.width;
   const auto unit = static_cast<double>(side);
-  if (all > budget.most) {
-    const double shrink = std::sqrt(static_cast<double>(frames) * height * width / static_cast<double>(budget.most));
+  if (total_pixels > budget.max_pixels) {
+    const double shrink =
+        std::sqrt(static_cast<double>(frames) * height * width / static_cast<double>(budget.max_pixels));
     return {std::max(side, static_cast<int64_t>(std::floor(height / shrink / unit)) * side),
             std::max(side, static_cast<int64_t>(std::floor(width / shrink / unit)) * side)};
   }
-  if (all < budget.least) {
-    const double grow = std::sqrt(static_cast<double>(budget.least) / (static_cast<double>(frames) * height * width));
+  if (total_pixels < budget.min_pixels) {
+    const double grow =
+        std::sqrt(static_cast<double>(budget.min_pixels) / (static_cast<double>(frames) * height * width));
     return {static_cast<int64_t>(std::ceil(height * grow / unit)) * side,
             static_cast<int64_t>(std::ceil(width * grow / unit)) * side};
   }
-  return nearest;
+  return rounded;
 }
 
-bool put_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision) {
-  const int64_t side = vision.pixels_per_token_side(), square = side * side;
-  const int64_t most = settings.most_of_a_frame.value();
+bool write_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision) {
+  const int64_t side = vision.pixels_per_token_side(), token_pixels = side * side;
+  const int64_t frame_limit = settings.max_frame_pixels.value();
   // A video has a patch's frames at least, which share the budget.
-  if (most >= settings.pixels.budget.most / vision.temporal_patch_size) return true;
-  const auto floor = static_cast<int64_t>(static_cast<double>(settings.pixels.budget.least) * 1.05);
-  if (most % square != 0 || most < floor) return false;
-  const int64_t tokens = most / square;
+  if (frame_limit >= settings.pixels.budget.max_pixels / vision.temporal_patch_size) return true;
+  const auto min_frame_pixels = static_cast<int64_t>(static_cast<double>(settings.pixels.budget.min_pixels) * 1.05);
+  if (frame_limit % token_pixels != 0 || frame_limit < min_frame_pixels) return false;
+  const int64_t tokens = frame_limit / token_pixels;
   file["max_video_tokens"] =
       settings.limits.cap_pixels_per_frame ? std::min(tokens, settings.limits.max_video_tokens) : tokens;
   file["cap_pixels_per_frame"] = true;
   return true;
 }
 
-std::vector<std::string> time_stamps(const std::vector<int64_t>& taken, double video_fps, int64_t frames_per_patch) {
-  std::vector<std::string> stamps;
+std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indices, double video_fps,
+                                         int64_t frames_per_patch) {
+  std::vector<std::string> timestamps;
   const auto per_patch = static_cast<size_t>(frames_per_patch);
-  for (size_t first = 0; first < taken.size(); first += per_patch) {
-    const size_t last = std::min(first + per_patch, taken.size()) - 1;
-    const double from = static_cast<double>(taken[first]) / video_fps,
-                 to = static_cast<double>(taken[last]) / video_fps;
-    stamps.push_back(fmt::format("<{:.1f} seconds>", (from + to) / 2));
+  for (size_t first = 0; first < frame_indices.size(); first += per_patch) {
+    const size_t last = std::min(first + per_patch, frame_indices.size()) - 1;
+    const double from = static_cast<double>(frame_indices[first]) / video_fps,
+                 to = static_cast<double>(frame_indices[last]) / video_fps;
+    timestamps.push_back(fmt::format("<{:.1f} seconds>", (from + to) / 2));
   }
-  return stamps;
+  return timestamps;
 }
 
 }  // namespace vlmtrain::models::qwen3_vl

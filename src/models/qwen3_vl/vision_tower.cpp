@@ -26,25 +26,27 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
       deepstack_blocks_(config.deepstack_blocks) {}
 
 BlockOutputs VisionTower::operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
-                                     const PositionTaps& taps, int64_t recomputed_blocks) const {
+                                     const PositionInterpolation& interpolation, int64_t recomputed_blocks) const {
   const auto device = pixels.bytes.device();
-  const at::Tensor entries = memory::copy_to_device(taps.entries, device).view({kTaps, -1});
-  const at::Tensor weights = memory::copy_to_device(at::tensor(taps.weights), device).view({kTaps, -1});
-  const at::Tensor embedded = transformer_.embed(pixels) + nn::weighted_rows(positions_, entries, weights);
-  return transformer_(embedded, layout, recomputed_blocks, {.wanted = deepstack_blocks_});
+  const at::Tensor indices = memory::copy_to_device(interpolation.indices, device).view({kInterpolationPoints, -1});
+  const at::Tensor weights =
+      memory::copy_to_device(at::tensor(interpolation.weights), device).view({kInterpolationPoints, -1});
+  const at::Tensor embedded = transformer_.embed(pixels) + nn::weighted_row_sum(positions_, indices, weights);
+  return transformer_(embedded, layout, recomputed_blocks, {.requested = deepstack_blocks_});
 }
 
-PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool norms_tokens)
+PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool use_postshuffle_norm)
     : merged_size_(config.hidden_size * config.patches_per_token()),
-      norms_tokens_(norms_tokens),
-      norm_(scope / "norm", norms_tokens ? merged_size_ : config.hidden_size, kNormEpsilon),
+      use_postshuffle_norm_(use_postshuffle_norm),
+      norm_(scope / "norm", use_postshuffle_norm ? merged_size_ : config.hidden_size, kNormEpsilon),
       first_(scope / "linear_fc1", merged_size_, merged_size_, true),
       second_(scope / "linear_fc2", merged_size_, config.output_size, true) {}
 
 at::Tensor PatchMerger::operator()(const at::Tensor& patches) const {
-  const auto by_token = [this](const at::Tensor& x) { return x.view({-1, merged_size_}); };
-  const nn::Operand normed = norms_tokens_ ? norm_.before_linears(by_token(patches)) : by_token(norm_(patches));
-  return second_(nn::activated(Activation::kGelu, first_(normed)));
+  const auto merge_patches = [this](const at::Tensor& x) { return x.view({-1, merged_size_}); };
+  const nn::LinearInput normed =
+      use_postshuffle_norm_ ? norm_.make_linear_input(merge_patches(patches)) : merge_patches(norm_(patches));
+  return second_(nn::apply_activation(Activation::kGelu, first_(normed)));
 }
 
 }  // namespace vlmtrain::models::qwen3_vl

@@ -15,7 +15,7 @@ class VisionTower {
   /// Pixels as qwen2_vl::VisionTower::embed takes them → [patches, hidden], behind the last block and behind
   /// each of VisionConfig::deepstack_blocks.
   BlockOutputs operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
-                          const PositionTaps& taps, int64_t recomputed_blocks) const;
+                          const PositionInterpolation& interpolation, int64_t recomputed_blocks) const;
   int64_t blocks() const { return transformer_.blocks(); }
 
  private:
@@ -27,14 +27,14 @@ class VisionTower {
 /// Each square of merge_size² patches becomes one token.
 class PatchMerger {
  public:
-  /// `norms_tokens`: the norm is over the features of a token's patches together, else of each patch.
-  PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool norms_tokens);
+  /// `use_postshuffle_norm`: the norm is over the features of a token's patches together, else of each patch.
+  PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool use_postshuffle_norm);
   /// [patches, hidden] → [tokens, output_size]
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
   int64_t merged_size_;
-  bool norms_tokens_;
+  bool use_postshuffle_norm_;
   nn::LayerNorm norm_;
   nn::Linear first_, second_;
 };

@@ -7,60 +7,63 @@
 
 namespace vlmtrain::text::jinja {
 
-Bound::Bound(std::string_view who, const Parameters& parameters, const Arguments& arguments)
-    : who_(who), arguments_(&arguments) {
+BoundArguments::BoundArguments(std::string_view callee_name, const Parameters& parameters, const Arguments& arguments)
+    : callee_name_(callee_name), arguments_(&arguments) {
   if (parameters.names == "*") return;
   std::vector<std::string_view> names;
-  for (std::string_view rest = parameters.names; !rest.empty();) {
-    const size_t end = std::min(rest.find(' '), rest.size());
-    names.push_back(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  for (std::string_view remaining = parameters.names; !remaining.empty();) {
+    const size_t end = std::min(remaining.find(' '), remaining.size());
+    names.push_back(remaining.substr(0, end));
+    remaining.remove_prefix(std::min(end + 1, remaining.size()));
   }
   if (arguments.positional.size() > names.size()) {
-    throw failure("{} takes {} arguments at most, not {}", who, names.size(), arguments.positional.size());
+    throw evaluation_error("{} takes {} arguments at most, not {}", callee_name, names.size(),
+                           arguments.positional.size());
   }
   values_.resize(names.size());
   for (size_t i = 0; i < arguments.positional.size(); ++i) values_[i] = &arguments.positional[i];
   for (const auto& [name, value] : arguments.keyword) {
     const auto index = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
-    if (index == names.size()) throw failure("{} takes no argument \"{}\"", who, name);
-    if (values_[index] != nullptr) throw failure("{} is given the argument \"{}\" twice", who, name);
+    if (index == names.size()) throw evaluation_error("{} takes no argument \"{}\"", callee_name, name);
+    if (values_[index] != nullptr) throw evaluation_error("{} is given the argument \"{}\" twice", callee_name, name);
     values_[index] = &value;
   }
-  for (size_t i = 0; i < static_cast<size_t>(parameters.required); ++i) {
-    if (values_[i] == nullptr) throw failure("{} lacks the argument \"{}\"", who, names[i]);
+  for (size_t i = 0; i < static_cast<size_t>(parameters.num_required); ++i) {
+    if (values_[i] == nullptr) throw evaluation_error("{} lacks the argument \"{}\"", callee_name, names[i]);
   }
 }
 
-const Value* Bound::given(size_t index) const {
+const Value* BoundArguments::value_or_null(size_t index) const {
   const Value* value = (*this)[index];
   return value != nullptr && value->is_none() ? nullptr : value;
 }
 
-bool Bound::flag(size_t index, bool fallback) const {
+bool BoundArguments::boolean(size_t index, bool fallback) const {
   const Value* value = (*this)[index];
   return value == nullptr ? fallback : is_true(*value);
 }
 
-int64_t Bound::whole(size_t index, int64_t fallback) const {
+int64_t BoundArguments::integer(size_t index, int64_t fallback) const {
   const Value* value = (*this)[index];
   if (value == nullptr) return fallback;
   int64_t out = 0;
-  if (!value->is_whole(out)) throw failure("{}: a whole number is needed, not {}", who_, value->type_name());
+  if (!value->to_integer(out))
+    throw evaluation_error("{}: a whole number is needed, not {}", callee_name_, value->type_name());
   return out;
 }
 
-const Text* Bound::text(size_t index) const {
-  const Value* value = given(index);
+const Text* BoundArguments::text(size_t index) const {
+  const Value* value = value_or_null(index);
   if (value == nullptr) return nullptr;
-  if (value->text() == nullptr) throw failure("{}: a text is needed, not {}", who_, value->type_name());
+  if (value->text() == nullptr)
+    throw evaluation_error("{}: a text is needed, not {}", callee_name_, value->type_name());
   return value->text();
 }
 
-const Text& Bound::needed_text(size_t index) const {
-  const Text* found = text(index);
-  if (found == nullptr) throw failure("{}: a text is needed, not None", who_);
-  return *found;
+const Text& BoundArguments::required_text(size_t index) const {
+  const Text* text_value = text(index);
+  if (text_value == nullptr) throw evaluation_error("{}: a text is needed, not None", callee_name_);
+  return *text_value;
 }
 
 }  // namespace vlmtrain::text::jinja

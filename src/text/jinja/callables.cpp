@@ -5,36 +5,36 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-const Method* find_in(std::span<const Method> table, std::string_view name) {
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const Method& method) { return method.name == name; });
-  return found == table.end() ? nullptr : &*found;
+const Builtin* find_by_name(std::span<const Builtin> table, std::string_view name) {
+  const auto match =
+      std::find_if(table.begin(), table.end(), [&](const Builtin& builtin) { return builtin.name == name; });
+  return match == table.end() ? nullptr : &*match;
 }
 
 }  // namespace
 
-const Method* find_filter(std::string_view name) {
-  for (const auto& table : {filters_of_texts(), filters_of_numbers(), filters_of_lists(), filters_that_choose()}) {
-    if (const Method* found = find_in(table, name)) return found;
+const Builtin* find_filter(std::string_view name) {
+  for (const auto& table : {text_filters(), number_filters(), list_filters(), select_filters()}) {
+    if (const Builtin* builtin = find_by_name(table, name)) return builtin;
   }
   return nullptr;
 }
 
-const Method* find_test(std::string_view name) {
-  return find_in(tests(), name);
+const Builtin* find_test(std::string_view name) {
+  return find_by_name(tests(), name);
 }
 
-const Method* find_function(std::string_view name) {
-  return find_in(functions(), name);
+const Builtin* find_function(std::string_view name) {
+  return find_by_name(functions(), name);
 }
 
-Value apply(Context& context, const Method& method, const Value& self, const Arguments& arguments) {
-  context.budget.step();
-  return method.body(context, self, Bound(method.name, method.parameters, arguments));
+Value apply_builtin(Context& context, const Builtin& builtin, const Value& self, const Arguments& arguments) {
+  context.budget.charge_steps();
+  return builtin.body(context, self, BoundArguments(builtin.name, builtin.parameters, arguments));
 }
 
-Value generator_of(std::vector<Value> items) {
-  return Value(std::make_shared<const Sequence>(Sequence::Form::kGenerator, std::move(items)));
+Value make_generator(std::vector<Value> items) {
+  return Value(std::make_shared<const Sequence>(Sequence::Type::kGenerator, std::move(items)));
 }
 
 }  // namespace vlmtrain::text::jinja

@@ -10,7 +10,7 @@
 namespace vlmtrain::text::jinja {
 
 /// Where a template reads a name, or gives something to it.
-struct NameEvent {
+struct NameAccess {
   size_t name;
   bool is_store;
   int line;
@@ -19,44 +19,44 @@ struct NameEvent {
 /// Reads expressions as Jinja2's parser does, down to what it takes for an argument of a test.
 class ExpressionParser {
  public:
-  ExpressionParser(TokenStream& tokens, Tree& tree) : tokens_(tokens), tree_(tree) {}
+  ExpressionParser(TokenStream& tokens, SyntaxTree& tree) : tokens_(tokens), tree_(tree) {}
 
-  ExpressionPtr parse(bool with_condition = true);
+  ExpressionPtr parse(bool allow_conditional = true);
   /// Expressions with commas between them are a tuple; `end` is a name that ends it.
-  ExpressionPtr parse_tuple(bool with_condition = true, std::string_view end = {}, bool in_parentheses = false);
-  /// What a value is given to. With `with_attributes`, attributes of namespaces too.
-  Target parse_target(bool with_attributes, std::string_view end = {});
+  ExpressionPtr parse_tuple(bool allow_conditional = true, std::string_view end = {}, bool is_parenthesized = false);
+  /// What a value is given to. With `allow_attributes`, attributes of namespaces too.
+  Target parse_target(bool allow_attributes, std::string_view end = {});
   Target parse_name_target();
-  /// `| filter…`, or with `at_name` `filter…`, of what is in a block; null where there is none.
-  ExpressionPtr parse_block_filter(bool at_name);
+  /// `| filter…`, or with `starts_with_name` `filter…`, of what is in a block; null where there is none.
+  ExpressionPtr parse_filter_chain(bool starts_with_name);
 
-  const std::vector<NameEvent>& events() const { return events_; }
-  void stored(size_t name) { events_.push_back({name, true, tokens_.line()}); }
+  const std::vector<NameAccess>& name_accesses() const { return name_accesses_; }
+  void record_store(size_t name) { name_accesses_.push_back({name, true, tokens_.line()}); }
   /// Fails for the first name of a filter, test or function that there is not. One that an `if` guards is none: it
   /// fails when it is reached, as in Jinja2.
   void check_names() const;
   /// What is read while it lives is guarded by an `if`.
-  class Guard {
+  class IfGuard {
    public:
-    explicit Guard(ExpressionParser& parser)
-        : parser_(parser), first_(parser.missing_.size()), first_call_(parser.called_.size()) {}
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
-    ~Guard() { parser_.guard_from(first_, first_call_); }
+    explicit IfGuard(ExpressionParser& parser)
+        : parser_(parser), first_unknown_(parser.unknown_names_.size()), first_called_(parser.called_names_.size()) {}
+    IfGuard(const IfGuard&) = delete;
+    IfGuard& operator=(const IfGuard&) = delete;
+    ~IfGuard() { parser_.mark_guarded(first_unknown_, first_called_); }
 
    private:
     ExpressionParser& parser_;
-    size_t first_;
-    size_t first_call_;
+    size_t first_unknown_;
+    size_t first_called_;
   };
 
   /// A level more of nesting while it lives. Fails where there are too many.
-  class Level {
+  class DepthGuard {
    public:
-    explicit Level(ExpressionParser& parser);
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
-    ~Level() { --parser_.level_; }
+    explicit DepthGuard(ExpressionParser& parser);
+    DepthGuard(const DepthGuard&) = delete;
+    DepthGuard& operator=(const DepthGuard&) = delete;
+    ~DepthGuard() { --parser_.depth_; }
 
    private:
     ExpressionParser& parser_;
@@ -64,11 +64,11 @@ class ExpressionParser {
 
  private:
   template <class Node>
-  ExpressionPtr make(int line, Node node, std::initializer_list<const Expression*> below);
-  /// On top of what has the height `below`.
+  ExpressionPtr make_node(int line, Node node, std::initializer_list<const Expression*> children);
+  /// On top of what has the height `children`.
   template <class Node>
-  ExpressionPtr make_on(int line, Node node, int below);
-  ExpressionPtr make_list(int line, ListOf list);
+  ExpressionPtr make_parent_node(int line, Node node, int children);
+  ExpressionPtr make_list(int line, ListLiteral list);
 
   ExpressionPtr parse_or();
   ExpressionPtr parse_and();
@@ -78,7 +78,7 @@ class ExpressionParser {
   ExpressionPtr parse_concatenation();
   ExpressionPtr parse_product();
   ExpressionPtr parse_power();
-  ExpressionPtr parse_unary(bool with_filters = true);
+  ExpressionPtr parse_unary(bool allow_filters = true);
   ExpressionPtr parse_primary();
   ExpressionPtr parse_number();
   ExpressionPtr parse_list();
@@ -90,20 +90,20 @@ class ExpressionParser {
   ExpressionPtr parse_filter(ExpressionPtr operand);
   ExpressionPtr parse_test(ExpressionPtr operand);
   CallArguments parse_arguments();
-  Target parse_target_part(bool with_attributes);
-  Target parse_targets(bool with_attributes, std::string_view end, bool in_parentheses);
+  Target parse_single_target(bool allow_attributes);
+  Target parse_targets(bool allow_attributes, std::string_view end, bool is_parenthesized);
   bool is_tuple_end(std::string_view end) const;
-  std::string parse_dotted_name(std::string_view what);
-  /// A text that is given as the argument `index` must name a filter or test.
-  void check_named(const CallArguments& arguments, size_t index, bool filter, int line);
-  void missing(int line, std::string_view kind, std::string_view name);
-  void guard_from(size_t first_missing, size_t first_call);
+  std::string parse_dotted_name(std::string_view description);
+  /// A text that is given as the argument `argument_index` must name a filter or test.
+  void check_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter, int line);
+  void add_unknown_name(int line, std::string_view kind, std::string_view name);
+  void mark_guarded(size_t first_unknown, size_t first_called);
 
   TokenStream& tokens_;
-  Tree& tree_;
-  int level_ = 0;
-  std::vector<NameEvent> events_;
-  struct Missing {
+  SyntaxTree& tree_;
+  int depth_ = 0;
+  std::vector<NameAccess> name_accesses_;
+  struct UnknownName {
     int line;
     std::string message;
     bool is_guarded;
@@ -113,8 +113,8 @@ class ExpressionParser {
     int line;
     bool is_guarded;
   };
-  std::vector<Missing> missing_;
-  std::vector<CalledName> called_;
+  std::vector<UnknownName> unknown_names_;
+  std::vector<CalledName> called_names_;
 };
 
 }  // namespace vlmtrain::text::jinja

@@ -9,23 +9,23 @@ namespace vlmtrain::text::jinja {
 struct Token {
   enum class Kind {
     kData,
-    kPrintBegin,
-    kPrintEnd,
+    kVariableBegin,
+    kVariableEnd,
     kBlockBegin,
     kBlockEnd,
     kName,
-    kText,
+    kString,
     kInteger,
     kFloat,
     kOperator,
-    kEnd
+    kEof
   };
   Kind kind;
   std::string value;  ///< of a text what it stands for, of all others as written
   int line;
 };
 
-/// The tokens of a template, white space around tags taken as trim_blocks, lstrip_blocks, - and + have it; kEnd is the
+/// The tokens of a template, white space around tags taken as trim_blocks, lstrip_blocks, - and + have it; kEof is the
 /// last. Throws UserError (bad data) "FILE:LINE: …".
 std::vector<Token> tokenize(std::string_view source, std::string_view source_name);
 

@@ -15,44 +15,44 @@ inline constexpr int kMaxNesting = 1000;         ///< of evaluations, with those
 inline constexpr int kMaxValueDepth = 200;       ///< lists in lists
 inline constexpr size_t kMaxSteps = 10'000'000;  ///< of one render
 inline constexpr size_t kMaxTextBytes = size_t{32} << 20U;
-inline constexpr size_t kMaxMadeBytes = size_t{512} << 20U;  ///< of all texts and lists that a render makes
-inline constexpr size_t kMaxRangeItems = 100'000;            ///< as jinja2's sandbox has it
+inline constexpr size_t kMaxAllocatedBytes = size_t{512} << 20U;  ///< of all texts and lists that a render makes
+inline constexpr size_t kMaxRangeItems = 100'000;                 ///< as jinja2's sandbox has it
 
 /// What went wrong while a template was rendered; the evaluator adds the file and the line.
-struct Failure {
+struct EvaluationError {
   std::string message;
-  bool raised = false;  ///< by raise_exception
+  bool raised_by_template = false;  ///< by raise_exception
 };
 
 template <class... Args>
-Failure failure(fmt::format_string<Args...> format, Args&&... args) {
-  return {fmt::format(format, std::forward<Args>(args)...)};
+EvaluationError evaluation_error(fmt::format_string<Args...> format, Args&&... format_args) {
+  return {fmt::format(format, std::forward<Args>(format_args)...)};
 }
 
 /// Counts what a render takes. Throws Failure where it passes a bound.
 class Budget {
  public:
-  void step(size_t count = 1) {
+  void charge_steps(size_t count = 1) {
     steps_ += count;
-    if (steps_ > kMaxSteps) throw failure("the render takes more than {} steps", kMaxSteps);
+    if (steps_ > kMaxSteps) throw evaluation_error("the render takes more than {} steps", kMaxSteps);
   }
   /// For what goes through as many bytes or items of a value.
-  void walk(size_t items) { step(items / 16); }
+  void charge_scan(size_t items) { charge_steps(items / 16); }
   /// A text or list of `bytes` was made, or is about to be.
-  void made(size_t bytes) {
-    check_text(bytes);
-    made_ += bytes;
-    walk(bytes);
-    if (made_ > kMaxMadeBytes)
-      throw failure("the render makes more than {} MB of texts and lists", kMaxMadeBytes >> 20U);
+  void charge_allocation(size_t bytes) {
+    check_size(bytes);
+    allocated_bytes_ += bytes;
+    charge_scan(bytes);
+    if (allocated_bytes_ > kMaxAllocatedBytes)
+      throw evaluation_error("the render makes more than {} MB of texts and lists", kMaxAllocatedBytes >> 20U);
   }
-  static void check_text(size_t bytes) {
-    if (bytes > kMaxTextBytes) throw failure("a text or list grows beyond {} MB", kMaxTextBytes >> 20U);
+  static void check_size(size_t bytes) {
+    if (bytes > kMaxTextBytes) throw evaluation_error("a text or list grows beyond {} MB", kMaxTextBytes >> 20U);
   }
 
  private:
   size_t steps_ = 0;
-  size_t made_ = 0;
+  size_t allocated_bytes_ = 0;
 };
 
 }  // namespace vlmtrain::text::jinja

@@ -16,21 +16,21 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
   explicit Loop(std::vector<Value> items, int64_t level) : items_(std::move(items)), level_(level) {}
 
   size_t size() const { return items_.size(); }
-  const Value& item() const { return items_[at_]; }
-  void move_to(size_t at) { at_ = at; }
+  const Value& item() const { return items_[index_]; }
+  void set_index(size_t pos) { index_ = pos; }
 
   std::string_view type_name() const override { return "LoopContext"; }
   std::optional<Value> attribute(std::string_view name) override;
-  std::vector<Value> emptied() override;
+  std::vector<Value> release_values() override;
 
  private:
-  Value changed(const Arguments& arguments, Budget& budget);
+  Value update_changed(const Arguments& arguments, Budget& budget);
   Value cycle(const Arguments& arguments) const;
 
   std::vector<Value> items_;
   int64_t level_;
-  size_t at_ = 0;
-  std::optional<Value> last_;
+  size_t index_ = 0;
+  std::optional<Value> last_value_;
 };
 
 }  // namespace vlmtrain::text::jinja

@@ -4,58 +4,58 @@
 
 namespace vlmtrain::text::jinja {
 
-void MarkedText::add(Run run) {
+void TrackedText::add_span(OriginSpan origin_span) {
   // An empty run beside characters of its own origin says nothing.
-  for (size_t i = runs_.size(); i-- > 0 && runs_[i].end == run.begin;) {
-    if (runs_[i].origin == run.origin) {
-      if (run.empty()) return;
-      if (runs_[i].empty()) {
-        runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i));
+  for (size_t i = origin_spans_.size(); i-- > 0 && origin_spans_[i].end == origin_span.begin;) {
+    if (origin_spans_[i].origin == origin_span.origin) {
+      if (origin_span.empty()) return;
+      if (origin_spans_[i].empty()) {
+        origin_spans_.erase(origin_spans_.begin() + static_cast<std::ptrdiff_t>(i));
         continue;
       }
-      if (i + 1 == runs_.size()) {
-        runs_[i].end = run.end;
+      if (i + 1 == origin_spans_.size()) {
+        origin_spans_[i].end = origin_span.end;
         return;
       }
     }
-    if (!runs_[i].empty()) break;
+    if (!origin_spans_[i].empty()) break;
   }
-  runs_.push_back(run);
+  origin_spans_.push_back(origin_span);
 }
 
-void MarkedText::mark_generated() {
+void TrackedText::mark_generated() {
   generated_.clear();
   if (!empty()) generated_.push_back({0, size()});
 }
 
-MarkedText MarkedText::slice(size_t begin, size_t end) const {
-  MarkedText part;
-  part.append(*this, begin, end);
-  return part;
+TrackedText TrackedText::slice(size_t begin, size_t end) const {
+  TrackedText result;
+  result.append(*this, begin, end);
+  return result;
 }
 
-void MarkedText::append(const MarkedText& other, size_t begin, size_t end) {
-  const size_t shift = bytes_.size();
+void TrackedText::append(const TrackedText& other, size_t begin, size_t end) {
+  const size_t offset = bytes_.size();
   bytes_.append(other.bytes_, begin, end - begin);
-  const auto ends_before = [](const Run& run, size_t at) { return run.end < at; };
-  for (auto run = std::lower_bound(other.runs_.begin(), other.runs_.end(), begin, ends_before);
-       run != other.runs_.end() && run->begin <= end; ++run) {
-    const size_t from = std::max(run->begin, begin);
-    const size_t to = std::min(run->end, end);
+  const auto ends_before = [](const OriginSpan& origin_span, size_t pos) { return origin_span.end < pos; };
+  for (auto origin_span = std::lower_bound(other.origin_spans_.begin(), other.origin_spans_.end(), begin, ends_before);
+       origin_span != other.origin_spans_.end() && origin_span->begin <= end; ++origin_span) {
+    const size_t span_begin = std::max(origin_span->begin, begin);
+    const size_t span_end = std::min(origin_span->end, end);
     // Of several characters, none of a neighbour's origin.
-    if (from == to && !run->empty() && begin < end) continue;
-    add({shift + from - begin, shift + to - begin, run->origin});
+    if (span_begin == span_end && !origin_span->empty() && begin < end) continue;
+    add_span({offset + span_begin - begin, offset + span_end - begin, origin_span->origin});
   }
-  for (const Generated& part : other.generated_) {
-    const size_t from = std::max(part.begin, begin);
-    const size_t to = std::min(part.end, end);
-    if (from < to) generated_.push_back({shift + from - begin, shift + to - begin});
+  for (const GeneratedSpan& generated_span : other.generated_) {
+    const size_t span_begin = std::max(generated_span.begin, begin);
+    const size_t span_end = std::min(generated_span.end, end);
+    if (span_begin < span_end) generated_.push_back({offset + span_begin - begin, offset + span_end - begin});
   }
 }
 
-void MarkedText::keep_place_of(const MarkedText& source) {
+void TrackedText::inherit_origins(const TrackedText& source) {
   if (!empty()) return;
-  for (const Run& run : source.runs_) add({0, 0, run.origin});
+  for (const OriginSpan& origin_span : source.origin_spans_) add_span({0, 0, origin_span.origin});
 }
 
 }  // namespace vlmtrain::text::jinja

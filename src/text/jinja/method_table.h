@@ -6,14 +6,14 @@
 
 namespace vlmtrain::text::jinja {
 
-struct Method {
+struct Builtin {
   std::string_view name;
   Parameters parameters;
   Function::Body body;
 };
 
-std::span<const Method> methods_of_texts();
-std::span<const Method> methods_of_dicts();
-std::span<const Method> methods_of_lists();  // and tuples
+std::span<const Builtin> text_methods();
+std::span<const Builtin> dict_methods();
+std::span<const Builtin> list_methods();  // and tuples
 
 }  // namespace vlmtrain::text::jinja

@@ -3,7 +3,7 @@
 namespace vlmtrain::text::jinja {
 
 Value Object::call(Context& /*context*/, const Arguments& /*arguments*/) {
-  throw failure("a value of type {} cannot be called", type_name());
+  throw evaluation_error("a value of type {} cannot be called", type_name());
 }
 
 std::optional<Value> Namespace::attribute(std::string_view name) {
@@ -15,17 +15,17 @@ std::optional<Value> Namespace::attribute(std::string_view name) {
 
 void Namespace::set(std::string_view name, Value value) {
   if (name.starts_with('_'))
-    throw failure("a namespace cannot have the attribute \"{}\", with an underscore first", name);
-  for (auto& [key, old] : attributes_) {
+    throw evaluation_error("a namespace cannot have the attribute \"{}\", with an underscore first", name);
+  for (auto& [key, stored_value] : attributes_) {
     if (key == name) {
-      old = std::move(value);
+      stored_value = std::move(value);
       return;
     }
   }
   attributes_.emplace_back(name, std::move(value));
 }
 
-std::vector<Value> Namespace::emptied() {
+std::vector<Value> Namespace::release_values() {
   std::vector<Value> values;
   for (auto& [key, value] : attributes_) values.push_back(std::move(value));
   attributes_.clear();
@@ -33,7 +33,7 @@ std::vector<Value> Namespace::emptied() {
 }
 
 Value Function::call(Context& context, const Arguments& arguments) {
-  return body_(context, self_, Bound(name_, parameters_, arguments));
+  return body_(context, self_, BoundArguments(name_, parameters_, arguments));
 }
 
 }  // namespace vlmtrain::text::jinja

@@ -19,7 +19,7 @@ struct Context {
   const RenderSettings& settings;
   Budget budget;
   /// Objects that could hold each other in a circle: they are emptied when the render ends.
-  std::vector<std::shared_ptr<Object>> kept;
+  std::vector<std::shared_ptr<Object>> retained_objects;
 };
 
 /// A value that is no data: what can be called, namespaces, loops.
@@ -35,7 +35,7 @@ class Object {
   virtual bool is_callable() const { return false; }
   virtual Value call(Context& context, const Arguments& arguments);
   /// Gives up what it holds.
-  virtual std::vector<Value> emptied() { return {}; }
+  virtual std::vector<Value> release_values() { return {}; }
 
   int depth = 0;  ///< of what it holds; 0 for what is kept by the context
 };
@@ -46,7 +46,7 @@ class Namespace : public Object {
   std::string_view type_name() const override { return "Namespace"; }
   std::optional<Value> attribute(std::string_view name) override;
   void set(std::string_view name, Value value);
-  std::vector<Value> emptied() override;
+  std::vector<Value> release_values() override;
 
  private:
   std::vector<std::pair<std::string, Value>> attributes_;
@@ -55,10 +55,10 @@ class Namespace : public Object {
 /// A function of the interpreter's own, or a method of a value.
 class Function : public Object {
  public:
-  using Body = Value (*)(Context&, const Value& self, const Bound&);
+  using Body = Value (*)(Context&, const Value& self, const BoundArguments&);
   Function(std::string_view name, Parameters parameters, Body body, Value self = {})
       : name_(name), parameters_(parameters), body_(body), self_(std::move(self)) {
-    depth = depth_around(self_.depth());
+    depth = get_container_depth(self_.depth());
   }
   std::string_view type_name() const override { return "function"; }
   bool is_callable() const override { return true; }

@@ -9,6 +9,6 @@
 namespace vlmtrain::text::jinja {
 
 /// Throws UserError (bad data) "FILE:LINE: …" for what is no template, or names what there is not.
-std::shared_ptr<const Tree> parse(std::string_view source, std::string source_name);
+std::shared_ptr<const SyntaxTree> parse(std::string_view source, std::string source_name);
 
 }  // namespace vlmtrain::text::jinja

@@ -11,21 +11,21 @@ namespace vlmtrain::text::jinja {
 /// Failure for what cannot be written (functions, generators) and past the budget.
 
 /// str(): a text as it is, nothing for what is undefined.
-void append_str(MarkedText& out, const Value& value, Budget& budget);
+void append_str(TrackedText& out, const Value& value, Budget& budget);
 /// repr(): texts between quotes.
-void append_repr(MarkedText& out, const Value& value, Budget& budget);
-MarkedText str_of(const Value& value, Budget& budget);
+void append_repr(TrackedText& out, const Value& value, Budget& budget);
+TrackedText to_str(const Value& value, Budget& budget);
 
-std::string repr_of_real(double value);
+std::string format_float_repr(double value);
 
 /// json.dumps.
 struct JsonStyle {
-  bool ascii = false;                 ///< what is not ASCII as \uXXXX
+  bool ensure_ascii = false;          ///< what is not ASCII as \uXXXX
   std::optional<std::string> indent;  ///< of a level; each item then has its line
-  std::string between_items = ", ";
-  std::string after_key = ": ";
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
   bool sort_keys = false;
 };
-void append_json(MarkedText& out, const Value& value, const JsonStyle& style, Budget& budget);
+void append_json(TrackedText& out, const Value& value, const JsonStyle& style, Budget& budget);
 
 }  // namespace vlmtrain::text::jinja

@@ -162,11 +162,11 @@ const std::array<SpecialCase, 48> kSpecialTitle = {{
     {0xFB17, U"\u0544\u056D"},
 }};
 
-bool append_special(const SpecialCase* begin, const SpecialCase* end, char32_t character, std::string& out) {
-  const auto is_before = [](const SpecialCase& special, char32_t wanted) { return special.from < wanted; };
-  const SpecialCase* found = std::lower_bound(begin, end, character, is_before);
-  if (found == end || found->from != character) return false;
-  for (const char32_t written : found->to) append_utf8(out, written);
+bool append_special_case(const SpecialCase* begin, const SpecialCase* end, char32_t character, std::string& out) {
+  const auto precedes = [](const SpecialCase& special_case, char32_t value) { return special_case.character < value; };
+  const SpecialCase* match = std::lower_bound(begin, end, character, precedes);
+  if (match == end || match->character != character) return false;
+  for (const char32_t code_point : match->replacement) append_utf8(out, code_point);
   return true;
 }
 

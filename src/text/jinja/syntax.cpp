@@ -4,16 +4,16 @@
 
 namespace vlmtrain::text::jinja {
 
-size_t Tree::number_of_name(std::string_view name) {
-  const auto [place, is_new] = numbers.try_emplace(std::string(name), names.size());
-  if (is_new) {
+size_t SyntaxTree::intern_name(std::string_view name) {
+  const auto [entry, is_inserted] = name_indices.try_emplace(std::string(name), names.size());
+  if (is_inserted) {
     names.emplace_back(name);
-    const Method* function = find_function(name);
-    functions.push_back(function == nullptr ? Value()
-                                            : Value(std::shared_ptr<Object>(std::make_shared<Function>(
-                                                  function->name, function->parameters, function->body))));
+    const Builtin* builtin = find_function(name);
+    functions.push_back(builtin == nullptr ? Value()
+                                           : Value(std::shared_ptr<Object>(std::make_shared<Function>(
+                                                 builtin->name, builtin->parameters, builtin->body))));
   }
-  return place->second;
+  return entry->second;
 }
 
 }  // namespace vlmtrain::text::jinja

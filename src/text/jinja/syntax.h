@@ -22,59 +22,59 @@ using Block = std::vector<Statement>;
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> keyword;
-  ExpressionPtr all_positional;  ///< after *, or null
-  ExpressionPtr all_keyword;     ///< after **, or null
+  ExpressionPtr star_args;    ///< after *, or null
+  ExpressionPtr star_kwargs;  ///< after **, or null
 };
 
 struct Literal {
   Value value;
 };
-struct NameUse {
+struct NameReference {
   size_t name;
 };
-struct ListOf {
+struct ListLiteral {
   std::vector<ExpressionPtr> items;
   bool is_tuple;
 };
-struct DictOf {
+struct DictLiteral {
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
 };
-enum class Unary { kNot, kNegative, kPositive };
-struct UnaryUse {
-  Unary unary;
+enum class UnaryOperator { kNot, kNegative, kPositive };
+struct UnaryExpression {
+  UnaryOperator op;
   ExpressionPtr operand;
 };
-struct BinaryUse {
-  Binary binary;
+struct BinaryExpression {
+  BinaryOperator op;
   ExpressionPtr left;
   ExpressionPtr right;
 };
-struct Logical {
+struct LogicalExpression {
   bool is_and;
   ExpressionPtr left;
   ExpressionPtr right;
 };
 struct Concatenation {
-  std::vector<ExpressionPtr> parts;
+  std::vector<ExpressionPtr> elements;
 };
 struct ComparisonChain {
   ExpressionPtr first;
-  std::vector<std::pair<Comparison, ExpressionPtr>> rest;
+  std::vector<std::pair<Comparison, ExpressionPtr>> comparisons;
 };
-struct Conditional {
+struct ConditionalExpression {
   ExpressionPtr condition;
-  ExpressionPtr then;
-  ExpressionPtr otherwise;  ///< or null
+  ExpressionPtr then_value;
+  ExpressionPtr else_value;  ///< or null
 };
-struct AttributeOf {
+struct AttributeAccess {
   ExpressionPtr object;
   std::string name;
 };
-struct ItemOf {
+struct ItemAccess {
   ExpressionPtr object;
   ExpressionPtr key;
 };
-struct SliceOf {
+struct SliceAccess {
   ExpressionPtr object;
   ExpressionPtr begin;  ///< or null, as the others
   ExpressionPtr end;
@@ -84,14 +84,14 @@ struct Call {
   ExpressionPtr callee;
   CallArguments arguments;
 };
-struct FilterUse {
-  const Method* filter;  ///< null where there is none of that name
+struct FilterCall {
+  const Builtin* filter;  ///< null where there is none of that name
   std::string name;
   ExpressionPtr operand;  ///< null in a filter block: what is in the block
   CallArguments arguments;
 };
-struct TestUse {
-  const Method* test;  ///< null where there is none of that name
+struct TestCall {
+  const Builtin* test;  ///< null where there is none of that name
   std::string name;
   ExpressionPtr operand;
   CallArguments arguments;
@@ -100,8 +100,9 @@ struct TestUse {
 struct Expression {
   int line;
   int height;  ///< of what is below it
-  std::variant<Literal, NameUse, ListOf, DictOf, UnaryUse, BinaryUse, Logical, Concatenation, ComparisonChain,
-               Conditional, AttributeOf, ItemOf, SliceOf, Call, FilterUse, TestUse>
+  std::variant<Literal, NameReference, ListLiteral, DictLiteral, UnaryExpression, BinaryExpression, LogicalExpression,
+               Concatenation, ComparisonChain, ConditionalExpression, AttributeAccess, ItemAccess, SliceAccess, Call,
+               FilterCall, TestCall>
       node;
 };
 
@@ -109,11 +110,11 @@ struct Expression {
 struct Target {
   size_t name = 0;
   std::string attribute;  ///< "" for the name itself
-  std::vector<Target> parts;
+  std::vector<Target> elements;
   bool is_tuple = false;
 };
 
-struct Data {
+struct TemplateData {
   std::string text;
 };
 struct Print {
@@ -124,11 +125,11 @@ struct For {
   ExpressionPtr items;
   ExpressionPtr condition;  ///< or null
   Block body;
-  Block otherwise;
+  Block else_body;
 };
 struct If {
   std::vector<std::pair<ExpressionPtr, Block>> branches;
-  Block otherwise;
+  Block else_body;
 };
 struct Set {
   Target target;
@@ -136,7 +137,7 @@ struct Set {
 };
 struct SetBlock {
   Target target;
-  ExpressionPtr filtered;  ///< or null
+  ExpressionPtr filter;  ///< or null
   Block body;
 };
 /// A macro, or the body of a call block.
@@ -144,8 +145,8 @@ struct Signature {
   std::vector<size_t> parameters;
   std::vector<ExpressionPtr> defaults;  ///< of the last ones
   bool takes_caller = false;
-  bool takes_more_positional = false;
-  bool takes_more_keyword = false;
+  bool takes_varargs = false;
+  bool takes_kwargs = false;
 };
 struct MacroDefinition {
   size_t name;
@@ -157,14 +158,14 @@ struct CallBlock {
   MacroDefinition caller;
 };
 struct FilterBlock {
-  ExpressionPtr filtered;
+  ExpressionPtr filter;
   Block body;
 };
 struct With {
   std::vector<std::pair<Target, ExpressionPtr>> values;
   Block body;
 };
-struct Generation {
+struct GenerationBlock {
   Block body;
 };
 struct Break {};
@@ -172,21 +173,21 @@ struct Continue {};
 
 struct Statement {
   int line;
-  std::variant<Data, Print, For, If, Set, SetBlock, MacroDefinition, CallBlock, FilterBlock, With, Generation, Break,
-               Continue>
+  std::variant<TemplateData, Print, For, If, Set, SetBlock, MacroDefinition, CallBlock, FilterBlock, With,
+               GenerationBlock, Break, Continue>
       node;
 };
 
 /// A template, with the names that it uses.
-struct Tree {
+struct SyntaxTree {
   std::string source_name;
   std::vector<std::string> names;
-  std::map<std::string, size_t, std::less<>> numbers;  ///< of the names
+  std::map<std::string, size_t, std::less<>> name_indices;  ///< of the names
   /// A function that is there from the start, for each name.
   std::vector<Value> functions;
   Block body;
 
-  size_t number_of_name(std::string_view name);
+  size_t intern_name(std::string_view name);
 };
 
 /// Names with a meaning of their own.

@@ -12,15 +12,15 @@
 
 namespace vlmtrain::text::jinja {
 
-struct Tree;
+struct SyntaxTree;
 
 /// What a template writes, and which of its bytes came from which message text. In order, without overlap; an empty
 /// run stands where an empty text was written and no run of that origin touches it. What no run covers is the
 /// template's own.
 struct Rendering {
   std::string text;
-  std::vector<Run> runs;
-  std::vector<Generated> generated{};  ///< what `generation` blocks wrote, in order, without overlap
+  std::vector<OriginSpan> origin_spans;
+  std::vector<GeneratedSpan> generated{};  ///< what `generation` blocks wrote, in order, without overlap
 };
 
 struct RenderSettings {
@@ -31,15 +31,15 @@ struct RenderSettings {
 /// A template that cannot be rendered with what it is given. what() is "FILE:LINE: …".
 class TemplateError : public UserError {
  public:
-  TemplateError(std::string_view source_name, int line, std::string message, bool raised);
+  TemplateError(std::string_view source_name, int line, std::string message, bool raised_by_template);
   /// Whether the template itself refused, with raise_exception.
-  bool raised() const { return raised_; }
+  bool raised_by_template() const { return raised_by_template_; }
   /// Without file and line.
   const std::string& message() const { return message_; }
 
  private:
   std::string message_;
-  bool raised_;
+  bool raised_by_template_;
 };
 
 /// A chat template: the subset of Jinja2 that those of checkpoints use, as `transformers` configures it
@@ -54,8 +54,8 @@ class Template {
   Rendering render(const std::vector<std::pair<std::string, Value>>& variables, const RenderSettings& settings) const;
 
  private:
-  explicit Template(std::shared_ptr<const Tree> tree) : tree_(std::move(tree)) {}
-  std::shared_ptr<const Tree> tree_;
+  explicit Template(std::shared_ptr<const SyntaxTree> tree) : tree_(std::move(tree)) {}
+  std::shared_ptr<const SyntaxTree> tree_;
 };
 
 }  // namespace vlmtrain::text::jinja

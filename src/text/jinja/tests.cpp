@@ -12,108 +12,108 @@ namespace {
 
 using Predicate = bool (*)(const Value&);
 
-template <Predicate holds>
-Value value_test(Context& /*context*/, const Value& value, const Bound& /*given*/) {
-  return Value(holds(value));
+template <Predicate predicate>
+Value value_test(Context& /*context*/, const Value& value, const BoundArguments& /*given*/) {
+  return Value(predicate(value));
 }
 
 template <Comparison comparison>
-Value comparison_test(Context& context, const Value& value, const Bound& given) {
-  return Value(compare(comparison, value, *given[0], context.budget));
+Value comparison_test(Context& context, const Value& value, const BoundArguments& args) {
+  return Value(compare(comparison, value, *args[0], context.budget));
 }
 
-bool is_a_sequence(const Value& value) {
+bool is_sequence(const Value& value) {
   return value.is_undefined() || value.text() != nullptr || value.dict() != nullptr ||
          (value.sequence() != nullptr && value.sequence()->can_index());
 }
-bool is_known_filter(const Value& value) {
+bool is_filter_name(const Value& value) {
   return value.text() != nullptr && find_filter(value.text()->view()) != nullptr;
 }
-bool is_known_test(const Value& value) {
+bool is_test_name(const Value& value) {
   return value.text() != nullptr && find_test(value.text()->view()) != nullptr;
 }
 
-Value remainder_test(Context& context, const Value& value, const Value& divisor, const Value& wanted) {
-  return Value(is_equal(calculate(Binary::kModulo, value, divisor, context.budget), wanted, context.budget));
+Value remainder_test(Context& context, const Value& value, const Value& divisor, const Value& expected) {
+  return Value(is_equal(calculate(BinaryOperator::kModulo, value, divisor, context.budget), expected, context.budget));
 }
 
 template <int64_t remainder>
-Value parity_test(Context& context, const Value& value, const Bound& /*given*/) {
+Value parity_test(Context& context, const Value& value, const BoundArguments& /*given*/) {
   return remainder_test(context, value, Value(2), Value(remainder));
 }
 
-Value divisible_test(Context& context, const Value& value, const Bound& given) {
-  return remainder_test(context, value, *given[0], Value(0));
+Value divisibleby_test(Context& context, const Value& value, const BoundArguments& args) {
+  return remainder_test(context, value, *args[0], Value(0));
 }
 
-Value same_test(Context& /*context*/, const Value& value, const Bound& given) {
-  return Value(value.is_same(*given[0]));
+Value sameas_test(Context& /*context*/, const Value& value, const BoundArguments& args) {
+  return Value(value.is_same(*args[0]));
 }
 
 /// str.islower() or str.isupper() of what str() gives.
-template <bool (*wanted)(char32_t), bool (*unwanted)(char32_t)>
-Value letters_test(Context& context, const Value& value, const Bound& /*given*/) {
-  const MarkedText text = str_of(value, context.budget);
-  bool any = false;
-  for (size_t at = 0; at < text.size(); at = next_character(text.bytes(), at)) {
-    const char32_t character = read_utf8(text.bytes(), at).code_point;
-    if (unwanted(character) || is_title(character)) return Value(false);
-    any = any || wanted(character);
+template <bool (*is_expected_case)(char32_t), bool (*is_other_case)(char32_t)>
+Value case_test(Context& context, const Value& value, const BoundArguments& /*given*/) {
+  const TrackedText text = to_str(value, context.budget);
+  bool has_cased = false;
+  for (size_t pos = 0; pos < text.size(); pos = next_character(text.bytes(), pos)) {
+    const char32_t character = read_utf8(text.bytes(), pos).code_point;
+    if (is_other_case(character) || is_title(character)) return Value(false);
+    has_cased = has_cased || is_expected_case(character);
   }
-  return Value(any);
+  return Value(has_cased);
 }
 
-constexpr Parameters kNone = {""};
-constexpr Parameters kOther = {"other", 1};
+constexpr Parameters kNoParameters = {""};
+constexpr Parameters kOtherParameter = {"other", 1};
 
 constexpr std::array kTests = {
-    Method{"!=", kOther, comparison_test<Comparison::kUnequal>},
-    Method{"<", kOther, comparison_test<Comparison::kLess>},
-    Method{"<=", kOther, comparison_test<Comparison::kLessOrEqual>},
-    Method{"==", kOther, comparison_test<Comparison::kEqual>},
-    Method{">", kOther, comparison_test<Comparison::kGreater>},
-    Method{">=", kOther, comparison_test<Comparison::kGreaterOrEqual>},
-    Method{"boolean", kNone, value_test<[](const Value& value) { return value.boolean() != nullptr; }>},
-    Method{"callable", kNone,
-           value_test<[](const Value& value) { return value.object() != nullptr && value.object()->is_callable(); }>},
-    Method{"defined", kNone, value_test<[](const Value& value) { return !value.is_undefined(); }>},
-    Method{"divisibleby", {"num", 1}, divisible_test},
-    Method{"eq", kOther, comparison_test<Comparison::kEqual>},
-    Method{"equalto", kOther, comparison_test<Comparison::kEqual>},
-    Method{"escaped", kNone, value_test<[](const Value& /*value*/) { return false; }>},
-    Method{"even", kNone, parity_test<0>},
-    Method{"false", kNone,
-           value_test<[](const Value& value) { return value.boolean() != nullptr && !*value.boolean(); }>},
-    Method{"filter", kNone, value_test<is_known_filter>},
-    Method{"float", kNone, value_test<[](const Value& value) { return value.real() != nullptr; }>},
-    Method{"ge", kOther, comparison_test<Comparison::kGreaterOrEqual>},
-    Method{"greaterthan", kOther, comparison_test<Comparison::kGreater>},
-    Method{"gt", kOther, comparison_test<Comparison::kGreater>},
-    Method{"in", {"seq", 1}, comparison_test<Comparison::kIn>},
-    Method{"integer", kNone, value_test<[](const Value& value) { return value.integer() != nullptr; }>},
-    Method{"iterable", kNone, value_test<can_iterate>},
-    Method{"le", kOther, comparison_test<Comparison::kLessOrEqual>},
-    Method{"lessthan", kOther, comparison_test<Comparison::kLess>},
-    Method{"lower", kNone, letters_test<is_lower, is_upper>},
-    Method{"lt", kOther, comparison_test<Comparison::kLess>},
-    Method{"mapping", kNone, value_test<[](const Value& value) { return value.dict() != nullptr; }>},
-    Method{"ne", kOther, comparison_test<Comparison::kUnequal>},
-    Method{"none", kNone, value_test<[](const Value& value) { return value.is_none(); }>},
-    Method{"number", kNone, value_test<[](const Value& value) { return number_of(value).has_value(); }>},
-    Method{"odd", kNone, parity_test<1>},
-    Method{"sameas", kOther, same_test},
-    Method{"sequence", kNone, value_test<is_a_sequence>},
-    Method{"string", kNone, value_test<[](const Value& value) { return value.text() != nullptr; }>},
-    Method{"test", kNone, value_test<is_known_test>},
-    Method{"true", kNone,
-           value_test<[](const Value& value) { return value.boolean() != nullptr && *value.boolean(); }>},
-    Method{"undefined", kNone, value_test<[](const Value& value) { return value.is_undefined(); }>},
-    Method{"upper", kNone, letters_test<is_upper, is_lower>},
+    Builtin{"!=", kOtherParameter, comparison_test<Comparison::kUnequal>},
+    Builtin{"<", kOtherParameter, comparison_test<Comparison::kLess>},
+    Builtin{"<=", kOtherParameter, comparison_test<Comparison::kLessOrEqual>},
+    Builtin{"==", kOtherParameter, comparison_test<Comparison::kEqual>},
+    Builtin{">", kOtherParameter, comparison_test<Comparison::kGreater>},
+    Builtin{">=", kOtherParameter, comparison_test<Comparison::kGreaterOrEqual>},
+    Builtin{"boolean", kNoParameters, value_test<[](const Value& value) { return value.boolean() != nullptr; }>},
+    Builtin{"callable", kNoParameters,
+            value_test<[](const Value& value) { return value.object() != nullptr && value.object()->is_callable(); }>},
+    Builtin{"defined", kNoParameters, value_test<[](const Value& value) { return !value.is_undefined(); }>},
+    Builtin{"divisibleby", {"num", 1}, divisibleby_test},
+    Builtin{"eq", kOtherParameter, comparison_test<Comparison::kEqual>},
+    Builtin{"equalto", kOtherParameter, comparison_test<Comparison::kEqual>},
+    Builtin{"escaped", kNoParameters, value_test<[](const Value& /*value*/) { return false; }>},
+    Builtin{"even", kNoParameters, parity_test<0>},
+    Builtin{"false", kNoParameters,
+            value_test<[](const Value& value) { return value.boolean() != nullptr && !*value.boolean(); }>},
+    Builtin{"filter", kNoParameters, value_test<is_filter_name>},
+    Builtin{"float", kNoParameters, value_test<[](const Value& value) { return value.real() != nullptr; }>},
+    Builtin{"ge", kOtherParameter, comparison_test<Comparison::kGreaterOrEqual>},
+    Builtin{"greaterthan", kOtherParameter, comparison_test<Comparison::kGreater>},
+    Builtin{"gt", kOtherParameter, comparison_test<Comparison::kGreater>},
+    Builtin{"in", {"seq", 1}, comparison_test<Comparison::kIn>},
+    Builtin{"integer", kNoParameters, value_test<[](const Value& value) { return value.integer() != nullptr; }>},
+    Builtin{"iterable", kNoParameters, value_test<can_iterate>},
+    Builtin{"le", kOtherParameter, comparison_test<Comparison::kLessOrEqual>},
+    Builtin{"lessthan", kOtherParameter, comparison_test<Comparison::kLess>},
+    Builtin{"lower", kNoParameters, case_test<is_lower, is_upper>},
+    Builtin{"lt", kOtherParameter, comparison_test<Comparison::kLess>},
+    Builtin{"mapping", kNoParameters, value_test<[](const Value& value) { return value.dict() != nullptr; }>},
+    Builtin{"ne", kOtherParameter, comparison_test<Comparison::kUnequal>},
+    Builtin{"none", kNoParameters, value_test<[](const Value& value) { return value.is_none(); }>},
+    Builtin{"number", kNoParameters, value_test<[](const Value& value) { return to_number(value).has_value(); }>},
+    Builtin{"odd", kNoParameters, parity_test<1>},
+    Builtin{"sameas", kOtherParameter, sameas_test},
+    Builtin{"sequence", kNoParameters, value_test<is_sequence>},
+    Builtin{"string", kNoParameters, value_test<[](const Value& value) { return value.text() != nullptr; }>},
+    Builtin{"test", kNoParameters, value_test<is_test_name>},
+    Builtin{"true", kNoParameters,
+            value_test<[](const Value& value) { return value.boolean() != nullptr && *value.boolean(); }>},
+    Builtin{"undefined", kNoParameters, value_test<[](const Value& value) { return value.is_undefined(); }>},
+    Builtin{"upper", kNoParameters, case_test<is_upper, is_lower>},
 };
 
 }  // namespace
 
-std::span<const Method> tests() {
+std::span<const Builtin> tests() {
   return kTests;
 }
 

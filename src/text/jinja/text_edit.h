@@ -13,20 +13,20 @@ namespace vlmtrain::text::jinja {
 enum class Side { kBoth, kLeft, kRight };
 
 /// Without the characters of `characters` (null: white space) at its ends.
-MarkedText strip(const Text& text, const Text* characters, Side side);
+TrackedText strip(const Text& text, const Text* characters, Side side);
 /// At most `count` replacements, all where it is negative.
-MarkedText replace(const Text& text, const Text& what, const Text& by, int64_t count, Budget& budget);
+TrackedText replace(const Text& text, const Text& needle, const Text& replacement, int64_t count, Budget& budget);
 /// `items` with `separator` between them.
-MarkedText join(const MarkedText& separator, const std::vector<MarkedText>& items, Budget& budget);
+TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& items, Budget& budget);
 /// Lines as str.splitlines() takes them.
-std::vector<MarkedText> split_lines(const MarkedText& text, bool keep_ends);
+std::vector<TrackedText> split_lines(const TrackedText& text, bool keep_ends);
 /// The first character as `str.capitalize()` has it, the others small.
-MarkedText capitalized(const MarkedText& text);
+TrackedText capitalize(const TrackedText& text);
 /// With &, <, >, ' and " as HTML writes them.
-MarkedText html_escaped(const MarkedText& text);
+TrackedText escape_html(const TrackedText& text);
 /// Filled with spaces to `width` characters.
-MarkedText centered(const Text& text, int64_t width, Budget& budget, std::string_view fill = " ");
+TrackedText center(const Text& text, int64_t width, Budget& budget, std::string_view fill = " ");
 
-Value as_list(std::vector<MarkedText> texts);
+Value to_list_value(std::vector<TrackedText> texts);
 
 }  // namespace vlmtrain::text::jinja

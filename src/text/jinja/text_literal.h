@@ -7,6 +7,6 @@ namespace vlmtrain::text::jinja {
 
 /// What stands between the quotes of a text literal, with Python's escapes read. Throws Failure for one that is cut
 /// short, a half of a surrogate pair, or \N{name}.
-std::string read_literal(std::string_view written);
+std::string unescape_literal(std::string_view literal);
 
 }  // namespace vlmtrain::text::jinja

@@ -21,11 +21,11 @@ struct Dict;
 
 /// A text, with what is asked of it again and again.
 struct Text {
-  explicit Text(MarkedText text, bool is_escaped = false);
-  std::string_view view() const { return marked.bytes(); }
+  explicit Text(TrackedText text, bool is_escaped = false);
+  std::string_view view() const { return content.bytes(); }
 
-  MarkedText marked;
-  bool ascii;
+  TrackedText content;
+  bool is_ascii;
   size_t length;    ///< in code points
   bool is_escaped;  ///< by the filters escape and safe: what + joins to it is escaped too
 };
@@ -33,15 +33,15 @@ struct Text {
 /// A value as Python has it, with what a template can do to it. Cheap to copy: data is shared and never changes.
 class Value {
  public:
-  /// What a name that nothing was given to has; `why` is what an error about it says ("" for "it is undefined").
+  /// What a name that nothing was given to has; `message` is what an error about it says ("" for "it is undefined").
   struct Undefined {
-    std::shared_ptr<const std::string> why;
+    std::shared_ptr<const std::string> message;
   };
   struct None {};
 
   Value() = default;  // undefined
   static Value undefined() { return {}; }
-  static Value undefined(std::string why);
+  static Value undefined(std::string message);
   static Value none() { return Value(Data(None{})); }
   explicit Value(std::same_as<bool> auto value) : data_(value) {}
   explicit Value(double value) : data_(value) {}
@@ -56,14 +56,14 @@ class Value {
   static Value text(std::string bytes);
   /// A text all of whose characters are of `origin` (>= 0).
   static Value text(std::string bytes, int origin);
-  static Value text(MarkedText text, bool is_escaped = false) {
+  static Value text(TrackedText text, bool is_escaped = false) {
     return Value(std::make_shared<const Text>(std::move(text), is_escaped));
   }
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value dict(std::vector<std::pair<std::string, Value>> entries);
   /// Texts of it are without origin. Throws UserError (bad data) for a number beyond 64 bits.
-  static Value of_json(const nlohmann::ordered_json& json);
+  static Value from_json(const nlohmann::ordered_json& json);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
@@ -71,19 +71,19 @@ class Value {
   const bool* boolean() const { return std::get_if<bool>(&data_); }
   const int64_t* integer() const { return std::get_if<int64_t>(&data_); }
   const double* real() const { return std::get_if<double>(&data_); }
-  const Text* text() const { return shared<Text>(); }
-  const Sequence* sequence() const { return shared<Sequence>(); }
-  const Dict* dict() const { return shared<Dict>(); }
+  const Text* text() const { return get_shared<Text>(); }
+  const Sequence* sequence() const { return get_shared<Sequence>(); }
+  const Dict* dict() const { return get_shared<Dict>(); }
   Object* object() const {
     const auto* object = std::get_if<std::shared_ptr<Object>>(&data_);
     return object != nullptr ? object->get() : nullptr;
   }
   std::shared_ptr<const Sequence> shared_sequence() const { return std::get<std::shared_ptr<const Sequence>>(data_); }
   /// An integer, True and False as 1 and 0 with them, as Python has it.
-  bool is_whole(int64_t& out) const;
+  bool to_integer(int64_t& out) const;
 
   /// What an error about this undefined value says.
-  std::string why_undefined() const;
+  std::string get_undefined_message() const;
   /// Python's name of its type.
   std::string_view type_name() const;
   /// How deep lists lie in it.
@@ -96,7 +96,7 @@ class Value {
                             std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Object>>;
   explicit Value(Data data) : data_(std::move(data)) {}
   template <class T>
-  const T* shared() const {
+  const T* get_shared() const {
     const auto* pointer = std::get_if<std::shared_ptr<const T>>(&data_);
     return pointer != nullptr ? pointer->get() : nullptr;
   }
@@ -105,22 +105,22 @@ class Value {
 };
 
 /// The depth of what holds a value of `depth`. Throws Failure where that is too deep.
-int depth_around(int depth);
+int get_container_depth(int depth);
 
 /// Python's lists, and all that can be walked through.
 struct Sequence {
-  enum class Form { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
+  enum class Type { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
 
   /// Throws Failure where lists lie too deep in it.
-  Sequence(Form form, std::vector<Value> items);
-  bool has_length() const { return form != Form::kGenerator; }
-  bool can_index() const { return form == Form::kList || form == Form::kTuple || form == Form::kRange; }
+  Sequence(Type type, std::vector<Value> items);
+  bool has_length() const { return type != Type::kGenerator; }
+  bool can_index() const { return type == Type::kList || type == Type::kTuple || type == Type::kRange; }
 
-  Form form;
+  Type type;
   std::vector<Value> items;
   int depth;
-  bool is_group = false;         ///< what groupby gives: a tuple with names for its items
-  mutable bool used_up = false;  ///< of a generator, which gives its items once
+  bool is_group = false;              ///< what groupby gives: a tuple with names for its items
+  mutable bool is_exhausted = false;  ///< of a generator, which gives its items once
 };
 
 /// Keys are texts, numbers, booleans or None, each once.
@@ -134,6 +134,6 @@ struct Dict {
 };
 
 /// Puts the entry in, in place of one with that key. Throws Failure for a key that no dict here can have.
-void put(std::vector<std::pair<Value, Value>>& entries, Value key, Value value);
+void insert_or_assign(std::vector<std::pair<Value, Value>>& entries, Value key, Value value);
 
 }  // namespace vlmtrain::text::jinja

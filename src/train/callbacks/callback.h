@@ -33,7 +33,7 @@ class Callback {
   virtual void on_event(const report::Event& /*event*/) {}
   /// An answer of the model as it is at a checkpoint.
   virtual void on_prediction(const report::Prediction& /*prediction*/) {}
-  /// The run ends, with all its files written. `well`: by its last step or a request to stop; else by an error.
+  /// The run ends, with all its files written. `succeeded`: by its last step or a request to stop; else by an error.
   virtual void on_end(bool /*well*/) {}
 };
 

@@ -23,33 +23,33 @@ class Stopwatch {
 }  // namespace
 
 template <class Call>
-void CallbackList::each(const Call& call) {
+void CallbackList::for_each(const Call& call) {
   const Stopwatch stopwatch(seconds_);
   for (const auto& callback : callbacks_) call(*callback);
 }
 
-void CallbackList::past_step(const nlohmann::json& line) {
-  each([&](Callback& callback) { callback.on_past_step(line); });
+void CallbackList::on_past_step(const nlohmann::json& line) {
+  for_each([&](Callback& callback) { callback.on_past_step(line); });
 }
 
-void CallbackList::step(const StepReport& step) {
-  each([&](Callback& callback) { callback.on_step(step); });
+void CallbackList::on_step(const StepReport& step) {
+  for_each([&](Callback& callback) { callback.on_step(step); });
 }
 
-void CallbackList::late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
-  each([&](Callback& callback) { callback.on_late_evaluation(step, evaluation); });
+void CallbackList::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
+  for_each([&](Callback& callback) { callback.on_late_evaluation(step, evaluation); });
 }
 
-void CallbackList::event(const report::Event& event) {
-  each([&](Callback& callback) { callback.on_event(event); });
+void CallbackList::on_event(const report::Event& event) {
+  for_each([&](Callback& callback) { callback.on_event(event); });
 }
 
-void CallbackList::prediction(const report::Prediction& prediction) {
-  each([&](Callback& callback) { callback.on_prediction(prediction); });
+void CallbackList::on_prediction(const report::Prediction& prediction) {
+  for_each([&](Callback& callback) { callback.on_prediction(prediction); });
 }
 
-void CallbackList::end(bool well) {
-  each([well](Callback& callback) { callback.on_end(well); });
+void CallbackList::on_end(bool succeeded) {
+  for_each([succeeded](Callback& callback) { callback.on_end(succeeded); });
 }
 
 }  // namespace vlmtrain::train

@@ -13,19 +13,19 @@ class CallbackList {
  public:
   void add(std::unique_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  void past_step(const nlohmann::json& line);
-  void step(const StepReport& step);
-  void late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation);
-  void event(const report::Event& event);
-  void prediction(const report::Prediction& prediction);
-  void end(bool well);
+  void on_past_step(const nlohmann::json& line);
+  void on_step(const StepReport& on_step);
+  void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation);
+  void on_event(const report::Event& on_event);
+  void on_prediction(const report::Prediction& on_prediction);
+  void on_end(bool succeeded);
 
   /// Spent in callbacks so far.
   double seconds() const { return seconds_; }
 
  private:
   template <class Call>
-  void each(const Call& call);
+  void for_each(const Call& call);
 
   std::vector<std::unique_ptr<Callback>> callbacks_;
   double seconds_ = 0;

@@ -13,18 +13,18 @@ constexpr int64_t kNoStep = -1;
 }  // namespace
 
 EpochRows::EpochRows(const std::filesystem::path& run_folder) : run_folder_(run_folder) {
-  begin_anew();
+  restart();
 }
 
 /// Whatever the file holds.
-void EpochRows::begin_anew() {
+void EpochRows::restart() {
   const auto path = run_folder_ / "epochs.jsonl";
   io::write_file(path, "");
   rows_.emplace(path, kNoStep);
 }
 
 void EpochRows::on_past_step(const nlohmann::json& line) {
-  for (const auto& row : epochs_.add(line)) rows_->append(io::json_text(row));
+  for (const auto& row : epochs_.add(line)) rows_->append(io::to_json_string(row));
 }
 
 void EpochRows::on_step(const StepReport& step) {
@@ -34,12 +34,12 @@ void EpochRows::on_step(const StepReport& step) {
 
 void EpochRows::on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {
   epochs_ = {};
-  begin_anew();
-  report::read_lines(run_folder_ / "metrics.jsonl", [this](const auto& line) { on_past_step(line); });
+  restart();
+  report::read_json_lines(run_folder_ / "metrics.jsonl", [this](const auto& line) { on_past_step(line); });
 }
 
 void EpochRows::on_end(bool /*well*/) {
-  if (const auto row = epochs_.under_way()) rows_->append(io::json_text(*row));
+  if (const auto row = epochs_.current_epoch()) rows_->append(io::to_json_string(*row));
 }
 
 }  // namespace vlmtrain::train

@@ -17,14 +17,14 @@ class EpochRows final : public Callback {
   void on_past_step(const nlohmann::json& line) override;
   void on_step(const StepReport& step) override;
   void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
-  void on_end(bool well) override;
+  void on_end(bool succeeded) override;
 
  private:
-  void begin_anew();
+  void restart();
 
   std::filesystem::path run_folder_;
-  report::RunEpochs epochs_;
-  std::optional<report::StepLines> rows_;
+  report::EpochSummaries epochs_;
+  std::optional<report::StepLog> rows_;
 };
 
 }  // namespace vlmtrain::train

@@ -10,12 +10,12 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr std::chrono::seconds kInterval{10};
-constexpr int kMostShare = 200;
+constexpr int kIntervalPerWriteTime = 200;
 
 }  // namespace
 
 void HtmlReport::on_step(const StepReport& /*step*/) {
-  if (Clock::now() >= next_) write();
+  if (Clock::now() >= next_write_) write();
 }
 
 void HtmlReport::on_end(bool /*well*/) {
@@ -33,7 +33,7 @@ void HtmlReport::write() {
     failed_ = true;
   }
   const auto end = Clock::now();
-  next_ = end + std::max<Clock::duration>(kInterval, kMostShare * (end - start));
+  next_write_ = end + std::max<Clock::duration>(kInterval, kIntervalPerWriteTime * (end - start));
 }
 
 }  // namespace vlmtrain::train

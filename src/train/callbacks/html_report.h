@@ -13,7 +13,7 @@ class HtmlReport final : public Callback {
   explicit HtmlReport(const std::filesystem::path& run_folder) : report_(run_folder) {}
 
   void on_step(const StepReport& step) override;
-  void on_end(bool well) override;
+  void on_end(bool succeeded) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -21,7 +21,7 @@ class HtmlReport final : public Callback {
   void write();
 
   report::RunReport report_;
-  Clock::time_point next_ = Clock::now();
+  Clock::time_point next_write_ = Clock::now();
   bool failed_ = false;
 };
 

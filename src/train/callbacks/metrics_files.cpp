@@ -16,7 +16,7 @@ MetricsFiles::MetricsFiles(const std::filesystem::path& run_folder, int64_t resu
 void MetricsFiles::on_step(const StepReport& step) {
   metrics_.append(step.metrics.to_json_line());
   if (samples_) {
-    samples_->append(io::json_text(nlohmann::ordered_json{{"step", step.metrics.step}, {"ids", step.sample_ids}}));
+    samples_->append(io::to_json_string(nlohmann::ordered_json{{"step", step.metrics.step}, {"ids", step.sample_ids}}));
   }
 }
 

@@ -18,10 +18,10 @@ class MetricsFiles final : public Callback {
   void on_prediction(const report::Prediction& prediction) override;
 
  private:
-  report::StepLines metrics_;
-  report::StepLines events_;
-  report::StepLines predictions_;
-  std::optional<report::StepLines> samples_;
+  report::StepLog metrics_;
+  report::StepLog events_;
+  report::StepLog predictions_;
+  std::optional<report::StepLog> samples_;
 };
 
 }  // namespace vlmtrain::train

@@ -7,15 +7,16 @@ namespace vlmtrain::train {
 void ProgressBar::on_past_step(const nlohmann::json& line) {
   const auto evaluation = line.find("evaluation");
   if (evaluation == line.end() || !evaluation->is_object()) return;
-  const auto number = [](const nlohmann::json& object, const char* key) -> std::optional<double> {
+  const auto get_number = [](const nlohmann::json& object, const char* key) -> std::optional<double> {
     const auto value = object.find(key);
     return value != object.end() && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;
   };
   const auto is_best = evaluation->find("is_best"), masks = evaluation->find("masks");
-  const auto loss = number(*evaluation, "loss");
+  const auto loss = get_number(*evaluation, "loss");
   if (is_best == evaluation->end() || *is_best != true || !loss) return;
-  best_ = {.step = line.value("step", int64_t{0}), .loss = *loss, .exact_match = number(*evaluation, "exact_match")};
-  if (masks != evaluation->end() && masks->is_object()) best_->dice = number(*masks, "dice");
+  best_ = {
+      .step = line.value("step", int64_t{0}), .loss = *loss, .exact_match = get_number(*evaluation, "exact_match")};
+  if (masks != evaluation->end() && masks->is_object()) best_->dice = get_number(*masks, "dice");
 }
 
 void ProgressBar::on_step(const StepReport& step) {
@@ -30,26 +31,26 @@ void ProgressBar::on_late_evaluation(int64_t step, const report::EvaluationMetri
   log_evaluation(metrics);
 }
 
-bool ProgressBar::is_at_least_as_good(const report::EvaluationBefore& now,
-                                      const report::EvaluationBefore& before) const {
-  switch (best_by_) {
-    case report::BestBy::kExactMatch:
-      return now.exact_match >= before.exact_match;
-    case report::BestBy::kDice:
-      return now.dice >= before.dice;
-    case report::BestBy::kLoss:
+bool ProgressBar::is_at_least_as_good(const report::EvaluationBaseline& current,
+                                      const report::EvaluationBaseline& best) const {
+  switch (metric_) {
+    case report::BestMetric::kExactMatch:
+      return current.exact_match >= best.exact_match;
+    case report::BestMetric::kDice:
+      return current.dice >= best.dice;
+    case report::BestMetric::kLoss:
       break;
   }
-  return now.loss <= before.loss;
+  return current.loss <= best.loss;
 }
 
 void ProgressBar::log_evaluation(const report::StepMetrics& metrics) {
-  const auto now = report::evaluation_before(metrics.step, metrics.evaluation->total);
+  const auto current = report::make_evaluation_baseline(metrics.step, metrics.evaluation->total);
   // Of another data set or metric.
-  if (metrics.evaluation->is_best && best_ && !is_at_least_as_good(now, *best_)) best_.reset();
+  if (metrics.evaluation->is_best && best_ && !is_at_least_as_good(current, *best_)) best_.reset();
   progress_.clear();
-  spdlog::info("{}", report::evaluation_line(metrics, best_, best_by_));
-  if (metrics.evaluation->is_best) best_ = now;
+  spdlog::info("{}", report::format_evaluation_line(metrics, best_, metric_));
+  if (metrics.evaluation->is_best) best_ = current;
 }
 
 void ProgressBar::on_event(const report::Event& event) {
@@ -61,9 +62,9 @@ void ProgressBar::on_event(const report::Event& event) {
       break;  // the command's last line says it
     case report::EventKind::kResumed:
     case report::EventKind::kChanged:
-    case report::EventKind::kForeseenSplit:
+    case report::EventKind::kForecastSplit:
     case report::EventKind::kCacheEmptied:
-    case report::EventKind::kFewerAnswers:
+    case report::EventKind::kFewerPredictions:
       spdlog::info("{}", event.message);
       break;
     default:

@@ -10,8 +10,8 @@ namespace vlmtrain::train {
 /// The bar on stderr; evaluations and events are logged above it.
 class ProgressBar final : public Callback {
  public:
-  ProgressBar(int64_t total_steps, bool quiet, report::BestBy best_by = report::BestBy::kLoss)
-      : progress_(total_steps, quiet), best_by_(best_by) {}
+  ProgressBar(int64_t total_steps, bool quiet, report::BestMetric metric = report::BestMetric::kLoss)
+      : progress_(total_steps, quiet), metric_(metric) {}
 
   void on_past_step(const nlohmann::json& line) override;
   void on_step(const StepReport& step) override;
@@ -21,12 +21,12 @@ class ProgressBar final : public Callback {
 
  private:
   /// By what evaluations are compared.
-  bool is_at_least_as_good(const report::EvaluationBefore& now, const report::EvaluationBefore& before) const;
+  bool is_at_least_as_good(const report::EvaluationBaseline& current, const report::EvaluationBaseline& best) const;
   void log_evaluation(const report::StepMetrics& metrics);
 
   report::Progress progress_;
-  report::BestBy best_by_;
-  std::optional<report::EvaluationBefore> best_;
+  report::BestMetric metric_;
+  std::optional<report::EvaluationBaseline> best_;
 };
 
 }  // namespace vlmtrain::train

@@ -14,13 +14,13 @@ class AnomalyWatch {
   explicit AnomalyWatch(CallbackList& events) : events_(events) {}
 
   /// When it has been reported.
-  void look_at(const StepReport& step);
+  void observe(const StepReport& step);
 
  private:
-  bool is_overflow_of_scale(const report::StepMetrics& metrics);
+  bool is_scale_overflow(const report::StepMetrics& metrics);
 
   CallbackList& events_;
-  int64_t in_a_row_ = 0;
+  int64_t consecutive_skips_ = 0;
   std::optional<double> last_skipped_scale_;  // of the steps skipped in a row up to now
 };
 

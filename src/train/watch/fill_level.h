@@ -9,19 +9,19 @@ class FillLevel {
  public:
   /// Of `total_bytes`, 0 where that is unknown. True when more than 95 % are used for the first time, or for the first
   /// time since less than 90 % were.
-  bool rises_above(int64_t used_bytes, int64_t total_bytes) {
+  bool crosses_threshold(int64_t used_bytes, int64_t total_bytes) {
     if (total_bytes <= 0) return false;
     const double share = static_cast<double>(used_bytes) / static_cast<double>(total_bytes);
-    if (share < kLowEnough) was_said_ = false;
-    if (share <= kFull || was_said_) return false;
-    was_said_ = true;
+    if (share < kResetShare) was_reported_ = false;
+    if (share <= kFullShare || was_reported_) return false;
+    was_reported_ = true;
     return true;
   }
 
  private:
-  static constexpr double kFull = 0.95;
-  static constexpr double kLowEnough = 0.90;
-  bool was_said_ = false;
+  static constexpr double kFullShare = 0.95;
+  static constexpr double kResetShare = 0.90;
+  bool was_reported_ = false;
 };
 
 }  // namespace vlmtrain::train

@@ -4,15 +4,15 @@
 
 namespace vlmtrain::train {
 
-void GradientWatch::look_at(const StepReport& step) {
+void GradientWatch::observe(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
-  if (metrics.skipped || metrics.rehearsed) return;
+  if (metrics.skipped || metrics.is_dry_run) return;
   ++steps_;
-  media_ += metrics.images;
+  num_media_ += metrics.num_media;
   if (metrics.grad_norm != 0) return;
-  ++without_;
+  ++steps_without_gradient_;
   if (steps_ != 1) return;
-  events_.event(
+  events_.on_event(
       {.step = metrics.step,
        .kind = report::EventKind::kAnomaly,
        .message = fmt::format("step {}: the gradient of all trained weights is zero, so nothing is learned; {}",
@@ -21,16 +21,16 @@ void GradientWatch::look_at(const StepReport& step) {
 }
 
 std::string GradientWatch::reason() const {
-  if (media_ == 0) {
+  if (num_media_ == 0) {
     return fmt::format(
         "trained are {}, and none of the samples{} has an image, video or volume that would lead there; train another "
         "part (model.freeze_…, lora.target_modules), or check the data with vlmtrain inspect",
-        trained_, has_media_ ? " so far" : "");
+        trained_parts_, has_media_ ? " so far" : "");
   }
   return fmt::format(
       "trained are {}; check model.freeze_…, lora.target_modules and the weights of the losses, and the data with "
       "vlmtrain inspect",
-      trained_);
+      trained_parts_);
 }
 
 }  // namespace vlmtrain::train

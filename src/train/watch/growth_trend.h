@@ -13,24 +13,24 @@ namespace vlmtrain::train {
 /// half by itself.
 class GrowthTrend {
  public:
-  /// A rise of less than `least_bytes` over the stretches that show it is none.
-  explicit GrowthTrend(int64_t least_bytes) : least_bytes_(least_bytes) {}
+  /// A rise of less than `min_bytes` over the stretches that show it is none.
+  explicit GrowthTrend(int64_t min_bytes) : min_bytes_(min_bytes) {}
 
   /// Takes in a step; gives the rise per step where there is one. After that it begins anew.
   std::optional<int64_t> add(int64_t bytes);
 
  private:
   /// From the low of one stretch to that of a later one.
-  int64_t rise(size_t from, size_t to) const { return stretch_lows_[to] - stretch_lows_[from]; }
+  int64_t compute_rise(size_t first, size_t last) const { return window_lows_[last] - window_lows_[first]; }
   /// Of the last stretches, per step.
-  std::optional<int64_t> rise_as_high_as_ever() const;
+  std::optional<int64_t> find_sustained_rise() const;
   /// Of the later half, per step.
-  std::optional<int64_t> even_rise() const;
+  std::optional<int64_t> find_linear_rise() const;
 
-  int64_t least_bytes_;
+  int64_t min_bytes_;
   int64_t steps_ = 0;
-  int64_t lowest_ = 0;  // of the stretch under way
-  std::deque<int64_t> stretch_lows_;
+  int64_t current_low_ = 0;  // of the stretch under way
+  std::deque<int64_t> window_lows_;
 };
 
 }  // namespace vlmtrain::train

@@ -22,11 +22,11 @@ class MemoryWatch {
   /// Before a step's work is begun; those before it may still be under way on the device.
   void before_step();
   /// When it has been reported.
-  void look_at(const StepReport& step);
+  void observe(const StepReport& step);
 
  private:
   void warn_if_full(const report::StepMetrics& metrics);
-  std::string component_that_grows() const;
+  std::string find_growing_component() const;
 
   at::Device device_;
   int64_t host_limit_bytes_;

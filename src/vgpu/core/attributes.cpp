@@ -7,8 +7,8 @@
 namespace vlmtrain::vgpu {
 
 int device_attribute(CUdevice_attribute attribute) {
-  const Card& chosen = *card();
-  const auto& architecture = chosen.architecture;
+  const VirtualGpu& device = *virtual_gpu();
+  const auto& architecture = device.architecture;
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
@@ -33,9 +33,9 @@ int device_attribute(CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
       return 512;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      return chosen.gpu.multiprocessors;
+      return device.gpu.multiprocessors;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-      return static_cast<int>(chosen.gpu.l2_cache_bytes);
+      return static_cast<int>(device.gpu.l2_cache_bytes);
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
       return architecture.threads_per_multiprocessor;
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:

@@ -7,22 +7,22 @@
 namespace vlmtrain::vgpu {
 
 /// What a real card does beside the work it is given; zero unless a test asks for it.
-struct Habits {
+struct ModuleLoadCost {
   uint64_t module_bytes = 0;  ///< that each module takes when its first kernel is launched (lazy loading)
   double module_seconds = 0;  ///< that this takes
 };
 
 /// The card that this process is on, from the environment (docs/virtual-gpu.md has the variables).
-struct Card {
+struct VirtualGpu {
   memory::Gpu gpu;
   memory::Architecture architecture;
   uint64_t memory_bytes = 0;
   uint64_t reported_bytes = 0;  ///< as cudaDeviceProp::totalGlobalMem
   uint64_t used_bytes = 0;      ///< from the start: the context, other processes
-  Habits habits;
+  ModuleLoadCost module_load_cost;
 };
 
 /// Null, after one report on stderr, where the environment does not name a card: there is no device then.
-const Card* card();
+const VirtualGpu* virtual_gpu();
 
 }  // namespace vlmtrain::vgpu

@@ -13,21 +13,21 @@ class DeviceClock {
 
   DeviceClock();
 
-  bool runs() const { return per_kernel_.count() > 0; }
+  bool is_enabled() const { return kernel_duration_.count() > 0; }
 
   /// A kernel is queued.
-  void queue();
+  void queue_kernel();
 
   /// When all is done that was queued so far.
-  Time done();
+  Time completion_time();
 
   /// Returns once all is done that was queued so far.
   void wait();
 
  private:
-  std::chrono::nanoseconds per_kernel_{0};
+  std::chrono::nanoseconds kernel_duration_{0};
   std::mutex mutex_;
-  Time done_{};
+  Time completion_time_{};
 };
 
 DeviceClock& device_clock();

@@ -8,45 +8,46 @@ namespace {
 
 /// Calls `visit` with each count and its place in the public struct.
 template <class From, class To, class Visit>
-void each(From& from, To& to, const Visit& visit) {
-  visit(from.launches, to.launches);
-  visit(from.rejected_launches, to.rejected_launches);
-  visit(from.products, to.products);
-  visit(from.product_operations, to.product_operations);
-  const auto visit_copies = [&visit](auto& copies, auto& place) {
-    visit(copies.calls, place.calls);
-    visit(copies.bytes, place.bytes);
+void for_each_counter(From& source, To& target_counters, const Visit& visit) {
+  visit(source.launches, target_counters.launches);
+  visit(source.rejected_launches, target_counters.rejected_launches);
+  visit(source.matmuls, target_counters.matmuls);
+  visit(source.matmul_flops, target_counters.matmul_flops);
+  const auto visit_copy_count = [&visit](auto& copy_counts, auto& target) {
+    visit(copy_counts.calls, target.calls);
+    visit(copy_counts.bytes, target.bytes);
   };
-  visit_copies(from.host_to_device_pinned, to.host_to_device_pinned);
-  visit_copies(from.host_to_device_pageable, to.host_to_device_pageable);
-  visit_copies(from.device_to_host_pinned, to.device_to_host_pinned);
-  visit_copies(from.device_to_host_pageable, to.device_to_host_pageable);
-  visit_copies(from.device_to_device, to.device_to_device);
-  visit(from.fills, to.fills);
-  visit(from.stream_synchronizations, to.stream_synchronizations);
-  visit(from.event_synchronizations, to.event_synchronizations);
-  visit(from.device_synchronizations, to.device_synchronizations);
-  visit_copies(from.copies_beside, to.copies_beside);
-  visit(from.early_copies_beside, to.early_copies_beside);
-  visit(from.stream_waits, to.stream_waits);
-  visit(from.blocking_copies, to.blocking_copies);
-  visit(from.host_allocations, to.host_allocations);
-  visit(from.unknown_calls, to.unknown_calls);
+  visit_copy_count(source.host_to_device_pinned, target_counters.host_to_device_pinned);
+  visit_copy_count(source.host_to_device_pageable, target_counters.host_to_device_pageable);
+  visit_copy_count(source.device_to_host_pinned, target_counters.device_to_host_pinned);
+  visit_copy_count(source.device_to_host_pageable, target_counters.device_to_host_pageable);
+  visit_copy_count(source.device_to_device, target_counters.device_to_device);
+  visit(source.fills, target_counters.fills);
+  visit(source.stream_synchronizations, target_counters.stream_synchronizations);
+  visit(source.event_synchronizations, target_counters.event_synchronizations);
+  visit(source.device_synchronizations, target_counters.device_synchronizations);
+  visit_copy_count(source.side_stream_copies, target_counters.side_stream_copies);
+  visit(source.early_side_stream_copies, target_counters.early_side_stream_copies);
+  visit(source.stream_waits, target_counters.stream_waits);
+  visit(source.blocking_copies, target_counters.blocking_copies);
+  visit(source.host_allocations, target_counters.host_allocations);
+  visit(source.unknown_calls, target_counters.unknown_calls);
 }
 
 }  // namespace
 
-void Counts::read(Counters& counters) const {
-  each(*this, counters, [](const std::atomic<uint64_t>& count, uint64_t& place) { place = count.load(); });
+void AtomicCounters::read(Counters& counters) const {
+  for_each_counter(*this, counters,
+                   [](const std::atomic<uint64_t>& count, uint64_t& target) { target = count.load(); });
 }
 
-void Counts::reset() {
-  Counters unused;
-  each(*this, unused, [](std::atomic<uint64_t>& count, uint64_t&) { count = 0; });
+void AtomicCounters::reset() {
+  Counters ignored;
+  for_each_counter(*this, ignored, [](std::atomic<uint64_t>& count, uint64_t&) { count = 0; });
 }
 
-Counts& counts() {
-  return immortal<Counts>();
+AtomicCounters& global_counters() {
+  return leaky_singleton<AtomicCounters>();
 }
 
 }  // namespace vlmtrain::vgpu

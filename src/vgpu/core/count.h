@@ -19,11 +19,11 @@ struct AtomicCopyCount {
 };
 
 /// The part of Counters that calls add to from any thread; device memory counts itself.
-struct Counts {
+struct AtomicCounters {
   std::atomic<uint64_t> launches{0};
   std::atomic<uint64_t> rejected_launches{0};
-  std::atomic<uint64_t> products{0};
-  std::atomic<uint64_t> product_operations{0};
+  std::atomic<uint64_t> matmuls{0};
+  std::atomic<uint64_t> matmul_flops{0};
   AtomicCopyCount host_to_device_pinned;
   AtomicCopyCount host_to_device_pageable;
   AtomicCopyCount device_to_host_pinned;
@@ -33,8 +33,8 @@ struct Counts {
   std::atomic<uint64_t> stream_synchronizations{0};
   std::atomic<uint64_t> event_synchronizations{0};
   std::atomic<uint64_t> device_synchronizations{0};
-  AtomicCopyCount copies_beside;
-  std::atomic<uint64_t> early_copies_beside{0};
+  AtomicCopyCount side_stream_copies;
+  std::atomic<uint64_t> early_side_stream_copies{0};
   std::atomic<uint64_t> stream_waits{0};
   std::atomic<uint64_t> blocking_copies{0};
   std::atomic<uint64_t> host_allocations{0};
@@ -44,6 +44,6 @@ struct Counts {
   void reset();
 };
 
-Counts& counts();
+AtomicCounters& global_counters();
 
 }  // namespace vlmtrain::vgpu

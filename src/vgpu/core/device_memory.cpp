@@ -27,7 +27,7 @@ uint64_t round_up(uint64_t value, uint64_t unit) {
 }
 
 /// First address of `bytes` that no one can touch; 0 if the kernel refuses.
-uint64_t untouchable_addresses(uint64_t bytes) {
+uint64_t reserve_inaccessible_range(uint64_t bytes) {
   void* const address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address != MAP_FAILED) return reinterpret_cast<uint64_t>(address);
   report({"no address space for the card's memory (is there a limit, ulimit -v?)"});
@@ -36,54 +36,55 @@ uint64_t untouchable_addresses(uint64_t bytes) {
 
 }  // namespace
 
-std::optional<uint64_t> DeviceMemory::Region::first_gap(uint64_t bytes) const {
+std::optional<uint64_t> DeviceMemory::AddressRegion::find_gap(uint64_t bytes) const {
   uint64_t candidate = first;
-  for (const auto& [address, size] : taken) {
+  for (const auto& [address, size] : ranges) {
     if (address - candidate >= bytes) return candidate;
     candidate = address + size;
   }
   return end - candidate >= bytes ? std::optional{candidate} : std::nullopt;
 }
 
-std::optional<uint64_t> DeviceMemory::Region::take(uint64_t bytes) {
+std::optional<uint64_t> DeviceMemory::AddressRegion::allocate(uint64_t bytes) {
   // Used addresses come back only once the region has been gone through, so that a stale pointer is noticed.
-  const auto address = end - next >= bytes ? std::optional{next} : first_gap(bytes);
+  const auto address = end - next >= bytes ? std::optional{next} : find_gap(bytes);
   if (!address) return std::nullopt;
-  taken[*address] = bytes;
+  ranges[*address] = bytes;
   next = std::max(next, *address + bytes);
   return address;
 }
 
 DeviceMemory::DeviceMemory() {
-  const Card* const chosen = card();
-  if (chosen == nullptr) return;
-  const uint64_t reach = kAllocatedSpan + kReservedSpan + kVariableSpan;
-  const uint64_t start = untouchable_addresses(reach + kPageBytes);
+  const VirtualGpu* const gpu = virtual_gpu();
+  if (gpu == nullptr) return;
+  const uint64_t total_span = kAllocatedSpan + kReservedSpan + kVariableSpan;
+  const uint64_t start = reserve_inaccessible_range(total_span + kPageBytes);
   if (start == 0) return;
   first_ = round_up(start, kPageBytes);
-  end_ = first_ + reach;
-  const auto region = [](uint64_t first, uint64_t span) { return Region{first, first + span, first, {}}; };
-  allocated_ = region(first_, kAllocatedSpan);
-  reserved_ = region(allocated_.end, kReservedSpan);
-  variables_ = region(reserved_.end, kVariableSpan);
-  capacity_bytes_ = chosen->memory_bytes;
-  used_bytes_ = used_peak_bytes_ = std::min(chosen->used_bytes, capacity_bytes_);
+  end_ = first_ + total_span;
+  const auto make_region = [](uint64_t first, uint64_t span) { return AddressRegion{first, first + span, first, {}}; };
+  allocated_ = make_region(first_, kAllocatedSpan);
+  reserved_ = make_region(allocated_.end, kReservedSpan);
+  variables_ = make_region(reserved_.end, kVariableSpan);
+  capacity_bytes_ = gpu->memory_bytes;
+  used_bytes_ = used_peak_bytes_ = std::min(gpu->used_bytes, capacity_bytes_);
 }
 
 bool DeviceMemory::fits(uint64_t bytes) {
-  const bool enough = bytes <= capacity_bytes_ - used_bytes_ && !faults().strikes(Fallible::kDeviceAllocation);
-  if (!enough) ++failed_allocations_;
-  return enough;
+  const bool is_available =
+      bytes <= capacity_bytes_ - used_bytes_ && !fault_injector().should_fail(FaultPoint::kDeviceAllocation);
+  if (!is_available) ++failed_allocations_;
+  return is_available;
 }
 
-void DeviceMemory::take(uint64_t bytes) {
+void DeviceMemory::record_allocation(uint64_t bytes) {
   ++allocations_;
   trace().add({"take memory", std::to_string(bytes)});
   used_bytes_ += bytes;
   used_peak_bytes_ = std::max(used_peak_bytes_, used_bytes_);
 }
 
-void DeviceMemory::give_back(uint64_t bytes) {
+void DeviceMemory::record_free(uint64_t bytes) {
   ++frees_;
   trace().add({"give memory back", std::to_string(bytes)});
   used_bytes_ -= bytes;
@@ -93,48 +94,48 @@ std::optional<uint64_t> DeviceMemory::allocate(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t size = bytes > capacity_bytes_ ? bytes : round_up(bytes, kPageBytes);
   if (!fits(size)) return std::nullopt;
-  const auto address = allocated_.take(size);
-  if (address) take(size);
+  const auto address = allocated_.allocate(size);
+  if (address) record_allocation(size);
   return address;
 }
 
 bool DeviceMemory::free(uint64_t address) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = allocated_.taken.find(address);
-  if (found == allocated_.taken.end()) return false;
-  give_back(found->second);
-  allocated_.taken.erase(found);
+  const auto it = allocated_.ranges.find(address);
+  if (it == allocated_.ranges.end()) return false;
+  record_free(it->second);
+  allocated_.ranges.erase(it);
   return true;
 }
 
 std::optional<uint64_t> DeviceMemory::create_pages(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!fits(bytes)) return std::nullopt;
-  take(bytes);
+  record_allocation(bytes);
   pages_[next_handle_] = Pages{bytes};
   return next_handle_++;
 }
 
-void DeviceMemory::drop_if_unused(std::map<uint64_t, Pages>::iterator pages) {
+void DeviceMemory::free_if_unused(std::map<uint64_t, Pages>::iterator pages) {
   if (!pages->second.released || pages->second.mappings > 0) return;
-  give_back(pages->second.bytes);
+  record_free(pages->second.bytes);
   pages_.erase(pages);
 }
 
 bool DeviceMemory::release_pages(uint64_t handle) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = pages_.find(handle);
-  if (found == pages_.end() || found->second.released) return false;
-  found->second.released = true;
-  drop_if_unused(found);
+  const auto it = pages_.find(handle);
+  if (it == pages_.end() || it->second.released) return false;
+  it->second.released = true;
+  free_if_unused(it);
   return true;
 }
 
 bool DeviceMemory::map(uint64_t address, uint64_t handle) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = pages_.find(handle);
-  if (found == pages_.end() || !mappings_.emplace(address, handle).second) return false;
-  ++found->second.mappings;
+  const auto it = pages_.find(handle);
+  if (it == pages_.end() || !mappings_.emplace(address, handle).second) return false;
+  ++it->second.mappings;
   return true;
 }
 
@@ -145,30 +146,30 @@ bool DeviceMemory::unmap(uint64_t address) {
   const auto pages = pages_.find(mapping->second);
   mappings_.erase(mapping);
   --pages->second.mappings;
-  drop_if_unused(pages);
+  free_if_unused(pages);
   return true;
 }
 
 std::optional<uint64_t> DeviceMemory::reserve_addresses(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return reserved_.take(round_up(bytes, kPageBytes));
+  return reserved_.allocate(round_up(bytes, kPageBytes));
 }
 
 bool DeviceMemory::free_addresses(uint64_t address) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return reserved_.taken.erase(address) > 0;
+  return reserved_.ranges.erase(address) > 0;
 }
 
 uint64_t DeviceMemory::reported_bytes() const {
-  constexpr size_t kFirstSegments = 2;
+  constexpr size_t kPlannedSegments = 2;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const uint64_t said = card()->reported_bytes;
-  return reserved_.taken.size() < kFirstSegments ? said : std::max(said, capacity_bytes_);
+  const uint64_t reported = virtual_gpu()->reported_bytes;
+  return reserved_.ranges.size() < kPlannedSegments ? reported : std::max(reported, capacity_bytes_);
 }
 
-uint64_t DeviceMemory::place_variable(uint64_t bytes) {
+uint64_t DeviceMemory::allocate_variable(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return variables_.take(round_up(bytes, kVariableAlignment)).value_or(0);
+  return variables_.allocate(round_up(bytes, kVariableAlignment)).value_or(0);
 }
 
 bool DeviceMemory::grow_context(uint64_t bytes) {
@@ -207,7 +208,7 @@ void DeviceMemory::reset_counters() {
 }
 
 DeviceMemory& device_memory() {
-  return immortal<DeviceMemory>();
+  return leaky_singleton<DeviceMemory>();
 }
 
 }  // namespace vlmtrain::vgpu

@@ -15,7 +15,7 @@ class DeviceMemory {
  public:
   static constexpr uint64_t kPageBytes = uint64_t{2} << 20;
 
-  /// What card() has; a card without memory if there is none.
+  /// What virtual_gpu() has; a card without memory if there is none.
   DeviceMemory();
 
   /// Memory with addresses (cudaMalloc). Nothing if it does not fit.
@@ -37,7 +37,7 @@ class DeviceMemory {
   uint64_t reported_bytes() const;
 
   /// Room for a __device__ variable of a module, which counts as part of the context.
-  uint64_t place_variable(uint64_t bytes);
+  uint64_t allocate_variable(uint64_t bytes);
 
   /// The context grows for good, by whole pages. False if it does not fit.
   bool grow_context(uint64_t bytes);
@@ -50,14 +50,14 @@ class DeviceMemory {
 
  private:
   /// Ranges of a region of addresses, by first address.
-  struct Region {
+  struct AddressRegion {
     uint64_t first = 0;
     uint64_t end = 0;
     uint64_t next = 0;
-    std::map<uint64_t, uint64_t> taken;  // first address → bytes
+    std::map<uint64_t, uint64_t> ranges;  // first address → bytes
 
-    std::optional<uint64_t> take(uint64_t bytes);
-    std::optional<uint64_t> first_gap(uint64_t bytes) const;
+    std::optional<uint64_t> allocate(uint64_t bytes);
+    std::optional<uint64_t> find_gap(uint64_t bytes) const;
   };
   struct Pages {
     uint64_t bytes = 0;
@@ -66,15 +66,15 @@ class DeviceMemory {
   };
 
   bool fits(uint64_t bytes);
-  void take(uint64_t bytes);
-  void give_back(uint64_t bytes);
-  void drop_if_unused(std::map<uint64_t, Pages>::iterator pages);
+  void record_allocation(uint64_t bytes);
+  void record_free(uint64_t bytes);
+  void free_if_unused(std::map<uint64_t, Pages>::iterator pages);
 
   mutable std::mutex mutex_;
   uint64_t capacity_bytes_ = 0;
   uint64_t first_ = 0;
   uint64_t end_ = 0;
-  Region allocated_, reserved_, variables_;
+  AddressRegion allocated_, reserved_, variables_;
   std::map<uint64_t, Pages> pages_;        // by handle
   std::map<uint64_t, uint64_t> mappings_;  // address → handle
   uint64_t next_handle_ = 1;

@@ -10,17 +10,17 @@
 
 namespace vlmtrain::vgpu {
 
-/// Which calls fail (Fallible), as VLMTRAIN_VGPU_FAIL or the program above says (Interface::fail_calls).
+/// Which calls fail (Fallible), as VLMTRAIN_VGPU_FAIL or the program above says (Interface::inject_failures).
 /// Thread-safe.
-class Faults {
+class FaultInjector {
  public:
-  Faults();
+  FaultInjector();
 
   /// Of the calls from now on, `count` fail, the one with number `first` (from 0) first.
-  void arm(Fallible call, uint64_t first, uint64_t count);
+  void schedule(FaultPoint call, uint64_t first, uint64_t count);
 
   /// To be asked by each such call, once. `kernel`: the name of one that is launched.
-  bool strikes(Fallible call, std::string_view kernel = {});
+  bool should_fail(FaultPoint call, std::string_view kernel = {});
 
  private:
   struct Window {
@@ -30,11 +30,11 @@ class Faults {
     std::string kernel = {};  // part of a kernel's name: others do not count before the first that fails
   };
 
-  void arm_from_environment();
+  void read_environment();
 
-  std::array<Window, kFallibleCalls> windows_;
+  std::array<Window, kNumFaultPoints> windows_;
 };
 
-Faults& faults();
+FaultInjector& fault_injector();
 
 }  // namespace vlmtrain::vgpu

@@ -8,10 +8,10 @@
 
 namespace vlmtrain::vgpu {
 
-void Products::add(const Product& product) {
-  ++counts().products;
-  counts().product_operations += static_cast<uint64_t>(2 * product.m * product.n * product.k * product.batch);
-  if (trace().is_on()) {
+void MatmulCounter::add(const Matmul& product) {
+  ++global_counters().matmuls;
+  global_counters().matmul_flops += static_cast<uint64_t>(2 * product.m * product.n * product.k * product.batch);
+  if (trace().is_enabled()) {
     trace().add({"product", std::to_string(product.m), std::to_string(product.n), std::to_string(product.k),
                  std::to_string(product.batch), std::to_string(product.input_type),
                  std::to_string(product.output_type)});
@@ -20,18 +20,18 @@ void Products::add(const Product& product) {
   ++calls_[product];
 }
 
-void Products::each(void (*visit)(void* context, const Product* product, uint64_t calls), void* context) const {
+void MatmulCounter::for_each(void (*visit)(void* context, const Matmul* product, uint64_t calls), void* context) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [product, calls] : calls_) visit(context, &product, calls);
 }
 
-void Products::reset() {
+void MatmulCounter::reset() {
   const std::lock_guard<std::mutex> lock(mutex_);
   calls_.clear();
 }
 
-Products& products() {
-  return immortal<Products>();
+MatmulCounter& matmul_counter() {
+  return leaky_singleton<MatmulCounter>();
 }
 
 }  // namespace vlmtrain::vgpu

@@ -9,17 +9,17 @@
 namespace vlmtrain::vgpu {
 
 /// The matrix products of the process, by size. Thread-safe.
-class Products {
+class MatmulCounter {
  public:
-  void add(const Product& product);
-  void each(void (*visit)(void* context, const Product* product, uint64_t calls), void* context) const;
+  void add(const Matmul& product);
+  void for_each(void (*visit)(void* context, const Matmul* product, uint64_t calls), void* context) const;
   void reset();
 
  private:
   mutable std::mutex mutex_;
-  std::map<Product, uint64_t> calls_;
+  std::map<Matmul, uint64_t> calls_;
 };
 
-Products& products();
+MatmulCounter& matmul_counter();
 
 }  // namespace vlmtrain::vgpu

@@ -27,7 +27,7 @@ Trace::Trace() {
 }
 
 void Trace::add(std::initializer_list<std::string_view> pieces) {
-  if (!is_on()) return;
+  if (!is_enabled()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   line_.clear();
   for (const auto piece : pieces) line_.append(line_.empty() ? "" : " ").append(piece);
@@ -40,7 +40,7 @@ void Trace::add(std::initializer_list<std::string_view> pieces) {
 }
 
 Trace& trace() {
-  return immortal<Trace>();
+  return leaky_singleton<Trace>();
 }
 
 }  // namespace vlmtrain::vgpu

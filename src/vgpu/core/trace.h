@@ -13,7 +13,7 @@ class Trace {
  public:
   Trace();
 
-  bool is_on() const { return file_ >= 0; }
+  bool is_enabled() const { return file_ >= 0; }
 
   /// The pieces with a blank between them as a line, if it is on.
   void add(std::initializer_list<std::string_view> pieces);

@@ -18,30 +18,30 @@ struct UnknownCalls {
 
 }  // namespace
 
-void record(UnknownCall& call) {
-  ++counts().unknown_calls;
+void record_unknown_call(UnknownCall& call) {
+  ++global_counters().unknown_calls;
   ++call.calls;
-  auto& all = immortal<UnknownCalls>();
-  const std::lock_guard<std::mutex> lock(all.mutex);
+  auto& unknown_calls = leaky_singleton<UnknownCalls>();
+  const std::lock_guard<std::mutex> lock(unknown_calls.mutex);
   if (call.reported) return;
   call.reported = true;
-  call.next = all.first;
-  all.first = &call;
+  call.next = unknown_calls.first;
+  unknown_calls.first = &call;
   report({call.name, " is not modelled; it answers \"not supported\" (docs/virtual-gpu.md)"});
 }
 
-void each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context) {
-  auto& all = immortal<UnknownCalls>();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  for (const UnknownCall* call = all.first; call != nullptr; call = call->next) {
+void for_each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context) {
+  auto& unknown_calls = leaky_singleton<UnknownCalls>();
+  const std::lock_guard<std::mutex> lock(unknown_calls.mutex);
+  for (const UnknownCall* call = unknown_calls.first; call != nullptr; call = call->next) {
     if (call->calls > 0) visit(context, call->name, call->calls);
   }
 }
 
 void reset_unknown_calls() {
-  auto& all = immortal<UnknownCalls>();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  for (UnknownCall* call = all.first; call != nullptr; call = call->next) call->calls = 0;
+  auto& unknown_calls = leaky_singleton<UnknownCalls>();
+  const std::lock_guard<std::mutex> lock(unknown_calls.mutex);
+  for (UnknownCall* call = unknown_calls.first; call != nullptr; call = call->next) call->calls = 0;
 }
 
 }  // namespace vlmtrain::vgpu

@@ -15,9 +15,9 @@ struct UnknownCall {
 };
 
 /// Counts the call, and reports it on stderr the first time. Thread-safe.
-void record(UnknownCall& call);
+void record_unknown_call(UnknownCall& call);
 
-void each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
+void for_each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
 void reset_unknown_calls();
 
 }  // namespace vlmtrain::vgpu
@@ -26,6 +26,6 @@ void reset_unknown_calls();
 #define VLMTRAIN_VGPU_UNKNOWN_CALL(function, status)                      \
   extern "C" __attribute__((weak)) long function() {                      \
     static constinit vlmtrain::vgpu::UnknownCall call{.name = #function}; \
-    vlmtrain::vgpu::record(call);                                         \
+    vlmtrain::vgpu::record_unknown_call(call);                            \
     return status;                                                        \
   }

@@ -20,28 +20,28 @@ struct Settings {
 };
 
 Settings& settings(cublasHandle_t handle) {
-  return object_of<Settings>(handle);
+  return get_object<Settings>(handle);
 }
 
 }  // namespace
 
 }  // namespace vlmtrain::vgpu
 
-using vlmtrain::vgpu::Fallible;
-using vlmtrain::vgpu::faults;
-using vlmtrain::vgpu::handed_out;
-using vlmtrain::vgpu::owned;
+using vlmtrain::vgpu::fault_injector;
+using vlmtrain::vgpu::FaultPoint;
+using vlmtrain::vgpu::make_handle;
 using vlmtrain::vgpu::Settings;
 using vlmtrain::vgpu::settings;
+using vlmtrain::vgpu::take_handle;
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
-  if (faults().strikes(Fallible::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
-  *handle = handed_out<cublasHandle_t>(std::make_unique<Settings>());
+  if (fault_injector().should_fail(FaultPoint::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
+  *handle = make_handle<cublasHandle_t>(std::make_unique<Settings>());
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasDestroy(cublasHandle_t handle) {
-  owned<Settings>(handle).reset();
+  take_handle<Settings>(handle).reset();
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 struct Library {};
 
-struct Description {
+struct MatmulDescription {
   cublasOperation_t a_operation = CUBLAS_OP_N;
 };
 
@@ -31,43 +31,43 @@ struct Preference {};
 
 template <class Object, class Handle, class... Arguments>
 cublasStatus_t create(Handle* handle, Arguments... arguments) {
-  *handle = handed_out<Handle>(std::make_unique<Object>(Object{arguments...}));
+  *handle = make_handle<Handle>(std::make_unique<Object>(Object{arguments...}));
   return CUBLAS_STATUS_SUCCESS;
 }
 
 template <class Object, class Handle>
 cublasStatus_t destroy(Handle handle) {
-  owned<Object>(handle).reset();
+  take_handle<Object>(handle).reset();
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Reads an attribute's value if it is `wanted`.
+/// Reads an attribute's value if it is `expected`.
 template <class Attribute, class Value>
-void take_if(Attribute attribute, Attribute wanted, const void* from, size_t bytes, Value& value) {
-  if (attribute == wanted && bytes == sizeof value) std::memcpy(&value, from, bytes);
+void copy_attribute(Attribute attribute, Attribute expected, const void* from, size_t bytes, Value& value) {
+  if (attribute == expected && bytes == sizeof value) std::memcpy(&value, from, bytes);
 }
 
 }  // namespace
 
 }  // namespace vlmtrain::vgpu
 
+using vlmtrain::vgpu::copy_attribute;
 using vlmtrain::vgpu::create;
-using vlmtrain::vgpu::Description;
 using vlmtrain::vgpu::destroy;
-using vlmtrain::vgpu::Fallible;
-using vlmtrain::vgpu::faults;
+using vlmtrain::vgpu::fault_injector;
+using vlmtrain::vgpu::FaultPoint;
+using vlmtrain::vgpu::get_object;
 using vlmtrain::vgpu::Layout;
 using vlmtrain::vgpu::Library;
-using vlmtrain::vgpu::object_of;
+using vlmtrain::vgpu::MatmulDescription;
 using vlmtrain::vgpu::Preference;
-using vlmtrain::vgpu::take_if;
 
 size_t cublasLtGetVersion() {
   return CUBLAS_VERSION;
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  if (faults().strikes(Fallible::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
+  if (fault_injector().should_fail(FaultPoint::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
   return create<Library>(handle);
 }
 
@@ -76,17 +76,18 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description, cublasComputeType_t, cudaDataType_t) {
-  return create<Description>(description);
+  return create<MatmulDescription>(description);
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
-  return destroy<Description>(description);
+  return destroy<MatmulDescription>(description);
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
                                               cublasLtMatmulDescAttributes_t attribute, const void* value,
                                               size_t bytes) {
-  take_if(attribute, CUBLASLT_MATMUL_DESC_TRANSA, value, bytes, object_of<Description>(description).a_operation);
+  copy_attribute(attribute, CUBLASLT_MATMUL_DESC_TRANSA, value, bytes,
+                 get_object<MatmulDescription>(description).a_operation);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -102,7 +103,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute, const void* value,
                                                 size_t bytes) {
-  take_if(attribute, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, value, bytes, object_of<Layout>(layout).batch);
+  copy_attribute(attribute, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, value, bytes, get_object<Layout>(layout).batch);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -122,11 +123,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t* results,
-                                              int* found) {
+                                              int* count) {
   *results = {};
   results->state = CUBLAS_STATUS_SUCCESS;
   results->wavesCount = 1;
-  *found = 1;
+  *count = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -134,10 +135,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                               cublasLtMatrixLayout_t a, const void*, cublasLtMatrixLayout_t, const void*, const void*,
                               cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t*,
                               void*, size_t, cudaStream_t) {
-  const auto& input = object_of<Layout>(a);
-  const auto& output = object_of<Layout>(d);
-  const bool plain = object_of<Description>(description).a_operation == CUBLAS_OP_N;
-  vlmtrain::vgpu::products().add(
-      {output.rows, output.columns, plain ? input.columns : input.rows, output.batch, input.type, output.type});
+  const auto& input = get_object<Layout>(a);
+  const auto& output = get_object<Layout>(d);
+  const bool is_not_transposed = get_object<MatmulDescription>(description).a_operation == CUBLAS_OP_N;
+  vlmtrain::vgpu::matmul_counter().add({output.rows, output.columns, is_not_transposed ? input.columns : input.rows,
+                                        output.batch, input.type, output.type});
   return CUBLAS_STATUS_SUCCESS;
 }

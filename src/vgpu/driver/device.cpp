@@ -13,7 +13,7 @@
 namespace {
 
 /// Never looked into, by no one.
-CUcontext the_context() {
+CUcontext get_fake_context() {
   return reinterpret_cast<CUcontext>(uintptr_t{0x100});
 }
 
@@ -49,8 +49,8 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 }
 
 CUresult cuDeviceGetName(char* name, int capacity, CUdevice) {
-  if (vlmtrain::vgpu::card() == nullptr) return CUDA_ERROR_NO_DEVICE;
-  const std::string_view text = vlmtrain::vgpu::card()->gpu.device_name;
+  if (vlmtrain::vgpu::virtual_gpu() == nullptr) return CUDA_ERROR_NO_DEVICE;
+  const std::string_view text = vlmtrain::vgpu::virtual_gpu()->gpu.device_name;
   const size_t length = std::min(text.size(), static_cast<size_t>(std::max(capacity - 1, 0)));
   text.copy(name, length);
   if (capacity > 0) name[length] = '\0';
@@ -58,7 +58,7 @@ CUresult cuDeviceGetName(char* name, int capacity, CUdevice) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
-  if (vlmtrain::vgpu::card() == nullptr) return CUDA_ERROR_NO_DEVICE;
+  if (vlmtrain::vgpu::virtual_gpu() == nullptr) return CUDA_ERROR_NO_DEVICE;
   *value = vlmtrain::vgpu::device_attribute(attribute);
   return CUDA_SUCCESS;
 }
@@ -70,12 +70,12 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  *context = the_context();
+  *context = get_fake_context();
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetCurrent(CUcontext* context) {
-  *context = the_context();
+  *context = get_fake_context();
   return CUDA_SUCCESS;
 }
 

@@ -9,7 +9,7 @@ using vlmtrain::vgpu::DeviceMemory;
 
 namespace {
 
-CUresult valid_if(bool condition) {
+CUresult to_result(bool condition) {
   return condition ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -28,7 +28,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdevic
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t) {
-  return valid_if(device_memory().free_addresses(address));
+  return to_result(device_memory().free_addresses(address));
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*,
@@ -40,15 +40,15 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return valid_if(device_memory().release_pages(handle));
+  return to_result(device_memory().release_pages(handle));
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
-  return valid_if(device_memory().map(address, handle));
+  return to_result(device_memory().map(address, handle));
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t) {
-  return valid_if(device_memory().unmap(address));
+  return to_result(device_memory().unmap(address));
 }
 
 CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {

@@ -22,9 +22,9 @@ struct ProcessInfo {
 using Device = void*;
 
 /// Never looked into, by no one.
-Device the_device() {
-  static char place;
-  return &place;
+Device get_fake_device() {
+  static char object;
+  return &object;
 }
 
 }  // namespace
@@ -42,16 +42,16 @@ Status nvmlSystemGetCudaDriverVersion_v2(int* version) {
 }
 
 Status nvmlDeviceGetHandleByPciBusId_v2(const char*, Device* device) {
-  if (vlmtrain::vgpu::card() == nullptr) return Status::kNotFound;
-  *device = the_device();
+  if (vlmtrain::vgpu::virtual_gpu() == nullptr) return Status::kNotFound;
+  *device = get_fake_device();
   return Status::kSuccess;
 }
 
 Status nvmlDeviceGetComputeRunningProcesses(Device, unsigned* count, ProcessInfo* processes) {
   if (count == nullptr) return Status::kInvalidArgument;
-  const bool enough = *count >= 1 && processes != nullptr;
+  const bool is_large_enough = *count >= 1 && processes != nullptr;
   *count = 1;
-  if (!enough) return Status::kInsufficientSize;
+  if (!is_large_enough) return Status::kInsufficientSize;
   const auto& memory = vlmtrain::vgpu::device_memory();
   processes[0] = {static_cast<unsigned>(getpid()), memory.capacity_bytes() - memory.free_bytes()};
   return Status::kSuccess;

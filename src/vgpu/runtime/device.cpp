@@ -13,20 +13,20 @@
 #include "vgpu/core/trace.h"
 #include "vgpu/runtime/error.h"
 
-using vlmtrain::vgpu::card;
-using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::device_attribute;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
-using vlmtrain::vgpu::fail;
-using vlmtrain::vgpu::state_of_device;
+using vlmtrain::vgpu::get_device_status;
+using vlmtrain::vgpu::global_counters;
+using vlmtrain::vgpu::set_last_error;
 using vlmtrain::vgpu::trace;
+using vlmtrain::vgpu::virtual_gpu;
 
 namespace {
 
 cudaError_t check_device(int device) {
-  if (card() == nullptr) return fail(cudaErrorNoDevice);
-  return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice);
+  if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
+  return device == 0 ? cudaSuccess : set_last_error(cudaErrorInvalidDevice);
 }
 
 void set_limits(cudaDeviceProp& properties) {
@@ -48,9 +48,9 @@ void set_limits(cudaDeviceProp& properties) {
       static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK));
 }
 
-void set_card(cudaDeviceProp& properties) {
-  const auto& gpu = card()->gpu;
-  const auto& architecture = card()->architecture;
+void set_gpu_properties(cudaDeviceProp& properties) {
+  const auto& gpu = virtual_gpu()->gpu;
+  const auto& architecture = virtual_gpu()->architecture;
   gpu.device_name.copy(properties.name, sizeof properties.name - 1);
   std::memcpy(&properties.uuid, "vlmtrain-virtual", sizeof properties.uuid);
   properties.totalGlobalMem = device_memory().reported_bytes();
@@ -65,13 +65,13 @@ void set_card(cudaDeviceProp& properties) {
   properties.clusterLaunch = device_attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
 }
 
-void set_abilities(cudaDeviceProp& properties) {
-  for (int* const ability :
+void set_capabilities(cudaDeviceProp& properties) {
+  for (int* const capability :
        {&properties.canMapHostMemory, &properties.concurrentKernels, &properties.unifiedAddressing,
         &properties.streamPrioritiesSupported, &properties.globalL1CacheSupported, &properties.localL1CacheSupported,
         &properties.managedMemory, &properties.concurrentManagedAccess, &properties.computePreemptionSupported,
         &properties.cooperativeLaunch, &properties.hostRegisterSupported, &properties.pciBusID}) {
-    *ability = 1;
+    *capability = 1;
   }
   properties.asyncEngineCount = device_attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
 }
@@ -79,7 +79,7 @@ void set_abilities(cudaDeviceProp& properties) {
 }  // namespace
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = card() == nullptr ? 0 : 1;
+  *count = virtual_gpu() == nullptr ? 0 : 1;
   return check_device(0);
 }
 
@@ -100,8 +100,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (const auto error = check_device(device); error != cudaSuccess) return error;
   *properties = {};
   set_limits(*properties);
-  set_card(*properties);
-  set_abilities(*properties);
+  set_gpu_properties(*properties);
+  set_capabilities(*properties);
   return cudaSuccess;
 }
 
@@ -123,16 +123,16 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-  *can = 0;
+cudaError_t cudaDeviceCanAccessPeer(int* can_access, int, int) {
+  *can_access = 0;
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  ++counts().device_synchronizations;
+  ++global_counters().device_synchronizations;
   trace().add({"wait for the device"});
   device_clock().wait();
-  return state_of_device();
+  return get_device_status();
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {

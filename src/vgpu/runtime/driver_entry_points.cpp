@@ -7,12 +7,12 @@
 namespace {
 
 /// Our libcuda.so.1, by a function of it that this library is linked with: another one may be in the process as well.
-void* driver() {
+void* get_driver_library() {
   static void* const library = [] {
-    Dl_info place{};
-    const bool found = dladdr(reinterpret_cast<const void*>(&cuDriverGetVersion), &place) != 0;
-    void* const loaded = found ? dlopen(place.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
-    return loaded != nullptr ? loaded : RTLD_DEFAULT;
+    Dl_info info{};
+    const bool has_info = dladdr(reinterpret_cast<const void*>(&cuDriverGetVersion), &info) != 0;
+    void* const handle = has_info ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    return handle != nullptr ? handle : RTLD_DEFAULT;
   }();
   return library;
 }
@@ -21,7 +21,7 @@ void* driver() {
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  *function = dlsym(driver(), name);
+  *function = dlsym(get_driver_library(), name);
   if (result != nullptr) {
     *result = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   }

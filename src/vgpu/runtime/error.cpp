@@ -11,7 +11,7 @@ namespace vlmtrain::vgpu {
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
-std::atomic<cudaError_t> broken_by{cudaSuccess};
+std::atomic<cudaError_t> sticky_error{cudaSuccess};
 
 struct ErrorText {
   cudaError_t error;
@@ -36,34 +36,34 @@ constexpr std::array kErrors{
     ErrorText{cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
 };
 
-const ErrorText& text_of(cudaError_t error) {
-  static constexpr ErrorText kOther{cudaErrorUnknown, "cudaErrorUnknown", "an error that no stand-in gives"};
-  const auto* const found = std::ranges::find(kErrors, error, &ErrorText::error);
-  return found == kErrors.end() ? kOther : *found;
+const ErrorText& find_error_text(cudaError_t error) {
+  static constexpr ErrorText kUnknownError{cudaErrorUnknown, "cudaErrorUnknown", "an error that no stand-in gives"};
+  const auto* const it = std::ranges::find(kErrors, error, &ErrorText::error);
+  return it == kErrors.end() ? kUnknownError : *it;
 }
 
 }  // namespace
 
-cudaError_t fail(cudaError_t error) {
+cudaError_t set_last_error(cudaError_t error) {
   last_error = error;
   return error;
 }
 
-cudaError_t break_device(cudaError_t error) {
-  broken_by = error;
-  return fail(error);
+cudaError_t set_sticky_error(cudaError_t error) {
+  sticky_error = error;
+  return set_last_error(error);
 }
 
-cudaError_t state_of_device() {
-  const cudaError_t error = broken_by;
-  return error == cudaSuccess ? cudaSuccess : fail(error);
+cudaError_t get_device_status() {
+  const cudaError_t error = sticky_error;
+  return error == cudaSuccess ? cudaSuccess : set_last_error(error);
 }
 
 }  // namespace vlmtrain::vgpu
 
 cudaError_t cudaGetLastError() {
   const cudaError_t error = vlmtrain::vgpu::last_error;
-  vlmtrain::vgpu::last_error = vlmtrain::vgpu::broken_by;
+  vlmtrain::vgpu::last_error = vlmtrain::vgpu::sticky_error;
   return error;
 }
 
@@ -72,9 +72,9 @@ cudaError_t cudaPeekAtLastError() {
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
-  return vlmtrain::vgpu::text_of(error).name;
+  return vlmtrain::vgpu::find_error_text(error).name;
 }
 
 const char* cudaGetErrorString(cudaError_t error) {
-  return vlmtrain::vgpu::text_of(error).text;
+  return vlmtrain::vgpu::find_error_text(error).text;
 }

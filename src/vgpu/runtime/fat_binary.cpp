@@ -50,7 +50,7 @@ T read(const std::byte* from) {
   return value;
 }
 
-int newest(const std::vector<int>& architectures, int oldest, int limit) {
+int find_newest(const std::vector<int>& architectures, int oldest, int limit) {
   int best = 0;
   for (const int architecture : architectures) {
     if (architecture >= oldest && architecture <= limit) best = std::max(best, architecture);
@@ -65,30 +65,31 @@ void FatBinary::parse() {
   if (wrapper.magic != Wrapper::kMagic) return;
   const auto header = read<Header>(wrapper.data);
   if (header.magic != Header::kMagic) return;
-  const std::byte* place = wrapper.data + header.header_bytes;
-  const std::byte* const end = place + header.body_bytes;
-  while (end - place >= static_cast<ptrdiff_t>(sizeof(Entry))) {
-    const auto entry = read<Entry>(place);
+  const std::byte* cursor = wrapper.data + header.header_bytes;
+  const std::byte* const end = cursor + header.body_bytes;
+  while (end - cursor >= static_cast<ptrdiff_t>(sizeof(Entry))) {
+    const auto entry = read<Entry>(cursor);
     if (entry.header_bytes == 0) return;
     if (entry.kind == Entry::kMachineCode) machine_code_.push_back(static_cast<int>(entry.architecture));
     if (entry.kind == Entry::kPtx) ptx_.push_back(static_cast<int>(entry.architecture));
-    place += entry.header_bytes + entry.body_bytes;
+    cursor += entry.header_bytes + entry.body_bytes;
   }
 }
 
-int FatBinary::code_for(int architecture) {
-  std::call_once(parsed_, [this] { parse(); });
-  const int exact = newest(machine_code_, architecture / 10 * 10, architecture);
-  return exact != 0 ? exact : newest(ptx_, 0, architecture);
+int FatBinary::find_code(int architecture) {
+  std::call_once(parse_once_, [this] { parse(); });
+  const int exact = find_newest(machine_code_, architecture / 10 * 10, architecture);
+  return exact != 0 ? exact : find_newest(ptx_, 0, architecture);
 }
 
 bool FatBinary::load() {
   if (loaded_) return true;
-  const std::lock_guard<std::mutex> lock(loading_);
+  const std::lock_guard<std::mutex> lock(load_mutex_);
   if (loaded_) return true;
-  const Habits& habits = card()->habits;
-  if (!device_memory().grow_context(habits.module_bytes)) return false;
-  if (habits.module_seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(habits.module_seconds));
+  const ModuleLoadCost& module_load_cost = virtual_gpu()->module_load_cost;
+  if (!device_memory().grow_context(module_load_cost.module_bytes)) return false;
+  if (module_load_cost.module_seconds > 0)
+    std::this_thread::sleep_for(std::chrono::duration<double>(module_load_cost.module_seconds));
   loaded_ = true;
   return true;
 }

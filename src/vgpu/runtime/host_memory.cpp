@@ -12,44 +12,44 @@
 
 namespace vlmtrain::vgpu {
 
-void HostMemory::add(const void* first, size_t bytes) {
+void PinnedHostMemory::add(const void* first, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ranges_[reinterpret_cast<uintptr_t>(first)] = bytes;
 }
 
-bool HostMemory::remove(const void* first) {
+bool PinnedHostMemory::remove(const void* first) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return ranges_.erase(reinterpret_cast<uintptr_t>(first)) > 0;
 }
 
-bool HostMemory::is_pinned(const void* pointer) const {
+bool PinnedHostMemory::is_pinned(const void* pointer) const {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto behind = ranges_.upper_bound(address);
-  if (behind == ranges_.begin()) return false;
-  const auto& [first, bytes] = *std::prev(behind);
+  const auto next = ranges_.upper_bound(address);
+  if (next == ranges_.begin()) return false;
+  const auto& [first, bytes] = *std::prev(next);
   return address - first < bytes;
 }
 
-HostMemory& host_memory() {
-  return immortal<HostMemory>();
+PinnedHostMemory& pinned_host_memory() {
+  return leaky_singleton<PinnedHostMemory>();
 }
 
 }  // namespace vlmtrain::vgpu
 
-using vlmtrain::vgpu::counts;
-using vlmtrain::vgpu::fail;
-using vlmtrain::vgpu::Fallible;
-using vlmtrain::vgpu::faults;
-using vlmtrain::vgpu::host_memory;
+using vlmtrain::vgpu::fault_injector;
+using vlmtrain::vgpu::FaultPoint;
+using vlmtrain::vgpu::global_counters;
+using vlmtrain::vgpu::pinned_host_memory;
+using vlmtrain::vgpu::set_last_error;
 
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
-  if (faults().strikes(Fallible::kHostAllocation)) return fail(cudaErrorMemoryAllocation);
+  if (fault_injector().should_fail(FaultPoint::kHostAllocation)) return set_last_error(cudaErrorMemoryAllocation);
   constexpr size_t kPage = 4096;
   *pointer = std::aligned_alloc(kPage, (bytes + kPage) / kPage * kPage);
-  if (*pointer == nullptr) return fail(cudaErrorMemoryAllocation);
-  ++counts().host_allocations;
-  host_memory().add(*pointer, bytes);
+  if (*pointer == nullptr) return set_last_error(cudaErrorMemoryAllocation);
+  ++global_counters().host_allocations;
+  pinned_host_memory().add(*pointer, bytes);
   return cudaSuccess;
 }
 
@@ -59,18 +59,18 @@ cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
 
 cudaError_t cudaFreeHost(void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
-  if (!host_memory().remove(pointer)) return fail(cudaErrorInvalidValue);
+  if (!pinned_host_memory().remove(pointer)) return set_last_error(cudaErrorInvalidValue);
   std::free(pointer);
   return cudaSuccess;
 }
 
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
-  host_memory().add(pointer, bytes);
+  pinned_host_memory().add(pointer, bytes);
   return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void* pointer) {
-  return host_memory().remove(pointer) ? cudaSuccess : fail(cudaErrorInvalidValue);
+  return pinned_host_memory().remove(pointer) ? cudaSuccess : set_last_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer, unsigned) {

@@ -8,7 +8,7 @@
 namespace vlmtrain::vgpu {
 
 /// Which host memory is pinned. Thread-safe.
-class HostMemory {
+class PinnedHostMemory {
  public:
   void add(const void* first, size_t bytes);
   bool remove(const void* first);
@@ -19,6 +19,6 @@ class HostMemory {
   std::map<uintptr_t, size_t> ranges_;  // by first address
 };
 
-HostMemory& host_memory();
+PinnedHostMemory& pinned_host_memory();
 
 }  // namespace vlmtrain::vgpu

@@ -15,25 +15,26 @@ namespace vlmtrain::vgpu {
 namespace {
 
 constexpr Interface kInterface{
-    .card = [] { return card() == nullptr ? "" : card()->gpu.name.data(); },
-    .read =
+    .gpu_name = [] { return virtual_gpu() == nullptr ? "" : virtual_gpu()->gpu.name.data(); },
+    .read_counters =
         [](Counters* counters) {
-          counts().read(*counters);
+          global_counters().read(*counters);
           device_memory().read(*counters);
         },
     .reset =
         [] {
-          counts().reset();
+          global_counters().reset();
           device_memory().reset_counters();
-          products().reset();
+          matmul_counter().reset();
           kernel_registry().reset_launches();
           reset_unknown_calls();
         },
-    .each_kernel = [](auto visit, void* context) { kernel_registry().each_launched(visit, context); },
-    .each_product = [](auto visit, void* context) { products().each(visit, context); },
-    .each_unknown_call = [](auto visit, void* context) { each_unknown_call(visit, context); },
-    .fail_calls = [](Fallible call, uint64_t first, uint64_t count) { faults().arm(call, first, count); },
-    .takes_time = [] { return device_clock().runs(); },
+    .for_each_kernel = [](auto visit, void* context) { kernel_registry().for_each_launched(visit, context); },
+    .for_each_matmul = [](auto visit, void* context) { matmul_counter().for_each(visit, context); },
+    .for_each_unknown_call = [](auto visit, void* context) { for_each_unknown_call(visit, context); },
+    .inject_failures = [](FaultPoint call, uint64_t first,
+                          uint64_t count) { fault_injector().schedule(call, first, count); },
+    .has_launch_latency = [] { return device_clock().is_enabled(); },
 };
 
 }  // namespace

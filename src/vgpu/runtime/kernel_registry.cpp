@@ -22,23 +22,23 @@ void KernelRegistry::add_kernel(const void* host_function, const char* name, Fat
 
 void KernelRegistry::add_variable(const void* host_variable, size_t bytes) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  variables_[host_variable] = {device_memory().place_variable(bytes), bytes};
+  variables_[host_variable] = {device_memory().allocate_variable(bytes), bytes};
 }
 
 Kernel* KernelRegistry::find_kernel(const void* host_function) {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  const auto found = kernels_.find(host_function);
-  return found == kernels_.end() ? nullptr : &found->second;
+  const auto it = kernels_.find(host_function);
+  return it == kernels_.end() ? nullptr : &it->second;
 }
 
 std::optional<Variable> KernelRegistry::find_variable(const void* host_variable) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  const auto found = variables_.find(host_variable);
-  return found == variables_.end() ? std::nullopt : std::optional{found->second};
+  const auto it = variables_.find(host_variable);
+  return it == variables_.end() ? std::nullopt : std::optional{it->second};
 }
 
-void KernelRegistry::each_launched(void (*visit)(void* context, const char* name, uint64_t launches),
-                                   void* context) const {
+void KernelRegistry::for_each_launched(void (*visit)(void* context, const char* name, uint64_t launches),
+                                       void* context) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (const auto& [host_function, kernel] : kernels_) {
     if (kernel.launches > 0) visit(context, kernel.name, kernel.launches);
@@ -51,14 +51,14 @@ void KernelRegistry::reset_launches() {
 }
 
 KernelRegistry& kernel_registry() {
-  return immortal<KernelRegistry>();
+  return leaky_singleton<KernelRegistry>();
 }
 
 }  // namespace vlmtrain::vgpu
 
-using vlmtrain::vgpu::fail;
 using vlmtrain::vgpu::FatBinary;
 using vlmtrain::vgpu::kernel_registry;
+using vlmtrain::vgpu::set_last_error;
 
 // Called by the start-up code that NVIDIA's compiler puts into each object file; no header declares these.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
@@ -86,7 +86,7 @@ void __cudaRegisterVar(void**, char* host_variable, char*, const char*, int, siz
 }
 
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host_function) {
-  if (kernel_registry().find_kernel(host_function) == nullptr) return fail(cudaErrorInvalidDeviceFunction);
+  if (kernel_registry().find_kernel(host_function) == nullptr) return set_last_error(cudaErrorInvalidDeviceFunction);
   *kernel = static_cast<cudaKernel_t>(const_cast<void*>(host_function));
   return cudaSuccess;
 }
@@ -96,20 +96,20 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host_function) {
 
 cudaError_t cudaGetSymbolAddress(void** address, const void* symbol) {
   const auto variable = kernel_registry().find_variable(symbol);
-  if (!variable) return fail(cudaErrorInvalidSymbol);
+  if (!variable) return set_last_error(cudaErrorInvalidSymbol);
   *address = reinterpret_cast<void*>(variable->address);
   return cudaSuccess;
 }
 
 cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol) {
   const auto variable = kernel_registry().find_variable(symbol);
-  if (!variable) return fail(cudaErrorInvalidSymbol);
+  if (!variable) return set_last_error(cudaErrorInvalidSymbol);
   *bytes = variable->bytes;
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind) {
   const auto variable = kernel_registry().find_variable(symbol);
-  if (!variable) return fail(cudaErrorInvalidSymbol);
+  if (!variable) return set_last_error(cudaErrorInvalidSymbol);
   return cudaMemcpy(reinterpret_cast<void*>(variable->address + offset), from, bytes, kind);
 }

@@ -37,7 +37,7 @@ class KernelRegistry {
   Kernel* find_kernel(const void* host_function);
   std::optional<Variable> find_variable(const void* host_variable) const;
 
-  void each_launched(void (*visit)(void* context, const char* name, uint64_t launches), void* context) const;
+  void for_each_launched(void (*visit)(void* context, const char* name, uint64_t launches), void* context) const;
   void reset_launches();
 
  private:

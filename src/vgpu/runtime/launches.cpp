@@ -35,75 +35,78 @@ struct Rejection {
   const char* reason = "";
 };
 
-bool is_within(const dim3& size, CUdevice_attribute x, CUdevice_attribute y, CUdevice_attribute z) {
+bool fits_limits(const dim3& size, CUdevice_attribute x, CUdevice_attribute y, CUdevice_attribute z) {
   const auto fits = [](unsigned value, CUdevice_attribute limit) {
     return value > 0 && value <= static_cast<unsigned>(device_attribute(limit));
   };
   return fits(size.x, x) && fits(size.y, y) && fits(size.z, z);
 }
 
-Rejection check(const Launch& launch, const Kernel& kernel) {
-  if (!is_within(launch.grid, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
-                 CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)) {
+Rejection validate(const Launch& launch, const Kernel& kernel) {
+  if (!fits_limits(launch.grid, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+                   CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)) {
     return {cudaErrorInvalidConfiguration, "grid"};
   }
   const auto threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
-  if (!is_within(launch.block, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
-                 CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) ||
+  if (!fits_limits(launch.block, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+                   CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) ||
       threads > static_cast<uint64_t>(device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
     return {cudaErrorInvalidConfiguration, "block"};
   }
   if (launch.shared_bytes > static_cast<size_t>(kernel.shared_bytes_limit)) {
     return {cudaErrorInvalidValue, "dynamic shared memory"};
   }
-  if (kernel.code->code_for(card()->architecture.number) == 0) {
+  if (kernel.code->find_code(virtual_gpu()->architecture.number) == 0) {
     return {cudaErrorNoKernelImageForDevice, "no code for this architecture"};
   }
   return {};
 }
 
-std::string readable(const char* mangled) {
+std::string demangle(const char* mangled) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
                                                          &std::free);
   return name ? name.get() : mangled;
 }
 
-std::string text(const dim3& size) {
+std::string format_dim3(const dim3& size) {
   return std::to_string(size.x) + "," + std::to_string(size.y) + "," + std::to_string(size.z);
 }
 
 cudaError_t reject(const Rejection& rejection, const Launch& launch, const char* name) {
-  ++counts().rejected_launches;
-  report({"launch rejected, ", rejection.reason, ": grid ", text(launch.grid), ", block ", text(launch.block), ", ",
-          std::to_string(launch.shared_bytes), " bytes of dynamic shared memory: ", readable(name)});
-  return fail(rejection.error);
+  ++global_counters().rejected_launches;
+  report({"launch rejected, ", rejection.reason, ": grid ", format_dim3(launch.grid), ", block ",
+          format_dim3(launch.block), ", ", std::to_string(launch.shared_bytes),
+          " bytes of dynamic shared memory: ", demangle(name)});
+  return set_last_error(rejection.error);
 }
 
-cudaError_t start(const void* host_function, const Launch& launch) {
+cudaError_t launch_kernel(const void* host_function, const Launch& launch) {
   Kernel* const kernel = kernel_registry().find_kernel(host_function);
   if (kernel == nullptr) {
     return reject({cudaErrorInvalidDeviceFunction, "no library has registered the kernel"}, launch, "?");
   }
-  if (card() == nullptr) return fail(cudaErrorNoDevice);
-  const Rejection rejection = check(launch, *kernel);
+  if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
+  const Rejection rejection = validate(launch, *kernel);
   if (rejection.error != cudaSuccess) return reject(rejection, launch, kernel->name);
-  if (const auto error = state_of_device(); error != cudaSuccess) return error;
-  if (faults().strikes(Fallible::kBrokenLaunch, kernel->name)) return break_device(cudaErrorIllegalAddress);
-  if (faults().strikes(Fallible::kLaunch, kernel->name)) return fail(cudaErrorMemoryAllocation);
-  if (!kernel->code->load()) return fail(cudaErrorMemoryAllocation);
-  device_clock().queue();
-  ++counts().launches;
-  if (launch.stream == nullptr) stream_order().launch();
+  if (const auto error = get_device_status(); error != cudaSuccess) return error;
+  if (fault_injector().should_fail(FaultPoint::kIllegalAddress, kernel->name))
+    return set_sticky_error(cudaErrorIllegalAddress);
+  if (fault_injector().should_fail(FaultPoint::kLaunch, kernel->name)) return set_last_error(cudaErrorMemoryAllocation);
+  if (!kernel->code->load()) return set_last_error(cudaErrorMemoryAllocation);
+  device_clock().queue_kernel();
+  ++global_counters().launches;
+  if (launch.stream == nullptr) stream_order().record_launch();
   ++kernel->launches;
-  if (trace().is_on()) {
-    trace().add({"launch", text(launch.grid), text(launch.block), std::to_string(launch.shared_bytes), kernel->name});
+  if (trace().is_enabled()) {
+    trace().add({"launch", format_dim3(launch.grid), format_dim3(launch.block), std::to_string(launch.shared_bytes),
+                 kernel->name});
   }
   return cudaSuccess;
 }
 
 /// Configurations on their way from <<<…>>> to the kernel's host-side twin.
-std::vector<Launch>& pushed_launches() {
+std::vector<Launch>& pending_launches() {
   thread_local std::vector<Launch> launches;
   return launches;
 }
@@ -112,23 +115,23 @@ std::vector<Launch>& pushed_launches() {
 
 }  // namespace vlmtrain::vgpu
 
-using vlmtrain::vgpu::fail;
-using vlmtrain::vgpu::pushed_launches;
-using vlmtrain::vgpu::start;
+using vlmtrain::vgpu::launch_kernel;
+using vlmtrain::vgpu::pending_launches;
+using vlmtrain::vgpu::set_last_error;
 
 // Called by the code that NVIDIA's compiler makes of <<<…>>>; no header declares these.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
-  pushed_launches().push_back({grid, block, shared_bytes, stream});
+  pending_launches().push_back({grid, block, shared_bytes, stream});
   return 0;
 }
 
 cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, void* stream) {
-  if (pushed_launches().empty()) return fail(cudaErrorMissingConfiguration);
-  const auto launch = pushed_launches().back();
-  pushed_launches().pop_back();
+  if (pending_launches().empty()) return set_last_error(cudaErrorMissingConfiguration);
+  const auto launch = pending_launches().back();
+  pending_launches().pop_back();
   *grid = launch.grid;
   *block = launch.block;
   *shared_bytes = launch.shared_bytes;
@@ -138,7 +141,7 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_b
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**, size_t shared_bytes,
                                cudaStream_t stream) {
-  return start(kernel, {grid, block, shared_bytes, stream});
+  return launch_kernel(kernel, {grid, block, shared_bytes, stream});
 }
 
 }  // extern "C"
@@ -146,10 +149,10 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
 
 cudaError_t cudaLaunchKernel(const void* host_function, dim3 grid, dim3 block, void**, size_t shared_bytes,
                              cudaStream_t stream) {
-  return start(host_function, {grid, block, shared_bytes, stream});
+  return launch_kernel(host_function, {grid, block, shared_bytes, stream});
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* host_function, void**) {
-  return start(host_function, {configuration->gridDim, configuration->blockDim, configuration->dynamicSmemBytes,
-                               configuration->stream});
+  return launch_kernel(host_function, {configuration->gridDim, configuration->blockDim, configuration->dynamicSmemBytes,
+                                       configuration->stream});
 }

@@ -8,35 +8,35 @@ namespace vlmtrain::vgpu {
 
 void StreamOrder::record(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  before_events_[event] = launches_before(stream);
+  launches_before_event_[event] = count_launches_before(stream);
 }
 
 void StreamOrder::wait(cudaStream_t stream, cudaEvent_t event) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = before_events_.find(event);
-  if (stream == nullptr || found == before_events_.end()) return;
-  uint64_t& before = before_streams_[stream];
-  before = std::max(before, found->second);
+  const auto it = launches_before_event_.find(event);
+  if (stream == nullptr || it == launches_before_event_.end()) return;
+  uint64_t& count = launches_before_stream_[stream];
+  count = std::max(count, it->second);
 }
 
-void StreamOrder::forget(cudaEvent_t event) {
+void StreamOrder::remove(cudaEvent_t event) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  before_events_.erase(event);
+  launches_before_event_.erase(event);
 }
 
-bool StreamOrder::is_behind_all(cudaStream_t stream) const {
+bool StreamOrder::is_after_all_launches(cudaStream_t stream) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return launches_before(stream) == launches_;
+  return count_launches_before(stream) == launches_;
 }
 
-uint64_t StreamOrder::launches_before(cudaStream_t stream) const {
+uint64_t StreamOrder::count_launches_before(cudaStream_t stream) const {
   if (stream == nullptr) return launches_;
-  const auto found = before_streams_.find(stream);
-  return found == before_streams_.end() ? 0 : found->second;
+  const auto it = launches_before_stream_.find(stream);
+  return it == launches_before_stream_.end() ? 0 : it->second;
 }
 
 StreamOrder& stream_order() {
-  return immortal<StreamOrder>();
+  return leaky_singleton<StreamOrder>();
 }
 
 }  // namespace vlmtrain::vgpu

@@ -13,21 +13,21 @@ namespace vlmtrain::vgpu {
 /// those before the events that it waited for. Thread-safe.
 class StreamOrder {
  public:
-  void launch() { ++launches_; }
+  void record_launch() { ++launches_; }
   void record(cudaEvent_t event, cudaStream_t stream);
   void wait(cudaStream_t stream, cudaEvent_t event);
-  void forget(cudaEvent_t event);
+  void remove(cudaEvent_t event);
 
   /// Whether it comes behind all launches so far.
-  bool is_behind_all(cudaStream_t stream) const;
+  bool is_after_all_launches(cudaStream_t stream) const;
 
  private:
-  uint64_t launches_before(cudaStream_t stream) const;
+  uint64_t count_launches_before(cudaStream_t stream) const;
 
   std::atomic<uint64_t> launches_{0};
   mutable std::mutex mutex_;  // guards what follows
-  std::map<cudaEvent_t, uint64_t> before_events_;
-  std::map<cudaStream_t, uint64_t> before_streams_;
+  std::map<cudaEvent_t, uint64_t> launches_before_event_;
+  std::map<cudaStream_t, uint64_t> launches_before_stream_;
 };
 
 StreamOrder& stream_order();

@@ -16,10 +16,10 @@
 #include "vgpu/runtime/error.h"
 #include "vgpu/runtime/stream_order.h"
 
-using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::DeviceClock;
-using vlmtrain::vgpu::state_of_device;
+using vlmtrain::vgpu::get_device_status;
+using vlmtrain::vgpu::global_counters;
 using vlmtrain::vgpu::stream_order;
 using vlmtrain::vgpu::trace;
 
@@ -27,18 +27,18 @@ namespace {
 
 /// A handle that no other stream or event has.
 template <class Handle>
-Handle new_handle() {
+Handle make_handle_value() {
   static std::atomic<uintptr_t> next{0x1000};
   return reinterpret_cast<Handle>(next.fetch_add(0x10));
 }
 
-cudaError_t new_stream(cudaStream_t* stream) {
-  *stream = new_handle<cudaStream_t>();
+cudaError_t make_stream(cudaStream_t* stream) {
+  *stream = make_handle_value<cudaStream_t>();
   return cudaSuccess;
 }
 
-cudaError_t new_event(cudaEvent_t* event) {
-  *event = new_handle<cudaEvent_t>();
+cudaError_t make_event(cudaEvent_t* event) {
+  *event = make_handle_value<cudaEvent_t>();
   return cudaSuccess;
 }
 
@@ -46,48 +46,48 @@ cudaError_t new_event(cudaEvent_t* event) {
 class RecordedEvents {
  public:
   void record(cudaEvent_t event) {
-    if (!device_clock().runs()) return;
-    const auto done = device_clock().done();
+    if (!device_clock().is_enabled()) return;
+    const auto completion_time = device_clock().completion_time();
     const std::lock_guard<std::mutex> lock(mutex_);
-    done_[event] = done;
+    completion_times_[event] = completion_time;
   }
 
-  void forget(cudaEvent_t event) {
+  void remove(cudaEvent_t event) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    done_.erase(event);
+    completion_times_.erase(event);
   }
 
-  void wait_for(cudaEvent_t event) {
-    if (!device_clock().runs()) return;
-    DeviceClock::Time done{};
+  void synchronize(cudaEvent_t event) {
+    if (!device_clock().is_enabled()) return;
+    DeviceClock::Time completion_time{};
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (const auto found = done_.find(event); found != done_.end()) done = found->second;
+      if (const auto it = completion_times_.find(event); it != completion_times_.end()) completion_time = it->second;
     }
-    std::this_thread::sleep_until(done);
+    std::this_thread::sleep_until(completion_time);
   }
 
  private:
   std::mutex mutex_;
-  std::map<cudaEvent_t, DeviceClock::Time> done_;
+  std::map<cudaEvent_t, DeviceClock::Time> completion_times_;
 };
 
 RecordedEvents& recorded_events() {
-  return vlmtrain::vgpu::immortal<RecordedEvents>();
+  return vlmtrain::vgpu::leaky_singleton<RecordedEvents>();
 }
 
 }  // namespace
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return new_stream(stream);
+  return make_stream(stream);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  return new_stream(stream);
+  return make_stream(stream);
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  return new_stream(stream);
+  return make_stream(stream);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t) {
@@ -100,20 +100,20 @@ cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t) {
-  return state_of_device();
+  return get_device_status();
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  ++counts().stream_waits;
+  ++global_counters().stream_waits;
   stream_order().wait(stream, event);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  ++counts().stream_synchronizations;
+  ++global_counters().stream_synchronizations;
   trace().add({"wait for a stream"});
   device_clock().wait();
-  return state_of_device();
+  return get_device_status();
 }
 
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* user_data, unsigned) {
@@ -144,40 +144,40 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  return new_event(event);
+  return make_event(event);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return new_event(event);
+  return make_event(event);
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  recorded_events().forget(event);
-  stream_order().forget(event);
+  recorded_events().remove(event);
+  stream_order().remove(event);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   recorded_events().record(event);
   stream_order().record(event, stream);
-  return state_of_device();
+  return get_device_status();
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
   recorded_events().record(event);
   stream_order().record(event, stream);
-  return state_of_device();
+  return get_device_status();
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t) {
-  return state_of_device();
+  return get_device_status();
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  ++counts().event_synchronizations;
+  ++global_counters().event_synchronizations;
   trace().add({"wait for an event"});
-  recorded_events().wait_for(event);
-  return state_of_device();
+  recorded_events().synchronize(event);
+  return get_device_status();
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {

@@ -22,9 +22,9 @@ void sum_kernel(const float* values, float* result) {
 }
 
 void race_kernel(const float* values, float* result) {
-  VLMTRAIN_SHARED(float, places, 256);
-  places[(threadIdx.x + 1) % kThreads] = values[threadIdx.x];
-  result[threadIdx.x] = places[threadIdx.x];
+  VLMTRAIN_SHARED(float, shared, 256);
+  shared[(threadIdx.x + 1) % kThreads] = values[threadIdx.x];
+  result[threadIdx.x] = shared[threadIdx.x];
 }
 
 void divergent_kernel() {
@@ -36,10 +36,10 @@ void misaligned_kernel(const float* values, float* result) {
 }
 
 void unwritten_kernel(float* result) {
-  VLMTRAIN_SHARED(float, places, 2);
-  if (threadIdx.x == 0) places[0] = 1;
+  VLMTRAIN_SHARED(float, shared, 2);
+  if (threadIdx.x == 0) shared[0] = 1;
   __syncthreads();
-  *result = places[0] + places[1];
+  *result = shared[0] + shared[1];
 }
 
 template <class Kernel, class... Arguments>

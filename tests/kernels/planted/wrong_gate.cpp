@@ -8,15 +8,15 @@ using namespace vlmtrain::kernels;
 
 namespace {
 
-const Launchers& right() {
+const Launchers& get_emulated_launchers() {
   static void* const library = dlopen(VLMTRAIN_EMULATED_KERNELS, RTLD_NOW | RTLD_LOCAL);
-  static const Launchers* const launchers = reinterpret_cast<GetLaunchers*>(dlsym(library, kGetLaunchers))();
+  static const Launchers* const launchers = reinterpret_cast<GetLaunchers*>(dlsym(library, kGetLaunchersSymbol))();
   return *launchers;
 }
 
-int wrong_gate(const GateForward& call, void* stream) {
-  const int error = right().gate_forward(call, stream);
-  if (call.element == Element::kFloat) *static_cast<float*>(call.value) += 0.01F;
+int wrong_gated_activation(const GatedActivationForward& call, void* stream) {
+  const int error = get_emulated_launchers().gated_activation_forward(call, stream);
+  if (call.element == ElementType::kFloat) *static_cast<float*>(call.value) += 0.01F;
   return error;
 }
 
@@ -28,8 +28,8 @@ extern "C" [[gnu::visibility("default")]] int vlmtrain_kernels_version() {
 
 extern "C" [[gnu::visibility("default")]] const Launchers* vlmtrain_kernels() {
   static const Launchers launchers = [] {
-    Launchers copy = right();
-    copy.gate_forward = wrong_gate;
+    Launchers copy = get_emulated_launchers();
+    copy.gated_activation_forward = wrong_gated_activation;
     return copy;
   }();
   return &launchers;

@@ -5,6 +5,6 @@
 namespace vlmtrain::models::brain_llava {
 
 /// models::assemble() of a preset whose model takes volumes.
-Assembly assemble(const AssemblyParts& parts, const std::filesystem::path& out);
+AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::brain_llava

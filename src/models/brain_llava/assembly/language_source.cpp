@@ -22,12 +22,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::string_view kModel = "language_model.model.", kOutput = "language_model.lm_head.";
-constexpr std::array<std::string_view, 3> kKnownModels{"language_model.model.", "model.language_model.", "model."};
-constexpr std::array<std::string_view, 2> kKnownOutputs{"language_model.lm_head.", "lm_head."};
+constexpr std::string_view kModelPrefix = "language_model.model.", kOutputPrefix = "language_model.lm_head.";
+constexpr std::array<std::string_view, 3> kModelPrefixes{"language_model.model.", "model.language_model.", "model."};
+constexpr std::array<std::string_view, 2> kOutputPrefixes{"language_model.lm_head.", "lm_head."};
 
 /// Of LLaVA's own layout, whose text model's keys stand at the top of its config.json.
-const std::map<std::string, std::string>& text_types() {
+const std::map<std::string, std::string>& text_model_types() {
   static const std::map<std::string, std::string> types{{"llama", "llama"},       {"mistral", "mistral"},
                                                         {"qwen2", "qwen2"},       {"llava", "llama"},
                                                         {"llava_llama", "llama"}, {"llava_mistral", "mistral"}};
@@ -35,31 +35,31 @@ const std::map<std::string, std::string>& text_types() {
 }
 
 /// Keys beside the text model's.
-bool is_of_pictures(const std::string& key) {
-  constexpr std::array<std::string_view, 6> kBeginnings{"mm_", "image_", "tune_", "freeze_", "use_mm_", "tokenizer_"};
+bool is_vision_key(const std::string& key) {
+  constexpr std::array<std::string_view, 6> kPrefixes{"mm_", "image_", "tune_", "freeze_", "use_mm_", "tokenizer_"};
   constexpr std::array<std::string_view, 5> kKeys{"architectures", "auto_map", "vision_config", "torch_dtype", "dtype"};
-  return std::ranges::any_of(kBeginnings, [&](auto beginning) { return key.starts_with(beginning); }) ||
+  return std::ranges::any_of(kPrefixes, [&](auto prefix) { return key.starts_with(prefix); }) ||
          std::ranges::find(kKeys, key) != kKeys.end();
 }
 
 /// Where the files hold an output projection of its own, the text model has one, whatever its config says.
-void follow_weights(ordered_json& text, const std::filesystem::path& folder) {
+void untie_if_weights_differ(ordered_json& text, const std::filesystem::path& folder) {
   if (!text.value("tie_word_embeddings", false)) return;
-  const auto tensors = find_output_tensors(io::checkpoint_tensor_names(folder));
-  if (!tensors || are_equal(*tensors, folder)) return;
+  const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
+  if (!tensors || are_output_tensors_equal(*tensors, folder)) return;
   spdlog::warn("{}: config.json ties {} to {} (tie_word_embeddings), but their values differ; both are taken",
                folder.string(), tensors->output, tensors->embedding);
   text["tie_word_embeddings"] = false;
 }
 
-ordered_json text_config_in(const std::filesystem::path& folder) {
+ordered_json read_text_config(const std::filesystem::path& folder) {
   // Says what the folder is where it is no checkpoint.
   refuse_quantized_weights(read_model_config(folder), folder);
   const std::string file = (folder / "config.json").string();
   const auto config = io::read_ordered_json(folder / "config.json");
   const auto type = io::get_or<std::string>(config, "model_type", "", file);
-  const auto known = text_types().find(type);
-  if (known == text_types().end()) {
+  const auto match = text_model_types().find(type);
+  if (match == text_model_types().end()) {
     throw usage_error("--text-model {}: model_type {} is not taken; a LLaVA, Llama, Mistral or Qwen2 is",
                       folder.string(), type.empty() ? "none" : type);
   }
@@ -68,66 +68,66 @@ ordered_json text_config_in(const std::filesystem::path& folder) {
     if (!text.contains("model_type")) text["model_type"] = "llama";
     if (config.value("tie_word_embeddings", false)) text["tie_word_embeddings"] = true;
     text.erase("quantization_config");
-    follow_weights(text, folder);
+    untie_if_weights_differ(text, folder);
     return text;
   }
   ordered_json text = ordered_json::object();
   for (const auto& [key, value] : config.items()) {
-    if (!is_of_pictures(key)) text[key] = value;
+    if (!is_vision_key(key)) text[key] = value;
   }
-  text["model_type"] = known->second;
+  text["model_type"] = match->second;
   text.erase("quantization_config");
-  follow_weights(text, folder);
+  untie_if_weights_differ(text, folder);
   return text;
 }
 
-TensorSourceWords words_of_texts() {
-  return {.is_none = "is no folder of a text model; give one with config.json, tokenizer.json and *.safetensors",
-          .give_one = "give the folder of a checkpoint"};
+TensorSourceMessages make_text_messages() {
+  return {.not_found = "is no folder of a text model; give one with config.json, tokenizer.json and *.safetensors",
+          .choose_file = "give the folder of a checkpoint"};
 }
 
 }  // namespace
 
 LanguageSource::LanguageSource(const std::filesystem::path& folder)
-    : config_(text_config_in(folder)),
-      tensors_(folder, words_of_texts()),
+    : config_(read_text_config(folder)),
+      tensors_(folder, make_text_messages()),
       text_(LlamaConfig::from_json(nlohmann::json(config_), (folder / "config.json").string())) {
-  for (const auto beginning : kKnownModels) {
-    if (tensors_.find(std::string(beginning) + "embed_tokens.weight") == nullptr) continue;
-    model_ = beginning;
+  for (const auto prefix : kModelPrefixes) {
+    if (tensors_.find(std::string(prefix) + "embed_tokens.weight") == nullptr) continue;
+    model_prefix_ = prefix;
     break;
   }
-  if (model_.empty()) {
+  if (model_prefix_.empty()) {
     throw data_error("{}: has no tensor model.embed_tokens.weight, or the same below language_model", folder.string());
   }
-  for (const auto beginning : kKnownOutputs) {
-    if (tensors_.has_any(beginning)) output_ = beginning;
+  for (const auto prefix : kOutputPrefixes) {
+    if (tensors_.has_prefix(prefix)) output_prefix_ = prefix;
   }
 }
 
-std::map<std::string, std::string> LanguageSource::companion_files() const {
-  auto files = read_companion_files(folder());
-  for (const char* of_pictures : {"preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
-                                  "image_processor_config.json"}) {
-    files.erase(of_pictures);
+std::map<std::string, std::string> LanguageSource::auxiliary_files() const {
+  auto files = read_auxiliary_files(folder());
+  for (const char* file : {"preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
+                           "image_processor_config.json"}) {
+    files.erase(file);
   }
   return files;
 }
 
 at::ScalarType LanguageSource::dtype() const {
-  return tensors_.find(model_ + "embed_tokens.weight")->dtype;
+  return tensors_.find(model_prefix_ + "embed_tokens.weight")->dtype;
 }
 
-std::optional<std::string> LanguageSource::name_here(const nn::Parameter& parameter) const {
-  if (parameter.name.starts_with(kModel)) return model_ + parameter.name.substr(kModel.size());
-  if (parameter.name.starts_with(kOutput)) return output_ + parameter.name.substr(kOutput.size());
+std::optional<std::string> LanguageSource::find_stored_name(const nn::Parameter& parameter) const {
+  if (parameter.name.starts_with(kModelPrefix)) return model_prefix_ + parameter.name.substr(kModelPrefix.size());
+  if (parameter.name.starts_with(kOutputPrefix)) return output_prefix_ + parameter.name.substr(kOutputPrefix.size());
   return std::nullopt;
 }
 
 void LanguageSource::check(const std::vector<nn::Parameter>& parameters) const {
   std::vector<std::string> problems;
   for (nn::Parameter parameter : parameters) {
-    const auto name = name_here(parameter);
+    const auto name = find_stored_name(parameter);
     if (!name) continue;
     parameter.name = *name;  // messages are of the file
     const StoredTensor* const tensor = tensors_.find(*name);
@@ -135,26 +135,28 @@ void LanguageSource::check(const std::vector<nn::Parameter>& parameters) const {
       problems.push_back("missing: " + *name);
       continue;
     }
-    if (auto problem = dtype_problem(*name, tensor->dtype); !problem.empty()) problems.push_back(std::move(problem));
+    if (auto problem = describe_dtype_mismatch(*name, tensor->dtype); !problem.empty())
+      problems.push_back(std::move(problem));
     const bool is_table = name->ends_with("embed_tokens.weight") || name->ends_with("lm_head.weight");
-    if (is_table && differ_in_rows(parameter, tensor->shape)) continue;
-    if (auto problem = shape_problem(parameter, tensor->shape); !problem.empty())
+    if (is_table && differs_only_in_rows(parameter, tensor->shape)) continue;
+    if (auto problem = describe_shape_mismatch(parameter, tensor->shape); !problem.empty())
       problems.push_back(std::move(problem));
   }
   refuse_differences(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
 }
 
 std::optional<io::LazyTensor> LanguageSource::weight(const nn::Parameter& parameter) const {
-  const auto name = name_here(parameter);
+  const auto name = find_stored_name(parameter);
   const StoredTensor* const tensor = name ? tensors_.find(*name) : nullptr;
   if (tensor == nullptr) return std::nullopt;
   const bool has_all_rows = parameter.sizes() == at::IntArrayRef(tensor->shape);
-  return io::LazyTensor{.name = parameter.name,
-                        .dtype = tensor->dtype,
-                        .shape = parameter.sizes().vec(),
-                        .make = [parameter, read = tensor->read,
-                                 has_all_rows] { return has_all_rows ? read() : with_rows_of(parameter, read()); },
-                        .written = tensor->release};
+  return io::LazyTensor{
+      .name = parameter.name,
+      .dtype = tensor->dtype,
+      .shape = parameter.sizes().vec(),
+      .materialize = [parameter, read = tensor->read,
+                      has_all_rows] { return has_all_rows ? read() : resize_rows(parameter, read()); },
+      .on_written = tensor->release};
 }
 
 }  // namespace vlmtrain::models::brain_llava

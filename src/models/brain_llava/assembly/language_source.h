@@ -22,12 +22,12 @@ class LanguageSource {
   /// Throws UserError: kUsage where it is none of these, kBadData where it is damaged.
   explicit LanguageSource(const std::filesystem::path& folder);
 
-  const std::filesystem::path& folder() const { return tensors_.place(); }
+  const std::filesystem::path& folder() const { return tensors_.path(); }
   /// As a section `text_config`.
   const nlohmann::ordered_json& config() const { return config_; }
-  int64_t vocabulary() const { return text_.vocab_size; }
+  int64_t vocab_size() const { return text_.vocab_size; }
   /// Tokenizer and template files, by name.
-  std::map<std::string, std::string> companion_files() const;
+  std::map<std::string, std::string> auxiliary_files() const;
   /// Of its embedding.
   at::ScalarType dtype() const;
   /// Throws UserError (kBadData) that lists what of `parameters` it has not, or of other shapes but for the rows of the
@@ -38,12 +38,12 @@ class LanguageSource {
 
  private:
   /// What it calls a parameter; nothing for one that is none of a text model's.
-  std::optional<std::string> name_here(const nn::Parameter& parameter) const;
+  std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
 
   nlohmann::ordered_json config_;
   TensorSource tensors_;
   LlamaConfig text_;
-  std::string model_, output_;  // what its names of the model and of the output projection begin with
+  std::string model_prefix_, output_prefix_;  // what its names of the model and of the output projection begin with
 };
 
 }  // namespace vlmtrain::models::brain_llava

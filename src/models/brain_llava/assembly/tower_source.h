@@ -15,7 +15,7 @@
 namespace vlmtrain::models::brain_llava {
 
 /// What the weights of a tower do not tell.
-struct TowerWishes {
+struct TowerOptions {
   std::optional<int64_t> heads = std::nullopt;
   std::optional<VolumeAxes> volume_size = std::nullopt;
 };
@@ -25,11 +25,11 @@ struct TowerWishes {
 class TowerSource {
  public:
   /// Throws UserError (kBadData) where it is no such tower, or damaged.
-  explicit TowerSource(const std::filesystem::path& place);
+  explicit TowerSource(const std::filesystem::path& path);
 
-  const std::filesystem::path& place() const { return tensors_.place(); }
+  const std::filesystem::path& path() const { return tensors_.path(); }
   /// `preset`, a vision_config, with the sizes that this one has. Throws UserError (kUsage) where they cannot be told.
-  nlohmann::ordered_json config(nlohmann::ordered_json preset, const TowerWishes& wishes) const;
+  nlohmann::ordered_json config(nlohmann::ordered_json preset, const TowerOptions& options) const;
   /// Throws UserError (kBadData) that lists what of `parameters` it has not, or of other shapes; logs what it has
   /// beside them.
   void check(const std::vector<nn::Parameter>& parameters) const;
@@ -37,18 +37,18 @@ class TowerSource {
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:
-  const StoredTensor* find(const std::string& name) const { return tensors_.find(beginning_ + name); }
+  const StoredTensor* find(const std::string& name) const { return tensors_.find(prefix_ + name); }
   const StoredTensor& at(const std::string& name) const;
   /// What it calls a parameter; nothing for one that is none of a tower's.
-  std::optional<std::string> name_here(const nn::Parameter& parameter) const;
+  std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
   /// Of a parameter's weight, as the parameter has it.
-  std::vector<int64_t> shape_of(const nn::Parameter& parameter, const StoredTensor& tensor) const;
-  void read_patch(nlohmann::ordered_json& config) const;
-  void read_positions(nlohmann::ordered_json& config, const std::optional<VolumeAxes>& volume_size) const;
+  std::vector<int64_t> get_parameter_shape(const nn::Parameter& parameter, const StoredTensor& tensor) const;
+  void set_patch_config(nlohmann::ordered_json& config) const;
+  void set_position_config(nlohmann::ordered_json& config, const std::optional<VolumeAxes>& volume_size) const;
 
   TensorSource tensors_;
-  std::string beginning_;  // what stands before MONAI's names: "", "module.", "vision_tower."
-  bool is_perceptron_ = false;
+  std::string prefix_;  // what stands before MONAI's names: "", "module.", "vision_tower."
+  bool is_linear_patch_ = false;
 };
 
 }  // namespace vlmtrain::models::brain_llava

@@ -9,7 +9,7 @@ VisionTransformerConfig clip_config(const nlohmann::json& json, const std::strin
   defaults.activation = Activation::kQuickGelu;
   defaults.class_token = true;
   defaults.patch_bias = false;
-  defaults.norm_before = true;
+  defaults.pre_layernorm = true;
   return VisionTransformerConfig::from_json(json, defaults, source);
 }
 

@@ -6,7 +6,6 @@ CausalLlama::CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& con
     : text_(scope, config),
       output_weight_(config.tie_word_embeddings ? text_.embedding_weight()
                                                 : output.parameter("weight", {config.vocab_size, config.hidden_size},
-                                                                   nn::InitialValues::for_fan_in(config.hidden_size))) {
-}
+                                                                   nn::InitialValues::kaiming(config.hidden_size))) {}
 
 }  // namespace vlmtrain::models

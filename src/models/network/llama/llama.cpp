@@ -20,14 +20,14 @@ namespace vlmtrain::models {
 namespace {
 
 /// transformers' defaults.
-LlamaConfig defaults_of(const std::string& type, const std::string& source) {
+LlamaConfig get_defaults(const std::string& type, const std::string& source) {
   if (type == "llama") return {};
   if (type == "mistral")
     return {.type = LlamaType::kMistral, .intermediate_size = 14336, .key_value_heads = 8, .sliding_window = 4096};
   if (type == "qwen2")
-    return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .query_key_value_bias = true};
+    return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .qkv_bias = true};
   if (type == "qwen3")
-    return {.type = LlamaType::kQwen3, .vocab_size = 151936, .intermediate_size = 22016, .query_key_norm = true};
+    return {.type = LlamaType::kQwen3, .vocab_size = 151936, .intermediate_size = 22016, .qk_norm = true};
   throw data_error("{}: text model {} is not supported; llama, mistral, qwen2 and qwen3 are", source, type);
 }
 
@@ -37,10 +37,10 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
   if (type == "mistral") {
     if (!json.contains("sliding_window")) return config.sliding_window;
     if (json["sliding_window"].is_null()) return std::nullopt;
-    return size_of(json, "sliding_window", 1, kMostPositions, source);
+    return read_size(json, "sliding_window", 1, kMaxPositions, source);
   }
   // What does not count is known for nonsense too.
-  size_of(json, "sliding_window", 1, kMostPositions, source);
+  read_size(json, "sliding_window", 1, kMaxPositions, source);
   if ((type == "qwen2" || type == "qwen3") && io::get_or<bool>(json, "use_sliding_window", false, source) &&
       io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.layers) {
     throw data_error("{}: use_sliding_window is not supported in a {} text model; set it to false", source, type);
@@ -53,17 +53,17 @@ void refuse_sliding_layers(const nlohmann::json& json, const std::string& type, 
   if (type != "qwen2" && type != "qwen3") return;
   for (const auto& layer : json.value("layer_types", nlohmann::json::array())) {
     if (layer == "full_attention") continue;
-    throw data_error("{}: layer_types has {}; only full_attention is supported", source, io::json_excerpt(layer));
+    throw data_error("{}: layer_types has {}; only full_attention is supported", source, io::make_json_excerpt(layer));
   }
 }
 
 /// Many feed-forward layers, of which a router chooses: none of it is here.
 void refuse_experts(const nlohmann::json& json, const std::string& source) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    const auto found = json.find(key);
-    if (found == json.end() || !found->is_number_integer() || *found == 0) continue;
+    const auto it = json.find(key);
+    if (it == json.end() || !it->is_number_integer() || *it == 0) continue;
     throw data_error("{}: {} {}: a mixture of experts is not supported; take a dense checkpoint of the family", source,
-                     key, found->dump());
+                     key, it->dump());
   }
 }
 
@@ -73,35 +73,34 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   refuse_experts(json, source);
   refuse_attention_dropout(json, source);
   const auto type = io::get_or<std::string>(json, "model_type", "llama", source);
-  LlamaConfig config = defaults_of(type, source);
-  config.vocab_size = size_of(json, "vocab_size", config.vocab_size, kMostTokens, source);
-  config.hidden_size = size_of(json, "hidden_size", config.hidden_size, kWidestLayer, source);
-  config.intermediate_size = size_of(json, "intermediate_size", config.intermediate_size, kWidestLayer, source);
-  config.layers = size_of(json, "num_hidden_layers", config.layers, kMostBlocks, source);
-  config.heads = size_of(json, "num_attention_heads", config.heads, kWidestLayer, source);
+  LlamaConfig config = get_defaults(type, source);
+  config.vocab_size = read_size(json, "vocab_size", config.vocab_size, kMaxVocabSize, source);
+  config.hidden_size = read_size(json, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
+  config.intermediate_size = read_size(json, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
+  config.layers = read_size(json, "num_hidden_layers", config.layers, kMaxBlocks, source);
+  config.heads = read_size(json, "num_attention_heads", config.heads, kMaxLayerWidth, source);
   // null: as many as queries. Absent: transformers' default, which for Llama is the same.
-  const bool own_default = type != "llama" && !json.contains("num_key_value_heads");
-  config.key_value_heads =
-      io::get_or<int64_t>(json, "num_key_value_heads", own_default ? config.key_value_heads : config.heads, source);
+  const bool has_family_default = type != "llama" && !json.contains("num_key_value_heads");
+  config.key_value_heads = io::get_or<int64_t>(json, "num_key_value_heads",
+                                               has_family_default ? config.key_value_heads : config.heads, source);
   if (config.key_value_heads < 1 || config.heads % config.key_value_heads != 0) {
     throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.heads,
                      config.key_value_heads);
   }
-  const int64_t usual_head_dim = type == "qwen3" ? 128 : config.hidden_size / config.heads;
-  config.head_dim = io::get_or<int64_t>(json, "head_dim", usual_head_dim, source);
-  check_size(config.head_dim, "head_dim", kWidestLayer, source);
-  check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kWidestLayer, source);
+  const int64_t default_head_dim = type == "qwen3" ? 128 : config.hidden_size / config.heads;
+  config.head_dim = io::get_or<int64_t>(json, "head_dim", default_head_dim, source);
+  check_size(config.head_dim, "head_dim", kMaxLayerWidth, source);
+  check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
   if (config.head_dim % 2 != 0) {
     throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
   }
-  config.rms_norm_eps = number_of(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsilons, source);
-  config.max_positions = size_of(json, "max_position_embeddings", config.max_positions, kMostPositions, source);
+  config.rms_norm_eps = read_number(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);
+  config.max_positions = read_size(json, "max_position_embeddings", config.max_positions, kMaxPositions, source);
   config.rope = RopeConfig::from_json(json, source);
   config.sliding_window = read_sliding_window(json, type, config, source);
   refuse_sliding_layers(json, type, source);
   if (type == "llama" || type == "qwen3") {
-    config.query_key_value_bias = config.attention_output_bias =
-        io::get_or<bool>(json, "attention_bias", false, source);
+    config.qkv_bias = config.attention_output_bias = io::get_or<bool>(json, "attention_bias", false, source);
   }
   if (type == "llama") config.mlp_bias = io::get_or<bool>(json, "mlp_bias", false, source);
   config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
@@ -112,34 +111,34 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   return config;
 }
 
-double LlamaConfig::elements() const {
+double LlamaConfig::num_parameters() const {
   const double attention = 2.0 * static_cast<double>(heads + key_value_heads) * static_cast<double>(head_dim);
   const double block = static_cast<double>(hidden_size) * (attention + 3.0 * static_cast<double>(intermediate_size));
   return static_cast<double>(layers) * block + 2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
 }
 
 LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config)
-    : heads_{.query = config.heads, .key_value = config.key_value_heads, .features = config.head_dim},
-      query_key_value_(
-          scope / config.names.attention, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
-          {heads_.query * heads_.features, heads_.key_value * heads_.features, heads_.key_value * heads_.features},
-          config.query_key_value_bias),
-      out_(scope / config.names.attention / config.names.attention_output, config.heads * config.head_dim,
-           config.hidden_size, config.attention_output_bias, residual_branch_gain(config.layers)),
-      gate_up_(scope / "mlp", {"gate_proj", "up_proj"}, config.hidden_size,
-               {config.intermediate_size, config.intermediate_size}, config.mlp_bias),
-      down_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
-            residual_branch_gain(config.layers)),
-      input_norm_(scope / config.names.input_norm, config.hidden_size, config.rms_norm_eps),
-      post_attention_norm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {
-  if (config.query_key_norm) {
+    : heads_{.num_heads = config.heads, .num_key_value_heads = config.key_value_heads, .head_dim = config.head_dim},
+      qkv_(scope / config.names.attention, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
+           {heads_.num_heads * heads_.head_dim, heads_.num_key_value_heads * heads_.head_dim,
+            heads_.num_key_value_heads * heads_.head_dim},
+           config.qkv_bias),
+      out_proj_(scope / config.names.attention / config.names.attention_output, config.heads * config.head_dim,
+                config.hidden_size, config.attention_output_bias, residual_branch_gain(config.layers)),
+      gate_up_proj_(scope / "mlp", {"gate_proj", "up_proj"}, config.hidden_size,
+                    {config.intermediate_size, config.intermediate_size}, config.mlp_bias),
+      down_proj_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
+                 residual_branch_gain(config.layers)),
+      input_layernorm_(scope / config.names.input_norm, config.hidden_size, config.rms_norm_eps),
+      post_attention_layernorm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {
+  if (config.qk_norm) {
     head_norms_.emplace(scope / config.names.attention, config.head_dim, config.rms_norm_eps);
   }
 }
 
-at::Tensor LlamaBlock::attend(const at::Tensor& query_key_value, const LlamaContext& context) const {
-  const auto [query, key, value] = head_norms_ ? head_norms_->rotated_heads(query_key_value, heads_, context.rotary)
-                                               : nn::rotated_heads(query_key_value, heads_, context.rotary);
+at::Tensor LlamaBlock::attend(const at::Tensor& qkv, const LlamaContext& context) const {
+  const auto [query, key, value] = head_norms_ ? head_norms_->split_and_rotate_heads(qkv, heads_, context.rotary)
+                                               : nn::split_and_rotate_heads(qkv, heads_, context.rotary);
   const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
                                                        : nn::attention(query, key, value, context.samples,
                                                                        /*causal=*/true, context.sliding_window);
@@ -147,19 +146,19 @@ at::Tensor LlamaBlock::attend(const at::Tensor& query_key_value, const LlamaCont
 }
 
 at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& context) const {
-  nn::Branch branch = query_key_value_.branch(input_norm_.before_linears(x));
-  const at::Tensor attended = out_(attend(branch.take_value(), context), /*residual=*/branch.stream);
-  const nn::Branch mlp = gate_up_.branch(post_attention_norm_.before_linears(attended));
-  return down_(nn::gated(mlp.value), /*residual=*/mlp.stream);
+  nn::Branch branch = qkv_.branch(input_layernorm_.make_linear_input(x));
+  const at::Tensor attended = out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream);
+  const nn::Branch mlp = gate_up_proj_.branch(post_attention_layernorm_.make_linear_input(attended));
+  return down_proj_(nn::swiglu(mlp.value), /*residual=*/mlp.stream);
 }
 
 LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)
     : config_(config),
       embedding_((scope / config.names.embedding)
                      .embedding("weight", {config.vocab_size, config.hidden_size},
-                                nn::InitialValues::for_fan_in(config.hidden_size))),
+                                nn::InitialValues::kaiming(config.hidden_size))),
       rotary_frequencies_(config.rope.frequencies(config.head_dim).to(embedding_.device())),
-      rotary_axes_(config.rope.axes_of_pairs().to(embedding_.device())),
+      rotary_axes_(config.rope.make_pair_axes().to(embedding_.device())),
       blocks_(scope / config.names.blocks, config.layers, config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
 
@@ -171,30 +170,32 @@ at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& im
   return embedded.index_copy(0, batch.image_positions, image_features);
 }
 
-nn::RotaryTable LlamaModel::rotary_table(const at::Tensor& position_ids) const {
-  if (position_ids.dim() == 1) return nn::RotaryTable::of(position_ids, rotary_frequencies_, config_.rope.scale);
+nn::RotaryTable LlamaModel::make_rotary_table(const at::Tensor& position_ids) const {
+  if (position_ids.dim() == 1)
+    return nn::RotaryTable::from_positions(position_ids, rotary_frequencies_, config_.rope.scale);
   VLMTRAIN_CHECK(rotary_axes_.numel() > 0, "positions on several axes in a text model that knows one");
-  return nn::RotaryTable::of_axes(position_ids, rotary_axes_, rotary_frequencies_, config_.rope.scale);
+  return nn::RotaryTable::from_axes(position_ids, rotary_axes_, rotary_frequencies_, config_.rope.scale);
 }
 
 ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                    const OutputRequest& request, const TowerRecompute& recomputed_blocks,
                                    nn::KeyValueCache* cache) const {
   const at::Tensor embedded = embed(batch, image_features.features);
-  const LlamaContext context{batch.segments, rotary_table(batch.position_ids), config_.sliding_window};
-  if (cache != nullptr) cache->append(batch.segments, config_.sliding_window);
-  const auto context_of = [&](int64_t block) {
-    LlamaContext own = context;
-    own.cache = cache;
-    own.block = block;
-    return own;
+  const LlamaContext context{batch.segments, make_rotary_table(batch.position_ids), config_.sliding_window};
+  if (cache != nullptr) cache->begin_forward(batch.segments, config_.sliding_window);
+  const auto make_context = [&](int64_t block) {
+    LlamaContext block_context = context;
+    block_context.cache = cache;
+    block_context.block = block;
+    return block_context;
   };
-  BetweenBlocks between{.wanted = request.text_blocks};
-  for (const auto& added : image_features.behind_text_blocks) {
-    between.additions.push_back({std::ssize(between.additions), batch.image_positions, added});
+  HiddenStateOptions options{.requested = request.text_blocks};
+  for (const auto& deepstack : image_features.deepstack_features) {
+    options.additions.push_back({std::ssize(options.additions), batch.image_positions, deepstack});
   }
-  BlockOutputs outputs = blocks_.run_each(embedded, recomputed_blocks, context_of, between);
-  return {.hidden = norm_(outputs.last.index_select(0, request.positions)), .text_blocks = std::move(outputs.wanted)};
+  BlockOutputs outputs = blocks_.run_with_contexts(embedded, recomputed_blocks, make_context, options);
+  return {.hidden = norm_(outputs.last.index_select(0, request.positions)),
+          .text_blocks = std::move(outputs.requested)};
 }
 
 }  // namespace vlmtrain::models

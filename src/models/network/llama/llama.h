@@ -47,8 +47,8 @@ struct LlamaConfig {
   double rms_norm_eps = 1e-6;
   RopeConfig rope = {};
   std::optional<int64_t> sliding_window = std::nullopt;  ///< rows that a row sees, itself included
-  bool query_key_norm = false;
-  bool query_key_value_bias = false;
+  bool qk_norm = false;
+  bool qkv_bias = false;
   bool attention_output_bias = false;
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
@@ -59,7 +59,7 @@ struct LlamaConfig {
   static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
 
   /// About how many parameters it has: those of the matrices, the output projection counted even where it is tied.
-  double elements() const;
+  double num_parameters() const;
 };
 
 /// What every block of a forward pass shares.
@@ -79,15 +79,15 @@ class LlamaBlock {
 
  private:
   /// The heads' values of [tokens, query | key | value], [tokens, heads · head_dim].
-  at::Tensor attend(const at::Tensor& query_key_value, const LlamaContext& context) const;
+  at::Tensor attend(const at::Tensor& qkv, const LlamaContext& context) const;
 
   nn::HeadShape heads_;
-  nn::Linears query_key_value_;
-  nn::Linear out_;
-  nn::Linears gate_up_;
-  nn::Linear down_;
-  nn::RmsNorm input_norm_, post_attention_norm_;
-  std::optional<nn::HeadNorms> head_norms_;
+  nn::Linears qkv_;
+  nn::Linear out_proj_;
+  nn::Linears gate_up_proj_;
+  nn::Linear down_proj_;
+  nn::RmsNorm input_layernorm_, post_attention_layernorm_;
+  std::optional<nn::QkNorm> head_norms_;
 };
 
 class LlamaModel {
@@ -105,7 +105,7 @@ class LlamaModel {
  private:
   /// The batch's tokens [tokens, hidden], those of images replaced by `image_features`.
   at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
-  nn::RotaryTable rotary_table(const at::Tensor& position_ids) const;
+  nn::RotaryTable make_rotary_table(const at::Tensor& position_ids) const;
 
   LlamaConfig config_;
   at::Tensor embedding_;           // [vocabulary, hidden]

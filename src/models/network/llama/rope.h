@@ -43,7 +43,7 @@ struct RopeConfig {
   at::Tensor frequencies(int64_t head_dim) const;
 
   /// The axis of each pair, int64 [head_dim / 2] on the CPU; of no entries where there are no sections.
-  at::Tensor axes_of_pairs() const;
+  at::Tensor make_pair_axes() const;
 };
 
 }  // namespace vlmtrain::models

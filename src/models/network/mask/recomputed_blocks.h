@@ -31,15 +31,15 @@ class RecomputedBlocks {
     entries_.push_back(std::move(entry));
   }
 
-  /// The first `recomputed` keep only their input.
-  at::Tensor run(at::Tensor x, int64_t recomputed) const {
+  /// The first `num_recomputed` keep only their input.
+  at::Tensor run(at::Tensor x, int64_t num_recomputed) const {
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];
       const auto run_block = [&block = entry.block, i](const at::Tensor& input) {
-        const memory::InBlock place(memory::Component::kMasks, i);
+        const memory::BlockScope memory_scope(memory::Component::kMasks, i);
         return block(input);
       };
-      const bool recomputes = i < recomputed && c10::GradMode::is_enabled();
+      const bool recomputes = i < num_recomputed && c10::GradMode::is_enabled();
       x = recomputes ? nn::recompute(run_block, x, entry.parameters) : run_block(x);
     }
     return x;

@@ -11,12 +11,12 @@ namespace vlmtrain::models {
 namespace {
 
 struct SamRenaming {
-  std::string_view own;
+  std::string_view name;
   std::string_view original;
 };
 
 /// Beginnings of names; the first that fits counts.
-constexpr std::array kSamBeginnings{
+constexpr std::array kSamPrefixes{
     SamRenaming{"shared_image_embedding.positional_embedding",
                 "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"},
     SamRenaming{"mask_decoder.upscale_conv1.", "mask_decoder.output_upscaling.0."},
@@ -39,51 +39,51 @@ constexpr std::array kSamHypernetwork{
 };
 
 template <size_t n>
-std::string with_beginning(std::string_view name, const std::array<SamRenaming, n>& renamings) {
-  for (const auto& [own, original] : renamings) {
-    if (name.starts_with(own)) return fmt::format("{}{}", original, name.substr(own.size()));
+std::string replace_prefix(std::string_view text, const std::array<SamRenaming, n>& mapping) {
+  for (const auto& [from, to] : mapping) {
+    if (text.starts_with(from)) return fmt::format("{}{}", to, text.substr(from.size()));
   }
-  return std::string(name);
+  return std::string(text);
 }
 
 struct NumberedName {
   std::string_view number;
-  std::string_view rest;  ///< behind the dot
+  std::string_view suffix;  ///< behind the dot
 };
 
-/// What stands behind `beginning`, if that is a number, a dot and more.
-std::optional<NumberedName> behind(std::string_view name, std::string_view beginning) {
-  if (!name.starts_with(beginning)) return std::nullopt;
-  const std::string_view end = name.substr(beginning.size());
-  const size_t dot = end.find('.');
+/// What stands behind `prefix`, if that is a number, a dot and more.
+std::optional<NumberedName> parse_numbered_name(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const std::string_view remainder = name.substr(prefix.size());
+  const size_t dot = remainder.find('.');
   if (dot == std::string_view::npos) return std::nullopt;
-  return NumberedName{.number = end.substr(0, dot), .rest = end.substr(dot + 1)};
+  return NumberedName{.number = remainder.substr(0, dot), .suffix = remainder.substr(dot + 1)};
 }
 
 /// layer_norm1 is norm1.
-std::string with_short_norm(std::string_view name) {
+std::string shorten_norm_name(std::string_view name) {
   constexpr std::string_view kNorm = "layer_norm";
   return std::string(name.starts_with(kNorm) ? name.substr(kNorm.size() - std::string_view("norm").size()) : name);
 }
 
 }  // namespace
 
-std::string original_sam_name(std::string_view own) {
+std::string to_original_sam_name(std::string_view name) {
   constexpr std::string_view kEncoderLayers = "vision_encoder.layers.";
   constexpr std::string_view kDecoderLayers = "mask_decoder.transformer.layers.";
   constexpr std::string_view kHypernetworks = "mask_decoder.output_hypernetworks_mlps.";
-  if (const auto layer = behind(own, kEncoderLayers)) {
+  if (const auto layer = parse_numbered_name(name, kEncoderLayers)) {
     // Layers of TinyViT are several blocks each.
-    const bool is_tiny = layer->rest.starts_with("blocks.") || layer->rest.starts_with("downsample.");
-    if (!is_tiny) return fmt::format("image_encoder.blocks.{}.{}", layer->number, with_short_norm(layer->rest));
+    const bool is_tiny_vit = layer->suffix.starts_with("blocks.") || layer->suffix.starts_with("downsample.");
+    if (!is_tiny_vit) return fmt::format("image_encoder.blocks.{}.{}", layer->number, shorten_norm_name(layer->suffix));
   }
-  if (const auto layer = behind(own, kDecoderLayers)) {
-    return fmt::format("{}{}.{}", kDecoderLayers, layer->number, with_short_norm(layer->rest));
+  if (const auto layer = parse_numbered_name(name, kDecoderLayers)) {
+    return fmt::format("{}{}.{}", kDecoderLayers, layer->number, shorten_norm_name(layer->suffix));
   }
-  if (const auto mask = behind(own, kHypernetworks)) {
-    return fmt::format("{}{}.{}", kHypernetworks, mask->number, with_beginning(mask->rest, kSamHypernetwork));
+  if (const auto mask = parse_numbered_name(name, kHypernetworks)) {
+    return fmt::format("{}{}.{}", kHypernetworks, mask->number, replace_prefix(mask->suffix, kSamHypernetwork));
   }
-  return with_beginning(own, kSamBeginnings);
+  return replace_prefix(name, kSamPrefixes);
 }
 
 }  // namespace vlmtrain::models

@@ -6,8 +6,8 @@
 namespace vlmtrain::models {
 
 /// How SAM's own checkpoints (`sam_vit_b_01ec64.pth`) and MobileSAM's (`mobile_sam.pt`) call the parameter that is
-/// `own` below a mask model's scope. There it has transformers' name, with the encoder in `vision_encoder`; TinyViT's
+/// `name` below a mask model's scope. There it has transformers' name, with the encoder in `vision_encoder`; TinyViT's
 /// parameters have the same name in both.
-std::string original_sam_name(std::string_view own);
+std::string to_original_sam_name(std::string_view name);
 
 }  // namespace vlmtrain::models

@@ -26,7 +26,7 @@ constexpr double kPositionDeviation = 0.5;
 
 /// Which entry of the position table each patch of a full tile takes. Idefics3 finds it by bucketing fractional
 /// coordinates in fp32; the same arithmetic is done here, since rounding can move a patch into its neighbour's bucket.
-at::Tensor bucketed_positions(int64_t side) {
+at::Tensor make_bucketed_positions(int64_t side) {
   const auto fp32 = at::TensorOptions(at::kFloat);
   const double step = 1.0 / static_cast<double>(side);
   const at::Tensor boundaries = at::arange(step, 1.0, step, fp32);
@@ -38,7 +38,7 @@ at::Tensor bucketed_positions(int64_t side) {
 /// Names of SiglipMultiheadAttentionPoolingHead.
 void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig& config) {
   const int64_t hidden = config.hidden_size;
-  const auto matrix = InitialValues::for_fan_in(hidden);
+  const auto matrix = InitialValues::kaiming(hidden);
   scope.parameter("probe", {1, 1, hidden}, {.mean = 0, .deviation = 1});
   (scope / "attention").parameter("in_proj_weight", {3 * hidden, hidden}, matrix);
   (scope / "attention").parameter("in_proj_bias", {3 * hidden}, InitialValues::zeros());
@@ -49,15 +49,15 @@ void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig
   const nn::Linear fc2(scope / "mlp" / "fc2", config.intermediate_size, hidden, true);
 }
 
-nn::Linears query_key_value(const ParameterScope& scope, const VisionTransformerConfig& config) {
+nn::Linears make_qkv_proj(const ParameterScope& scope, const VisionTransformerConfig& config) {
   const int64_t hidden = config.hidden_size;
-  if (config.fused_query_key_value) {
-    return {{scope / config.names.query_key_value}, hidden, {3 * hidden}, config.query_key_value_bias};
+  if (config.fused_qkv) {
+    return {{scope / config.names.qkv}, hidden, {3 * hidden}, config.qkv_bias};
   }
-  return {scope, {"q_proj", "k_proj", "v_proj"}, hidden, {hidden, hidden, hidden}, config.query_key_value_bias};
+  return {scope, {"q_proj", "k_proj", "v_proj"}, hidden, {hidden, hidden, hidden}, config.qkv_bias};
 }
 
-std::vector<int64_t> position_shape(const VisionTransformerConfig& config) {
+std::vector<int64_t> get_position_shape(const VisionTransformerConfig& config) {
   if (config.batched_positions) return {1, config.rows_per_tile(), config.hidden_size};
   return {config.rows_per_tile(), config.hidden_size};
 }
@@ -69,15 +69,15 @@ VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json&
                                                            const std::string& source) {
   refuse_attention_dropout(json, source);
   VisionTransformerConfig config = defaults;
-  config.hidden_size = size_of(json, "hidden_size", config.hidden_size, kWidestLayer, source);
-  config.intermediate_size = size_of(json, "intermediate_size", config.intermediate_size, kWidestLayer, source);
-  config.layers = size_of(json, "num_hidden_layers", config.layers, kMostBlocks, source);
-  config.heads = size_of(json, "num_attention_heads", config.heads, kWidestLayer, source);
-  config.image_size = size_of(json, "image_size", config.image_size, kLargestSide, source);
-  config.patch_size = size_of(json, "patch_size", config.patch_size, kLargestSide, source);
-  config.layer_norm_eps = number_of(json, "layer_norm_eps", config.layer_norm_eps, kNormEpsilons, source);
+  config.hidden_size = read_size(json, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
+  config.intermediate_size = read_size(json, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
+  config.layers = read_size(json, "num_hidden_layers", config.layers, kMaxBlocks, source);
+  config.heads = read_size(json, "num_attention_heads", config.heads, kMaxLayerWidth, source);
+  config.image_size = read_size(json, "image_size", config.image_size, kMaxImageSide, source);
+  config.patch_size = read_size(json, "patch_size", config.patch_size, kMaxImageSide, source);
+  config.layer_norm_eps = read_number(json, "layer_norm_eps", config.layer_norm_eps, kNormEpsRange, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "", source);
-  if (!activation.empty()) config.activation = activation_of(activation, "hidden_act", source);
+  if (!activation.empty()) config.activation = parse_activation(activation, "hidden_act", source);
   if (io::get_or<int64_t>(json, "num_channels", 3, source) != 3) {
     throw data_error("{}: num_channels must be 3", source);
   }
@@ -91,7 +91,7 @@ VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json&
   return config;
 }
 
-double VisionTransformerConfig::elements() const {
+double VisionTransformerConfig::num_parameters() const {
   const auto hidden = static_cast<double>(hidden_size);
   const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(intermediate_size));
   const double patch = 3.0 * static_cast<double>(patch_size) * static_cast<double>(patch_size);
@@ -103,23 +103,23 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerCon
       activation_(config.activation),
       norm1_(scope / config.names.norm1, config.hidden_size, config.layer_norm_eps),
       norm2_(scope / config.names.norm2, config.hidden_size, config.layer_norm_eps),
-      query_key_value_(query_key_value(scope / config.names.attention, config)),
-      out_(scope / config.names.attention / "out_proj", config.hidden_size, config.hidden_size, true,
-           residual_branch_gain(config.layers)),
+      qkv_(make_qkv_proj(scope / config.names.attention, config)),
+      out_proj_(scope / config.names.attention / "out_proj", config.hidden_size, config.hidden_size, true,
+                residual_branch_gain(config.layers)),
       fc1_(scope / config.names.mlp1, config.hidden_size, config.intermediate_size, true),
       fc2_(scope / config.names.mlp2, config.intermediate_size, config.hidden_size, true,
            residual_branch_gain(config.layers)) {}
 
-at::Tensor VisionBlock::attend(const at::Tensor& query_key_value, const nn::Segments& tiles) const {
-  const auto heads = query_key_value.view({query_key_value.size(0), 3, heads_, -1}).unbind(1);
+at::Tensor VisionBlock::attend(const at::Tensor& qkv, const nn::Segments& tiles) const {
+  const auto heads = qkv.view({qkv.size(0), 3, heads_, -1}).unbind(1);
   return nn::attention(heads[0], heads[1], heads[2], tiles, /*causal=*/false).flatten(1);
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  nn::Branch branch = query_key_value_.branch(norm1_.before_linears(x));
-  const at::Tensor attended = out_(attend(branch.take_value(), tiles), /*residual=*/branch.stream);
-  const nn::Branch mlp = fc1_.branch(norm2_.before_linears(attended));
-  return fc2_(nn::activated(activation_, mlp.value), /*residual=*/mlp.stream);
+  nn::Branch branch = qkv_.branch(norm1_.make_linear_input(x));
+  const at::Tensor attended = out_proj_(attend(branch.take_value(), tiles), /*residual=*/branch.stream);
+  const nn::Branch mlp = fc1_.branch(norm2_.make_linear_input(attended));
+  return fc2_(nn::apply_activation(activation_, mlp.value), /*residual=*/mlp.stream);
 }
 
 VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTransformerConfig& config)
@@ -130,47 +130,49 @@ VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTr
                                           : at::Tensor()),
       patch_weight_((scope / config.names.patch_embedding)
                         .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
-                                   InitialValues::for_fan_in(3 * config.patch_size * config.patch_size))),
+                                   InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
       patch_bias_(
           config.patch_bias
               ? (scope / config.names.patch_embedding).parameter("bias", {config.hidden_size}, InitialValues::zeros())
               : at::Tensor()),
-      position_(scope.embedding(config.names.position_embedding, position_shape(config),
-                                {.mean = 0, .deviation = kPositionDeviation})),
+      position_embedding_(scope.embedding(config.names.position_embedding, get_position_shape(config),
+                                          {.mean = 0, .deviation = kPositionDeviation})),
       position_ids_(config.positions == PatchPositions::kBucketed
-                        ? bucketed_positions(config.patches_per_side()).to(patch_weight_.device())
+                        ? make_bucketed_positions(config.patches_per_side()).to(patch_weight_.device())
                         : at::Tensor()),
-      norm_before_(config.norm_before
-                       ? std::optional<nn::LayerNorm>(std::in_place, scope / "pre_layrnorm",  // so misspelled in CLIP
-                                                      config.hidden_size, config.layer_norm_eps)
-                       : std::nullopt),
+      pre_layernorm_(config.pre_layernorm
+                         ? std::optional<nn::LayerNorm>(std::in_place, scope / "pre_layrnorm",  // so misspelled in CLIP
+                                                        config.hidden_size, config.layer_norm_eps)
+                         : std::nullopt),
       blocks_(scope / config.names.blocks, config.feature_blocks.value_or(config.layers), config,
               memory::Component::kVision),
-      norm_after_((config.feature_blocks ? scope.as(Component::kUnused) : scope) / config.names.norm_after,
-                  config.hidden_size, config.layer_norm_eps) {
+      post_layernorm_(
+          (config.feature_blocks ? scope.with_component(Component::kUnused) : scope) / config.names.post_layernorm,
+          config.hidden_size, config.layer_norm_eps) {
   VLMTRAIN_CHECK(config.positions == PatchPositions::kInOrder || !config.class_token,
                  "bucketed positions have no place for a class token");
-  const ParameterScope unused = scope.as(Component::kUnused);
+  const ParameterScope unused = scope.with_component(Component::kUnused);
   for (int64_t i = blocks_.size(); i < config.layers; ++i) VisionBlock(unused / config.names.blocks / i, config);
   if (config.pooling_head) add_pooling_head(unused / "head", config);
 }
 
 at::Tensor VisionTransformer::embed(const image::BytePixels& pixels) const {
-  const int64_t tiles = pixels.pictures();
-  at::Tensor embedded = embedded_patches(pixels, patch_weight_, patch_bias_).view({tiles, config_.patches(), -1});
+  const int64_t tiles = pixels.num_images();
+  at::Tensor embedded = embed_patches(pixels, patch_weight_, patch_bias_).view({tiles, config_.patches(), -1});
   if (config_.class_token) embedded = at::cat({class_embedding_.expand({tiles, 1, -1}), embedded}, 1);
-  const at::Tensor positions = position_ids_.defined() ? position_.index_select(0, position_ids_) : position_;
+  const at::Tensor positions =
+      position_ids_.defined() ? position_embedding_.index_select(0, position_ids_) : position_embedding_;
   return (embedded + positions).flatten(0, 1);
 }
 
 at::Tensor VisionTransformer::operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const {
   VLMTRAIN_CHECK(pixels.bytes.size(2) == config_.image_size && pixels.bytes.size(3) == config_.image_size,
                  "tiles of {}×{} for a tower of {}", pixels.bytes.size(2), pixels.bytes.size(3), config_.image_size);
-  const auto tiles = nn::Segments::uniform(pixels.pictures(), config_.rows_per_tile(), pixels.bytes.device());
+  const auto tiles = nn::Segments::uniform(pixels.num_images(), config_.rows_per_tile(), pixels.bytes.device());
   at::Tensor embedded = embed(pixels);
-  if (norm_before_) embedded = (*norm_before_)(embedded);
+  if (pre_layernorm_) embedded = (*pre_layernorm_)(embedded);
   const at::Tensor features = blocks_.run(embedded, recomputed_blocks, tiles).last;
-  return config_.feature_blocks ? features : norm_after_(features);
+  return config_.feature_blocks ? features : post_layernorm_(features);
 }
 
 }  // namespace vlmtrain::models

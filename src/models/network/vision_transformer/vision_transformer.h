@@ -31,9 +31,9 @@ struct VisionTransformerNames {
   std::string_view position_embedding = "embeddings.position_embedding.weight";
   std::string_view blocks = "encoder.layers";
   std::string_view norm1 = "layer_norm1", norm2 = "layer_norm2";
-  std::string_view attention = "self_attn", query_key_value = "qkv_proj";  ///< the second of one that gives all three
+  std::string_view attention = "self_attn", qkv = "qkv_proj";  ///< the second of one that gives all three
   std::string_view mlp1 = "mlp.fc1", mlp2 = "mlp.fc2";
-  std::string_view norm_after = "post_layernorm";
+  std::string_view post_layernorm = "post_layernorm";
 };
 
 /// A vision transformer with norms before its sublayers (Dosovitskiy et al. 2020, arXiv 2010.11929): what SigLIP's
@@ -48,12 +48,12 @@ struct VisionTransformerConfig {
   double layer_norm_eps = 1e-6;
   Activation activation = Activation::kGeluTanh;
   PatchPositions positions = PatchPositions::kInOrder;
-  bool class_token = false;            ///< one before the patches
-  bool patch_bias = true;              ///< of the patch embedding
-  bool norm_before = false;            ///< a norm of the embeddings, before the first block
-  bool pooling_head = false;           ///< SigLIP's, after the last norm; its weights are kept and never run
-  bool fused_query_key_value = false;  ///< one Linear gives the three, in this order
-  bool query_key_value_bias = true;
+  bool class_token = false;    ///< one before the patches
+  bool patch_bias = true;      ///< of the patch embedding
+  bool pre_layernorm = false;  ///< a norm of the embeddings, before the first block
+  bool pooling_head = false;   ///< SigLIP's, after the last norm; its weights are kept and never run
+  bool fused_qkv = false;      ///< one Linear gives the three, in this order
+  bool qkv_bias = true;
   bool batched_positions = false;  ///< the position table has a leading dimension of 1
   VisionTransformerNames names = {};
 
@@ -67,7 +67,7 @@ struct VisionTransformerConfig {
                                            const std::string& source);
 
   /// About how many parameters it has.
-  double elements() const;
+  double num_parameters() const;
 
   int64_t patches_per_side() const { return image_size / patch_size; }
   int64_t patches() const { return patches_per_side() * patches_per_side(); }
@@ -83,13 +83,13 @@ class VisionBlock {
 
  private:
   /// The heads' values of [rows, query | key | value], [rows, hidden].
-  at::Tensor attend(const at::Tensor& query_key_value, const nn::Segments& tiles) const;
+  at::Tensor attend(const at::Tensor& qkv, const nn::Segments& tiles) const;
 
   int64_t heads_;
   Activation activation_;
   nn::LayerNorm norm1_, norm2_;
-  nn::Linears query_key_value_;
-  nn::Linear out_;
+  nn::Linears qkv_;
+  nn::Linear out_proj_;
   nn::Linear fc1_, fc2_;
 };
 
@@ -108,12 +108,12 @@ class VisionTransformer {
   VisionTransformerConfig config_;
   at::Tensor class_embedding_;  // [hidden]; undefined: none
   at::Tensor patch_weight_,
-      patch_bias_;           // a convolution's [hidden, 3, patch, patch]; stride = kernel, so it is a Linear
-  at::Tensor position_;      // [rows_per_tile, hidden], or [1, rows_per_tile, hidden]
-  at::Tensor position_ids_;  // int64 [rows_per_tile]; undefined: in order
-  std::optional<nn::LayerNorm> norm_before_;
+      patch_bias_;                 // a convolution's [hidden, 3, patch, patch]; stride = kernel, so it is a Linear
+  at::Tensor position_embedding_;  // [rows_per_tile, hidden], or [1, rows_per_tile, hidden]
+  at::Tensor position_ids_;        // int64 [rows_per_tile]; undefined: in order
+  std::optional<nn::LayerNorm> pre_layernorm_;
   BlockList<VisionBlock> blocks_;
-  nn::LayerNorm norm_after_;
+  nn::LayerNorm post_layernorm_;
 };
 
 }  // namespace vlmtrain::models

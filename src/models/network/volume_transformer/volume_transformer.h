@@ -24,10 +24,10 @@ class VolumeTransformer {
   at::Tensor operator()(const at::Tensor& volumes, const at::Tensor& modalities, int64_t recomputed_blocks) const;
   int64_t blocks() const { return blocks_.size(); }
   /// Patches on each axis of such volumes.
-  VolumeAxes grid_of(const at::Tensor& volumes) const;
+  VolumeAxes compute_grid(const at::Tensor& volumes) const;
 
  private:
-  at::Tensor positions_of(const VolumeAxes& grid) const;
+  at::Tensor compute_positions(const VolumeAxes& grid) const;
   at::Tensor embed(const at::Tensor& volumes, const at::Tensor& modalities, const VolumeAxes& grid) const;
 
   VolumeTransformerConfig config_;

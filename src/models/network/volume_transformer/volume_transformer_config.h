@@ -29,27 +29,27 @@ struct VolumeTransformerConfig {
   int64_t patch_size = 16;            ///< voxels on each side
   VolumeAxes image_size{96, 96, 96};  ///< voxels of the volumes that it was made for
   VolumePositions positions = VolumePositions::kLearned;
-  VolumeAxes most_patches{6, 6, 6};     ///< that the tables of positions reach, on each axis
+  VolumeAxes max_patches{6, 6, 6};      ///< that the tables of positions reach, on each axis
   bool class_token = false;             ///< one before the patches, which is no feature
   std::vector<std::string> modalities;  ///< entry i + 1 of a table whose entry 0 is of unknown ones; empty: no table
 
   /// `source` names the file in errors. Throws UserError (kBadData).
   static VolumeTransformerConfig from_json(const nlohmann::json& json, const std::string& source);
 
-  /// The size of the volumes where `wanted` is asked for. Throws UserError (kUsage) where the tower cannot take it.
-  VolumeAxes volume_size(const std::optional<VolumeAxes>& wanted) const;
+  /// The size of the volumes where `requested` is asked for. Throws UserError (kUsage) where the tower cannot take it.
+  VolumeAxes volume_size(const std::optional<VolumeAxes>& requested) const;
   /// Patches on each axis of a volume of this size.
-  VolumeAxes grid_of(const VolumeAxes& volume) const;
+  VolumeAxes compute_grid(const VolumeAxes& volume) const;
   /// About how many parameters it has.
-  double elements() const;
+  double num_parameters() const;
 };
 
 /// "96x96x64".
-std::string axes_words(const VolumeAxes& axes);
+std::string format_axes(const VolumeAxes& axes);
 
-/// Three numbers, or one for all, under `key`, each from 1 to `most`; `fallback` where it is absent. `source` names the
+/// Three numbers, or one for all, under `key`, each from 1 to `max`; `fallback` where it is absent. `source` names the
 /// file in errors. Throws UserError (kBadData).
-VolumeAxes axes_of(const nlohmann::json& json, std::string_view key, const VolumeAxes& fallback, int64_t most,
-                   const std::string& source);
+VolumeAxes read_axes(const nlohmann::json& json, std::string_view key, const VolumeAxes& fallback, int64_t max,
+                     const std::string& source);
 
 }  // namespace vlmtrain::models

@@ -30,33 +30,34 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr int64_t kRowsAtOnce = 64;  // by which a vocabulary grows: matrices stay aligned
+constexpr int64_t kVocabularyMultiple = 64;  // by which a vocabulary grows: matrices stay aligned
 
-std::string mask_token_of(const ordered_json& masks) {
+std::string get_mask_token(const ordered_json& masks) {
   return io::get<std::string>(masks, "mask_token", "mask_config");
 }
 
 void write_config(const fs::path& folder, const ordered_json& config) {
-  io::write_file(folder / "config.json", io::json_text(config, 2) + "\n");
+  io::write_file(folder / "config.json", io::to_json_string(config, 2) + "\n");
 }
 
 /// The text model's tokenizer.json, or the one that is given in its stead.
-fs::path tokenizer_for(const TextSource& text, const fs::path& given) {
-  fs::path own = text.folder() / "tokenizer.json";
-  if (given.empty()) {
+fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_override) {
+  fs::path text_tokenizer = text.folder() / "tokenizer.json";
+  if (tokenizer_override.empty()) {
     load_tokenizer(text.folder());  // says what to do where there is none
-    return own;
+    return text_tokenizer;
   }
-  if (fs::exists(own)) throw usage_error("--tokenizer: {} has its own; leave it out", text.folder().string());
-  return given;
+  if (fs::exists(text_tokenizer))
+    throw usage_error("--tokenizer: {} has its own; leave it out", text.folder().string());
+  return tokenizer_override;
 }
 
 /// The text model's files in `folder`, with the mask token in tokenizer and vocabulary.
-void write_files_of(const TextSource& text, const ordered_json& masks, const fs::path& given_tokenizer,
-                    const fs::path& folder) {
-  const fs::path tokenizer = tokenizer_for(text, given_tokenizer);
-  const auto added = text::with_token(io::read_file(tokenizer), mask_token_of(masks), tokenizer.string());
-  for (const auto& [name, content] : text.companion_files()) io::write_file(folder / name, content);
+void write_model_files(const TextSource& text, const ordered_json& masks, const fs::path& tokenizer_override,
+                       const fs::path& folder) {
+  const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
+  const auto added = text::add_token(io::read_file(tokenizer), get_mask_token(masks), tokenizer.string());
+  for (const auto& [name, content] : text.auxiliary_files()) io::write_file(folder / name, content);
   io::write_file(folder / "tokenizer.json", added.json);
 
   ordered_json config = text.config();
@@ -64,17 +65,18 @@ void write_files_of(const TextSource& text, const ordered_json& masks, const fs:
   config["base_model_type"] = config["model_type"];
   config["model_type"] = "prs_med";
   config["mask_config"] = masks;
-  const int64_t grown = (added.id + kRowsAtOnce) / kRowsAtOnce * kRowsAtOnce;
-  if (added.id >= text.vocabulary()) {
-    config[text.vocabulary_key()] = grown;
-    spdlog::info("vocabulary: {} rows become {}; the new ones are the mean of the others", text.vocabulary(), grown);
+  const int64_t new_vocab_size = (added.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
+  if (added.id >= text.vocab_size()) {
+    config[text.vocab_size_key()] = new_vocab_size;
+    spdlog::info("vocabulary: {} rows become {}; the new ones are the mean of the others", text.vocab_size(),
+                 new_vocab_size);
   }
   write_config(folder, config);
 }
 
 /// The preset's, with `masks`.
-void write_files_of(const AssemblyParts& parts, const ordered_json& masks, const fs::path& folder) {
-  write_preset_files(parts.preset, parts.tokenizer, folder);
+void write_model_files(const AssemblyOptions& options, const ordered_json& masks, const fs::path& folder) {
+  write_preset_files(options.preset, options.tokenizer, folder);
   auto config = io::read_ordered_json(folder / "config.json");
   config["mask_config"] = masks;
   config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = "float32";
@@ -82,58 +84,58 @@ void write_files_of(const AssemblyParts& parts, const ordered_json& masks, const
 }
 
 /// The weights of the model in `folder`, into it.
-Assembly write_weights(const VisionLanguageModel& model, const std::optional<TextSource>& text,
-                       const std::optional<MaskSource>& masks, uint64_t seed, const fs::path& folder) {
-  if (masks) masks->check(own_parameters(model));
-  const std::vector<PartWeight> parts{
+AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<TextSource>& text,
+                             const std::optional<MaskSource>& masks, uint64_t seed, const fs::path& folder) {
+  if (masks) masks->check(get_base_parameters(model));
+  const std::vector<WeightSource> sources{
       [&](const nn::Parameter& parameter) { return masks ? masks->weight(parameter) : std::nullopt; },
       [&](const nn::Parameter& parameter) { return text ? text->weight(parameter) : std::nullopt; }};
-  const auto made = weights_of_parts(model, parts, text ? text->dtype() : at::kFloat, seed);
-  const int64_t of_masks = made.taken[0], of_text = made.taken[1];
-  if (text) spdlog::info("text model: {} tensors of {}", of_text, text->folder().string());
+  const auto combined = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
+  const int64_t num_mask = combined.num_tensors[0], num_text = combined.num_tensors[1];
+  if (text) spdlog::info("text model: {} tensors of {}", num_text, text->folder().string());
   if (masks) {
-    spdlog::info("mask model: {} tensors of {}, in the layout of {}", of_masks, masks->place().string(),
+    spdlog::info("mask model: {} tensors of {}, in the layout of {}", num_mask, masks->path().string(),
                  masks->layout());
   }
-  spdlog::info("at random: {} tensors ({}), from seed {}; writing {}", made.at_random,
-               fmt::join(made.modules_at_random, ", "), seed, format_bytes(made.bytes()));
-  io::write_checkpoint_tensors(folder, made.weights, io::kDefaultShardBytes);
-  return {.from_text_model = of_text,
-          .from_mask_model = of_masks,
-          .at_random = made.at_random,
-          .vocabulary = model.output_weight().size(0)};
+  spdlog::info("at random: {} tensors ({}), from seed {}; writing {}", combined.num_random_tensors,
+               fmt::join(combined.random_modules, ", "), seed, format_bytes(combined.bytes()));
+  io::write_checkpoint_tensors(folder, combined.weights, io::kDefaultShardBytes);
+  return {.num_text_tensors = num_text,
+          .num_mask_tensors = num_mask,
+          .num_random_tensors = combined.num_random_tensors,
+          .vocab_size = model.output_weight().size(0)};
 }
 
 }  // namespace
 
-Assembly assemble(const AssemblyParts& parts, const fs::path& out) {
-  if (!parts.volume_tower.empty()) {
+AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
+  if (!options.volume_tower.empty()) {
     throw usage_error("--volume-tower: {} has no tower of volumes; leave it out, or name a brain-llava preset",
-                      parts.preset);
+                      options.preset);
   }
-  ordered_json masks = mask_config_of_preset(parts.preset);
+  ordered_json masks = load_preset_mask_config(options.preset);
   std::optional<TextSource> text;
-  if (!parts.text_model.empty()) text.emplace(parts.text_model);
-  std::optional<MaskSource> source;
-  if (!parts.mask_model.empty()) {
-    source.emplace(parts.mask_model);
-    masks = source->config(std::move(masks));
+  if (!options.text_model.empty()) text.emplace(options.text_model);
+  std::optional<MaskSource> mask_source;
+  if (!options.mask_model.empty()) {
+    mask_source.emplace(options.mask_model);
+    masks = mask_source->config(std::move(masks));
   }
-  prepare_new_folder(out);
+  prepare_output_folder(out);
   io::AtomicDirectory folder(out);
   if (text) {
-    write_files_of(*text, masks, parts.tokenizer, folder.path());
+    write_model_files(*text, masks, options.tokenizer, folder.path());
   } else {
-    write_files_of(parts, masks, folder.path());
+    write_model_files(options, masks, folder.path());
   }
-  const std::string token = mask_token_of(masks);
+  const std::string token = get_mask_token(masks);
   const auto token_id = load_processor(folder.path(), {})->tokenizer().token_to_id(token);
   VLMTRAIN_CHECK(token_id, "{} is not in the tokenizer", token);
   const auto model = build_model(folder.path(), at::kMeta, at::kFloat);
-  Assembly made = write_weights(*model, text, source, parts.seed, folder.path());
-  made.mask_token_id = *token_id;
+  AssemblyResult result = write_weights(*model, text, mask_source, options.seed, folder.path());
+  result.mask_token_id = *token_id;
   folder.commit();
-  return made;
+  return result;
 }
 
 }  // namespace vlmtrain::models::prs_med

@@ -5,6 +5,6 @@
 namespace vlmtrain::models::prs_med {
 
 /// models::assemble() of a preset whose model draws masks.
-Assembly assemble(const AssemblyParts& parts, const std::filesystem::path& out);
+AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::prs_med

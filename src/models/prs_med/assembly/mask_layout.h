@@ -15,15 +15,15 @@ enum class MaskLayout {
 };
 
 /// Told by the names of its tensors. Throws UserError (kBadData) that names the known ones.
-MaskLayout layout_of(const TensorSource& tensors);
+MaskLayout detect_layout(const TensorSource& tensors);
 
-std::string_view name_of(MaskLayout layout);
+std::string_view get_layout_name(MaskLayout layout);
 
-/// How it spells the parameter that is `own` below `mask_model`.
-std::string spelled(MaskLayout layout, const std::string& own);
+/// How it spells the parameter that is `parameter` below `mask_model`.
+std::string to_checkpoint_key(MaskLayout layout, const std::string& parameter);
 
 /// Whether a mask model has the tensor for what does not run here: prompts of points and boxes, scores of masks, the
 /// choice between several, a classifier, tables that are computed.
-bool is_not_run(std::string_view name);
+bool is_unused(std::string_view name);
 
 }  // namespace vlmtrain::models::prs_med

@@ -12,6 +12,6 @@ namespace vlmtrain::models::prs_med {
 /// says, or as the shapes of its tensors tell. Where a tensor that tells is missing, the published models' sizes stand
 /// for it. `side`: that of TinyViT, which takes pictures of any. Throws UserError (kBadData) where a config.json is
 /// missing or not of SamModel.
-nlohmann::ordered_json mask_sizes(const TensorSource& tensors, MaskLayout layout, int64_t side);
+nlohmann::ordered_json read_mask_sizes(const TensorSource& tensors, MaskLayout layout, int64_t side);
 
 }  // namespace vlmtrain::models::prs_med

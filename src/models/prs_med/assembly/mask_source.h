@@ -18,7 +18,7 @@ namespace vlmtrain::models::prs_med {
 class MaskSource {
  public:
   /// Throws UserError (kBadData) where it is damaged, or in an unknown layout.
-  explicit MaskSource(const std::filesystem::path& place);
+  explicit MaskSource(const std::filesystem::path& path);
 
   /// `preset`, a mask_config, with the sizes that this one has.
   nlohmann::ordered_json config(nlohmann::ordered_json preset) const;
@@ -28,12 +28,12 @@ class MaskSource {
   /// A parameter's weight as it is stored, under the parameter's name; nothing for one that no mask model has.
   /// REQUIRES: check() has passed it.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
-  const std::filesystem::path& place() const { return tensors_.place(); }
-  std::string_view layout() const { return name_of(layout_); }
+  const std::filesystem::path& path() const { return tensors_.path(); }
+  std::string_view layout() const { return get_layout_name(layout_); }
 
  private:
   /// What it calls a parameter; nothing for one that no mask model has.
-  std::optional<std::string> name_here(const nn::Parameter& parameter) const;
+  std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
 
   TensorSource tensors_;
   MaskLayout layout_;

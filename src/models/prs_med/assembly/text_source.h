@@ -25,11 +25,11 @@ class TextSource {
   /// Its config.json, with the sizes of a vision tower that lies elsewhere.
   const nlohmann::ordered_json& config() const { return config_; }
   /// Rows of the embedding.
-  int64_t vocabulary() const { return model_->output_weight().size(0); }
+  int64_t vocab_size() const { return model_->output_weight().size(0); }
   /// Where config.json has the vocabulary's size.
-  nlohmann::ordered_json::json_pointer vocabulary_key() const;
+  nlohmann::ordered_json::json_pointer vocab_size_key() const;
   /// What else lies in the folder, by name: tokenizer, processor and template files.
-  std::map<std::string, std::string> companion_files() const;
+  std::map<std::string, std::string> auxiliary_files() const;
   /// That most of its weights have.
   at::ScalarType dtype() const { return base_.dtype(); }
   /// A parameter's weight as it is stored, under the checkpoint's name, with as many rows as the parameter; nothing

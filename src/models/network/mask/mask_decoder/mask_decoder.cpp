@@ -29,12 +29,12 @@ constexpr InitialValues kNoMask{.mean = 0, .deviation = 0.02};
 /// Random weights of a mask start small, so that probabilities begin near a half.
 constexpr double kMaskGain = 0.1;
 
-ParameterScope decoder_of(const ParameterScope& scope) {
-  return scope.as(Component::kMaskDecoder) / "mask_decoder";
+ParameterScope make_decoder_scope(const ParameterScope& scope) {
+  return scope.with_component(Component::kMaskDecoder) / "mask_decoder";
 }
 
-ParameterScope first_mask(const ParameterScope& scope) {
-  return decoder_of(scope) / "output_hypernetworks_mlps" / 0;
+ParameterScope make_first_mask_scope(const ParameterScope& scope) {
+  return make_decoder_scope(scope) / "output_hypernetworks_mlps" / 0;
 }
 
 }  // namespace
@@ -42,14 +42,14 @@ ParameterScope first_mask(const ParameterScope& scope) {
 MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const std::string& source) {
   MaskDecoderConfig config;
   auto& [hidden, mlp_dim, layers, heads, rate, eps, activation] = config.transformer;
-  hidden = size_of(json, "hidden_size", hidden, kWidestLayer, source);
-  mlp_dim = size_of(json, "mlp_dim", mlp_dim, kWidestLayer, source);
-  layers = size_of(json, "num_hidden_layers", layers, kMostBlocks, source);
-  heads = size_of(json, "num_attention_heads", heads, kWidestLayer, source);
-  rate = size_of(json, "attention_downsample_rate", rate, kWidestLayer, source);
-  config.mask_tokens = size_of(json, "num_multimask_outputs", config.mask_tokens - 1, kMostBlocks, source) + 1;
-  eps = number_of(json, "layer_norm_eps", eps, kNormEpsilons, source);
-  activation = activation_of(io::get_or<std::string>(json, "hidden_act", "relu", source), "hidden_act", source);
+  hidden = read_size(json, "hidden_size", hidden, kMaxLayerWidth, source);
+  mlp_dim = read_size(json, "mlp_dim", mlp_dim, kMaxLayerWidth, source);
+  layers = read_size(json, "num_hidden_layers", layers, kMaxBlocks, source);
+  heads = read_size(json, "num_attention_heads", heads, kMaxLayerWidth, source);
+  rate = read_size(json, "attention_downsample_rate", rate, kMaxLayerWidth, source);
+  config.mask_tokens = read_size(json, "num_multimask_outputs", config.mask_tokens - 1, kMaxBlocks, source) + 1;
+  eps = read_number(json, "layer_norm_eps", eps, kNormEpsRange, source);
+  activation = parse_activation(io::get_or<std::string>(json, "hidden_act", "relu", source), "hidden_act", source);
   if (hidden % rate != 0 || hidden / rate % heads != 0) {
     throw data_error(
         "{}: hidden_size {} cannot be divided by attention_downsample_rate {} times num_attention_heads {}", source,
@@ -59,7 +59,7 @@ MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const
   return config;
 }
 
-double MaskDecoderConfig::elements() const {
+double MaskDecoderConfig::num_parameters() const {
   const auto hidden = static_cast<double>(transformer.hidden_size);
   const double attention = 4.0 * hidden * hidden, mlp = 2.0 * hidden * static_cast<double>(transformer.mlp_dim);
   const double narrow_attention = attention / static_cast<double>(transformer.attention_downsample_rate);
@@ -67,39 +67,41 @@ double MaskDecoderConfig::elements() const {
   return blocks + narrow_attention + 4.0 * hidden * hidden;
 }
 
-DoublingConvolution::DoublingConvolution(const ParameterScope& scope, int64_t in_channels, int64_t out_channels)
-    : weight_(scope.parameter("weight", {in_channels, out_channels, 2, 2}, InitialValues::for_fan_in(in_channels))),
+ConvTranspose2x2::ConvTranspose2x2(const ParameterScope& scope, int64_t in_channels, int64_t out_channels)
+    : weight_(scope.parameter("weight", {in_channels, out_channels, 2, 2}, InitialValues::kaiming(in_channels))),
       bias_(scope.parameter("bias", {out_channels}, InitialValues::zeros())) {}
 
-at::Tensor DoublingConvolution::operator()(const at::Tensor& x) const {
+at::Tensor ConvTranspose2x2::operator()(const at::Tensor& x) const {
   const int64_t in_channels = weight_.size(0), out_channels = weight_.size(1);
   const at::Tensor weight = weight_.permute({2, 3, 1, 0}).reshape({4 * out_channels, in_channels});
   return nn::linear(x, weight, bias_.repeat({4})).view({-1, out_channels});
 }
 
 MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& config)
-    : frequencies_((scope.as(Component::kConstant) / "shared_image_embedding")
+    : frequencies_((scope.with_component(Component::kConstant) / "shared_image_embedding")
                        .parameter("positional_embedding", {2, config.hidden_size() / 2}, {.mean = 0, .deviation = 1})),
-      no_mask_((scope.as(Component::kMaskDecoder) / "prompt_encoder" / "no_mask_embed")
+      no_mask_((scope.with_component(Component::kMaskDecoder) / "prompt_encoder" / "no_mask_embed")
                    .parameter("weight", {1, config.hidden_size()}, kNoMask)),
-      iou_token_((decoder_of(scope) / "iou_token").parameter("weight", {1, config.hidden_size()}, kTokens)),
-      mask_tokens_(
-          (decoder_of(scope) / "mask_tokens").parameter("weight", {config.mask_tokens, config.hidden_size()}, kTokens)),
-      transformer_(decoder_of(scope) / "transformer", config.transformer),
-      upscale1_(decoder_of(scope) / "upscale_conv1", config.hidden_size(), config.hidden_size() / 4),
-      upscale_norm_(decoder_of(scope) / "upscale_layer_norm", config.hidden_size() / 4, kUpscaleNormEpsilon),
-      upscale2_(decoder_of(scope) / "upscale_conv2", config.hidden_size() / 4, config.hidden_size() / 8),
-      proj_in_(first_mask(scope) / "proj_in", config.hidden_size(), config.hidden_size(), true),
-      layer_(first_mask(scope) / "layers" / 0, config.hidden_size(), config.hidden_size(), true),
-      proj_out_(first_mask(scope) / "proj_out", config.hidden_size(), config.hidden_size() / 8, true, kMaskGain) {}
+      iou_token_((make_decoder_scope(scope) / "iou_token").parameter("weight", {1, config.hidden_size()}, kTokens)),
+      mask_tokens_((make_decoder_scope(scope) / "mask_tokens")
+                       .parameter("weight", {config.mask_tokens, config.hidden_size()}, kTokens)),
+      transformer_(make_decoder_scope(scope) / "transformer", config.transformer),
+      upscale1_(make_decoder_scope(scope) / "upscale_conv1", config.hidden_size(), config.hidden_size() / 4),
+      upscale_norm_(make_decoder_scope(scope) / "upscale_layer_norm", config.hidden_size() / 4, kUpscaleNormEpsilon),
+      upscale2_(make_decoder_scope(scope) / "upscale_conv2", config.hidden_size() / 4, config.hidden_size() / 8),
+      proj_in_(make_first_mask_scope(scope) / "proj_in", config.hidden_size(), config.hidden_size(), true),
+      layer_(make_first_mask_scope(scope) / "layers" / 0, config.hidden_size(), config.hidden_size(), true),
+      proj_out_(make_first_mask_scope(scope) / "proj_out", config.hidden_size(), config.hidden_size() / 8, true,
+                kMaskGain) {}
 
 /// Sines and cosines of where each feature is (Tancik et al. 2020, arXiv 2006.10739) → [side², hidden], computed in
 /// fp32.
-at::Tensor MaskDecoder::positions(int64_t side, const at::TensorOptions& options) const {
+at::Tensor MaskDecoder::compute_positions(int64_t side, const at::TensorOptions& options) const {
   const at::Tensor frequencies = frequencies_.to(at::kFloat);
-  const at::Tensor centres = at::arange(side, frequencies.options()).add_(0.5).div_(side).mul_(2).sub_(1).unsqueeze(1);
-  const at::Tensor across = centres * frequencies[0], down = centres * frequencies[1];
-  const at::Tensor angles = (down.unsqueeze(1) + across.unsqueeze(0)).mul_(2 * std::numbers::pi).flatten(0, 1);
+  const at::Tensor centers = at::arange(side, frequencies.options()).add_(0.5).div_(side).mul_(2).sub_(1).unsqueeze(1);
+  const at::Tensor column_angles = centers * frequencies[0], row_angles = centers * frequencies[1];
+  const at::Tensor angles =
+      (row_angles.unsqueeze(1) + column_angles.unsqueeze(0)).mul_(2 * std::numbers::pi).flatten(0, 1);
   return at::cat({angles.sin(), angles.cos()}, 1).to(options);
 }
 
@@ -109,24 +111,24 @@ at::Tensor MaskDecoder::upscale(const at::Tensor& x) const {
 }
 
 /// [masks, hidden] → [masks, hidden / 8]
-at::Tensor MaskDecoder::weights_of_mask(const at::Tensor& x) const {
+at::Tensor MaskDecoder::compute_mask_weights(const at::Tensor& x) const {
   const auto relu = [](const at::Tensor& y) { return activate(Activation::kRelu, y); };
   return proj_out_(relu(layer_(relu(proj_in_(x)))));
 }
 
 at::Tensor MaskDecoder::operator()(const at::Tensor& features, int64_t side, const at::Tensor& prompts,
-                                   const at::Tensor& picture_of_mask) const {
+                                   const at::Tensor& image_indices) const {
   const int64_t masks = prompts.size(0), hidden = prompts.size(1);
-  VLMTRAIN_CHECK(masks > 0 && picture_of_mask.size(0) == masks && features.size(0) % (side * side) == 0,
-                 "{} prompts, {} pictures of masks, {} features for pictures of {}²", masks, picture_of_mask.size(0),
+  VLMTRAIN_CHECK(masks > 0 && image_indices.size(0) == masks && features.size(0) % (side * side) == 0,
+                 "{} prompts, {} pictures of masks, {} features for pictures of {}²", masks, image_indices.size(0),
                  features.size(0), side);
-  const at::Tensor own = at::cat({iou_token_, mask_tokens_}).unsqueeze(0).expand({masks, -1, -1});
-  const TokensAndFeatures seen =
-      transformer_({.tokens = at::cat({own, prompts.unsqueeze(1)}, 1),
-                    .features = (features + no_mask_).view({-1, side * side, hidden}).index_select(0, picture_of_mask)},
-                   positions(side, features.options()));
-  const at::Tensor weights = weights_of_mask(seen.tokens.select(1, 1).contiguous());
-  const at::Tensor pixels = upscale(seen.features.flatten(0, 1)).view({masks, -1, weights.size(1)});
+  const at::Tensor output_tokens = at::cat({iou_token_, mask_tokens_}).unsqueeze(0).expand({masks, -1, -1});
+  const TokensAndFeatures attended =
+      transformer_({.tokens = at::cat({output_tokens, prompts.unsqueeze(1)}, 1),
+                    .features = (features + no_mask_).view({-1, side * side, hidden}).index_select(0, image_indices)},
+                   compute_positions(side, features.options()));
+  const at::Tensor weights = compute_mask_weights(attended.tokens.select(1, 1).contiguous());
+  const at::Tensor pixels = upscale(attended.features.flatten(0, 1)).view({masks, -1, weights.size(1)});
   // Each feature became 2 × 2 pixels, and each of these again.
   return at::bmm(pixels, weights.unsqueeze(2))
       .to(at::kFloat)

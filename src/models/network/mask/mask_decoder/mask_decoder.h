@@ -24,14 +24,14 @@ struct MaskDecoderConfig {
   static MaskDecoderConfig from_json(const nlohmann::json& config, const std::string& source);
 
   /// About how many parameters it has.
-  double elements() const;
+  double num_parameters() const;
 };
 
 /// A transposed convolution whose stride is its kernel, 2: each pixel becomes four, each by a Linear of its own. Names
 /// and shapes of torch.nn.ConvTranspose2d.
-class DoublingConvolution {
+class ConvTranspose2x2 {
  public:
-  DoublingConvolution(const nn::ParameterScope& scope, int64_t in_channels, int64_t out_channels);
+  ConvTranspose2x2(const nn::ParameterScope& scope, int64_t in_channels, int64_t out_channels);
   /// [pixels, in] → [pixels · 4, out]: of each pixel those in its upper row, then those in its lower
   at::Tensor operator()(const at::Tensor& x) const;
 
@@ -47,25 +47,25 @@ class MaskDecoder {
  public:
   MaskDecoder(const nn::ParameterScope& scope, const MaskDecoderConfig& config);
 
-  /// `features` [pictures · side², hidden] as MaskEncoder's; `prompts` [masks, hidden]; `picture_of_mask` int64
+  /// `features` [pictures · side², hidden] as MaskEncoder's; `prompts` [masks, hidden]; `image_indices` int64
   /// [masks] on the device: which features each mask is drawn on → logits fp32 [masks, 4 · side, 4 · side].
   /// REQUIRES: at least one mask.
   at::Tensor operator()(const at::Tensor& features, int64_t side, const at::Tensor& prompts,
-                        const at::Tensor& picture_of_mask) const;
+                        const at::Tensor& image_indices) const;
 
  private:
-  at::Tensor positions(int64_t side, const at::TensorOptions& options) const;
+  at::Tensor compute_positions(int64_t side, const at::TensorOptions& options) const;
   at::Tensor upscale(const at::Tensor& x) const;
-  at::Tensor weights_of_mask(const at::Tensor& x) const;
+  at::Tensor compute_mask_weights(const at::Tensor& x) const;
 
   at::Tensor frequencies_;  // [2, hidden / 2]: across, down
   at::Tensor no_mask_;      // [1, hidden]
   at::Tensor iou_token_;    // [1, hidden]; tokens of masks see it
   at::Tensor mask_tokens_;  // [mask tokens, hidden]
   TwoWayTransformer transformer_;
-  DoublingConvolution upscale1_;
+  ConvTranspose2x2 upscale1_;
   nn::LayerNorm upscale_norm_;
-  DoublingConvolution upscale2_;
+  ConvTranspose2x2 upscale2_;
   nn::Linear proj_in_, layer_, proj_out_;  // of the first mask token
 };
 

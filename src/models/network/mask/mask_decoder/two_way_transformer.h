@@ -53,13 +53,13 @@ class TwoWayBlock {
  private:
   bool is_first_;
   Activation activation_;
-  ProjectedAttention self_attention_;
+  ProjectedAttention self_attn_;
   nn::LayerNorm norm1_;
-  ProjectedAttention tokens_to_features_;
+  ProjectedAttention cross_attn_token_to_image_;
   nn::LayerNorm norm2_;
   nn::Linear lin1_, lin2_;
   nn::LayerNorm norm3_, norm4_;
-  ProjectedAttention features_to_tokens_;
+  ProjectedAttention cross_attn_image_to_token_;
 };
 
 /// What SAM's mask decoder begins with (Kirillov et al. 2023, arXiv 2304.02643, appendix A).

@@ -28,7 +28,7 @@ class SamVit : public MaskEncoder {
 
   SamVitConfig config_;
   at::Tensor patch_weight_, patch_bias_;  // a convolution's [hidden, 3, patch, patch]; stride = kernel: it is a Linear
-  at::Tensor position_;                   // [1, side, side, hidden]; undefined: none
+  at::Tensor pos_embed_;                  // [1, side, side, hidden]; undefined: none
   RecomputedBlocks blocks_;
   at::Tensor neck_weight_;  // a convolution's [channels, hidden, 1, 1], so it is a Linear
   nn::LayerNorm neck_norm1_;

@@ -24,13 +24,13 @@ class SamVitAttention {
   at::Tensor project(const at::Tensor& x) const { return proj_(x); }
 
  private:
-  at::Tensor relative_positions(const at::Tensor& query) const;
+  at::Tensor compute_relative_bias(const at::Tensor& query) const;
 
   int64_t heads_;
   int64_t side_;
-  nn::Linear query_key_value_;
+  nn::Linear qkv_;
   nn::Linear proj_;
-  at::Tensor distances_down_, distances_across_;  // [2 · side − 1, head_dim], from −(side − 1) up; undefined: none
+  at::Tensor rel_pos_h_, rel_pos_w_;  // [2 · side − 1, head_dim], from −(side − 1) up; undefined: none
 };
 
 /// A block of SAM's image encoder, whose attention sees the whole picture or windows of it.
@@ -41,8 +41,8 @@ class SamVitBlock {
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  at::Tensor into_windows(const at::Tensor& x) const;
-  at::Tensor out_of_windows(const at::Tensor& x) const;
+  at::Tensor window_partition(const at::Tensor& x) const;
+  at::Tensor window_unpartition(const at::Tensor& x) const;
 
   int64_t side_;     // of a picture
   int64_t window_;   // of a window; 0: none

@@ -21,7 +21,7 @@ struct SamVitConfig {
   int64_t mlp_dim = 3072;
   double layer_norm_eps = 1e-6;
   Activation activation = Activation::kGelu;
-  bool query_key_value_bias = true;
+  bool qkv_bias = true;
   bool absolute_positions = true;
   bool relative_positions = true;
   int64_t window_size = 14;                            ///< patches on the side of a window
@@ -31,12 +31,12 @@ struct SamVitConfig {
   static SamVitConfig from_json(const nlohmann::json& config, const std::string& source);
 
   /// About how many parameters it has.
-  double elements() const;
+  double num_parameters() const;
 
   /// Patches on the side of a picture.
   int64_t side() const { return image_size / patch_size; }
   /// Of a block; 0: it sees the whole picture.
-  int64_t window_of(int64_t block) const;
+  int64_t get_window_size(int64_t block) const;
 };
 
 }  // namespace vlmtrain::models

@@ -17,10 +17,10 @@ nn::ConvolutionShape depthwise(int64_t channels, int64_t stride) {
 
 }  // namespace
 
-MBConv::MBConv(const nn::ParameterScope& scope, int64_t channels, int64_t expanded)
-    : conv1_(scope / "conv1", pointwise(channels, expanded)),
-      conv2_(scope / "conv2", depthwise(expanded, /*stride=*/1)),
-      conv3_(scope / "conv3", pointwise(expanded, channels), /*initial_scale=*/0) {}
+MBConv::MBConv(const nn::ParameterScope& scope, int64_t channels, int64_t expanded_channels)
+    : conv1_(scope / "conv1", pointwise(channels, expanded_channels)),
+      conv2_(scope / "conv2", depthwise(expanded_channels, /*stride=*/1)),
+      conv3_(scope / "conv3", pointwise(expanded_channels, channels), /*initial_scale=*/0) {}
 
 at::Tensor MBConv::operator()(const at::Tensor& x) const {
   return at::gelu(x + conv3_(at::gelu(conv2_(at::gelu(conv1_(x))))));

@@ -13,13 +13,13 @@ namespace vlmtrain::models {
 /// gelu(x + conv3(gelu(conv2(gelu(conv1(x)))))), of which conv2 sees 3×3 of one channel, the others one pixel.
 class MBConv {
  public:
-  /// `expanded`: channels in between.
-  MBConv(const nn::ParameterScope& scope, int64_t channels, int64_t expanded);
+  /// `expanded_channels`: channels in between.
+  MBConv(const nn::ParameterScope& scope, int64_t channels, int64_t expanded_channels);
   /// x [pictures, channels, height, width] → the same shape
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  nn::NormedConvolution conv1_, conv2_, conv3_;
+  nn::ConvBatchNorm conv1_, conv2_, conv3_;
 };
 
 /// What stands between two stages: conv3(gelu(conv2(gelu(conv1(x))))), shaped as MBConv's, of which conv1 widens and
@@ -31,7 +31,7 @@ class PatchMerging {
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  nn::NormedConvolution conv1_, conv2_, conv3_;
+  nn::ConvBatchNorm conv1_, conv2_, conv3_;
 };
 
 }  // namespace vlmtrain::models

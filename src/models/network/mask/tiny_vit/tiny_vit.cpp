@@ -14,7 +14,7 @@ namespace {
 constexpr double kNeckNormEpsilon = 1e-6;  // of SAM's LayerNorm2d
 
 /// Halves height and width.
-nn::ConvolutionShape embedding_shape(int64_t in_channels, int64_t out_channels) {
+nn::ConvolutionShape make_embedding_shape(int64_t in_channels, int64_t out_channels) {
   return {.in_channels = in_channels, .out_channels = out_channels, .kernel = 3, .stride = 2};
 }
 
@@ -22,23 +22,24 @@ void add_stage(RecomputedBlocks& blocks, const nn::ParameterScope& scope, const 
   const TinyVitStage& stage = config.stages[index];
   const bool is_convolutional = index == 0;
   const at::Tensor offsets =
-      is_convolutional ? at::Tensor() : window_offsets(stage.window, scope.store().options().device());
+      is_convolutional ? at::Tensor() : make_window_offsets(stage.window, scope.store().options().device());
   for (int64_t i = 0; i < stage.blocks; ++i) {
-    const nn::ParameterScope place = scope / "blocks" / i;
+    const nn::ParameterScope block_scope = scope / "blocks" / i;
     if (is_convolutional) {
-      blocks.add(scope.store(), [&] { return MBConv(place, stage.width, config.expanded_channels(stage.width)); });
+      blocks.add(scope.store(),
+                 [&] { return MBConv(block_scope, stage.width, config.expanded_channels(stage.width)); });
     } else {
-      blocks.add(scope.store(), [&] { return TinyVitBlock(place, config, stage, offsets); });
+      blocks.add(scope.store(), [&] { return TinyVitBlock(block_scope, config, stage, offsets); });
     }
   }
   if (index + 1 == config.stages.size()) return;
   blocks.add(scope.store(), [&] {
     return PatchMerging(scope / "downsample", stage.width, config.stages[index + 1].width,
-                        config.halves_behind(index) ? 2 : 1);
+                        config.has_downsampling(index) ? 2 : 1);
   });
 }
 
-RecomputedBlocks blocks_of(const nn::ParameterScope& scope, const TinyVitConfig& config) {
+RecomputedBlocks make_tiny_vit_blocks(const nn::ParameterScope& scope, const TinyVitConfig& config) {
   RecomputedBlocks blocks;
   for (size_t i = 0; i < config.stages.size(); ++i) {
     add_stage(blocks, scope / static_cast<int64_t>(i), config, i);
@@ -49,10 +50,10 @@ RecomputedBlocks blocks_of(const nn::ParameterScope& scope, const TinyVitConfig&
 }  // namespace
 
 TinyVit::TinyVit(const nn::ParameterScope& scope, const TinyVitConfig& config)
-    : embedding1_(scope / "patch_embed" / "seq" / 0, embedding_shape(3, config.stages.front().width / 2)),
+    : embedding1_(scope / "patch_embed" / "seq" / 0, make_embedding_shape(3, config.stages.front().width / 2)),
       embedding2_(scope / "patch_embed" / "seq" / 2,
-                  embedding_shape(config.stages.front().width / 2, config.stages.front().width)),
-      blocks_(blocks_of(scope / "layers", config)),
+                  make_embedding_shape(config.stages.front().width / 2, config.stages.front().width)),
+      blocks_(make_tiny_vit_blocks(scope / "layers", config)),
       neck1_(scope / "neck" / 0, {.in_channels = config.stages.back().width, .out_channels = config.out_channels},
              /*bias=*/false),
       neck_norm1_(scope / "neck" / 1, config.out_channels, kNeckNormEpsilon),
@@ -67,8 +68,8 @@ at::Tensor TinyVit::embed(const at::Tensor& pixels) const {
 }
 
 at::Tensor TinyVit::neck(const at::Tensor& x) const {
-  const at::Tensor narrowed = neck_norm1_(channels_last(neck1_(x)));
-  return neck_norm2_(channels_last(neck2_(channels_first(narrowed)))).flatten(0, 2);
+  const at::Tensor projected = neck_norm1_(to_channels_last(neck1_(x)));
+  return neck_norm2_(to_channels_last(neck2_(to_channels_first(projected)))).flatten(0, 2);
 }
 
 at::Tensor TinyVit::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {

@@ -31,7 +31,7 @@ class TinyVit : public MaskEncoder {
   at::Tensor embed(const at::Tensor& pixels) const;
   at::Tensor neck(const at::Tensor& x) const;
 
-  nn::NormedConvolution embedding1_, embedding2_;
+  nn::ConvBatchNorm embedding1_, embedding2_;
   RecomputedBlocks blocks_;
   nn::Convolution neck1_;
   nn::LayerNorm neck_norm1_;

@@ -32,11 +32,11 @@ at::Tensor TinyVitBlock::mlp(const at::Tensor& x) const {
 }
 
 at::Tensor TinyVitBlock::operator()(const at::Tensor& x) const {
-  const at::Tensor positions = channels_last(x);
+  const at::Tensor positions = to_channels_last(x);
   const at::Tensor attended =
-      positions + from_windows(attention_(to_windows(positions, window_)), window_, positions.sizes());
-  const at::Tensor mixed = channels_last(local_convolution_(channels_first(attended)));
-  return channels_first(mixed + mlp(mixed));
+      positions + window_unpartition(attention_(window_partition(positions, window_)), window_, positions.sizes());
+  const at::Tensor mixed = to_channels_last(local_convolution_(to_channels_first(attended)));
+  return to_channels_first(mixed + mlp(mixed));
 }
 
 }  // namespace vlmtrain::models

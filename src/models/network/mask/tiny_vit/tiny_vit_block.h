@@ -17,7 +17,7 @@ namespace vlmtrain::models {
 /// windows see each other, and an MLP (Wu et al. 2022, arXiv 2207.10666, section 3.3).
 class TinyVitBlock {
  public:
-  /// `offsets`: window_offsets(stage.window)
+  /// `offsets`: make_window_offsets(stage.window)
   TinyVitBlock(const nn::ParameterScope& scope, const TinyVitConfig& config, const TinyVitStage& stage,
                const at::Tensor& offsets);
 
@@ -31,7 +31,7 @@ class TinyVitBlock {
   WindowAttention attention_;
   nn::LayerNorm norm_;
   nn::Linear fc1_, fc2_;
-  nn::NormedConvolution local_convolution_;
+  nn::ConvBatchNorm local_convolution_;
 };
 
 }  // namespace vlmtrain::models

@@ -10,35 +10,35 @@ namespace vlmtrain::models {
 namespace {
 
 constexpr NumberRange kWidthRatios{0, 64};
-constexpr int64_t kLargestWindow = 64;  // the table of offsets has its fourth power
-constexpr int64_t kMostStages = 16;
+constexpr int64_t kMaxWindow = 64;  // the table of offsets has its fourth power
+constexpr int64_t kMaxStages = 16;
 
 /// A number of each stage, under `key`.
 struct StageList {
   const char* key;
   int64_t TinyVitStage::*member;
-  int64_t most;
+  int64_t max;
 };
 
-constexpr StageList kStageLists[] = {{"embed_dims", &TinyVitStage::width, kWidestLayer},
-                                     {"depths", &TinyVitStage::blocks, kMostBlocks},
-                                     {"num_heads", &TinyVitStage::heads, kWidestLayer},
-                                     {"window_sizes", &TinyVitStage::window, kLargestWindow}};
+constexpr StageList kStageLists[] = {{"embed_dims", &TinyVitStage::width, kMaxLayerWidth},
+                                     {"depths", &TinyVitStage::blocks, kMaxBlocks},
+                                     {"num_heads", &TinyVitStage::heads, kMaxLayerWidth},
+                                     {"window_sizes", &TinyVitStage::window, kMaxWindow}};
 
-std::vector<int64_t> numbers_of(const std::vector<TinyVitStage>& stages, int64_t TinyVitStage::*member) {
+std::vector<int64_t> collect_values(const std::vector<TinyVitStage>& stages, int64_t TinyVitStage::*member) {
   std::vector<int64_t> numbers;
   numbers.reserve(stages.size());
   for (const TinyVitStage& stage : stages) numbers.push_back(stage.*member);
   return numbers;
 }
 
-std::vector<TinyVitStage> stages_of(const nlohmann::json& json, const std::vector<TinyVitStage>& defaults,
-                                    const std::string& source) {
+std::vector<TinyVitStage> read_stages(const nlohmann::json& json, const std::vector<TinyVitStage>& defaults,
+                                      const std::string& source) {
   std::vector<TinyVitStage> stages;
-  for (const auto& [key, member, most] : kStageLists) {
-    const auto numbers = io::get_or<std::vector<int64_t>>(json, key, numbers_of(defaults, member), source);
+  for (const auto& [key, member, max] : kStageLists) {
+    const auto numbers = io::get_or<std::vector<int64_t>>(json, key, collect_values(defaults, member), source);
     if (stages.empty()) {
-      check_size(std::ssize(numbers), fmt::format("the length of {}", key), kMostStages, source);
+      check_size(std::ssize(numbers), fmt::format("the length of {}", key), kMaxStages, source);
       stages.resize(numbers.size());
     }
     if (numbers.size() != stages.size()) {
@@ -46,7 +46,7 @@ std::vector<TinyVitStage> stages_of(const nlohmann::json& json, const std::vecto
                        kStageLists[0].key, stages.size());
     }
     for (size_t i = 0; i < stages.size(); ++i) {
-      check_size(numbers[i], key, most, source);
+      check_size(numbers[i], key, max, source);
       stages[i].*member = numbers[i];
     }
   }
@@ -74,8 +74,8 @@ void check_stages(const TinyVitConfig& config, const std::string& source) {
 
 void check_widths(const TinyVitConfig& config, const std::string& source) {
   for (const TinyVitStage& stage : config.stages) {
-    check_size(config.mlp_features(stage.width), "embed_dims times mlp_ratio", kWidestLayer, source);
-    check_size(config.expanded_channels(stage.width), "embed_dims times mbconv_expand_ratio", kWidestLayer, source);
+    check_size(config.mlp_features(stage.width), "embed_dims times mlp_ratio", kMaxLayerWidth, source);
+    check_size(config.expanded_channels(stage.width), "embed_dims times mbconv_expand_ratio", kMaxLayerWidth, source);
   }
 }
 
@@ -83,14 +83,15 @@ void check_widths(const TinyVitConfig& config, const std::string& source) {
 
 TinyVitConfig TinyVitConfig::from_json(const nlohmann::json& json, const std::string& source) {
   TinyVitConfig config;
-  config.image_size = size_of(json, "image_size", config.image_size, kLargestSide, source);
-  config.stages = stages_of(json, config.stages, source);
-  config.mlp_ratio = number_of(json, "mlp_ratio", config.mlp_ratio, kWidthRatios, source);
-  config.mbconv_expand_ratio = number_of(json, "mbconv_expand_ratio", config.mbconv_expand_ratio, kWidthRatios, source);
-  config.local_conv_size = size_of(json, "local_conv_size", config.local_conv_size, kLargestWindow, source);
+  config.image_size = read_size(json, "image_size", config.image_size, kMaxImageSide, source);
+  config.stages = read_stages(json, config.stages, source);
+  config.mlp_ratio = read_number(json, "mlp_ratio", config.mlp_ratio, kWidthRatios, source);
+  config.mbconv_expand_ratio =
+      read_number(json, "mbconv_expand_ratio", config.mbconv_expand_ratio, kWidthRatios, source);
+  config.local_conv_size = read_size(json, "local_conv_size", config.local_conv_size, kMaxWindow, source);
   config.last_merging_keeps_size =
       io::get_or<bool>(json, "last_merging_keeps_size", config.last_merging_keeps_size, source);
-  config.out_channels = size_of(json, "out_channels", config.out_channels, kWidestLayer, source);
+  config.out_channels = read_size(json, "out_channels", config.out_channels, kMaxLayerWidth, source);
   if (config.image_size % MaskEncoder::kStride != 0) {
     throw data_error("{}: image_size {} is not a multiple of {}", source, config.image_size, MaskEncoder::kStride);
   }
@@ -105,7 +106,7 @@ TinyVitConfig TinyVitConfig::from_json(const nlohmann::json& json, const std::st
 
 int64_t TinyVitConfig::stride() const {
   int64_t stride = 4;  // of the patch embedding
-  for (size_t i = 0; i + 1 < stages.size(); ++i) stride *= halves_behind(i) ? 2 : 1;
+  for (size_t i = 0; i + 1 < stages.size(); ++i) stride *= has_downsampling(i) ? 2 : 1;
   return stride;
 }
 
@@ -115,19 +116,20 @@ int64_t TinyVitConfig::blocks() const {
   return blocks;
 }
 
-double TinyVitConfig::elements() const {
+double TinyVitConfig::num_parameters() const {
   const auto out = static_cast<double>(out_channels);
-  double elements = 9 * out * out;
-  double before = 0;
+  double count = 9 * out * out;
+  double previous_width = 0;
   for (const TinyVitStage& stage : stages) {
     const auto width = static_cast<double>(stage.width);
-    const double block = before == 0 ? 2 * mbconv_expand_ratio * width * width
-                                     : (4 + 2 * mlp_ratio) * width * width +
-                                           static_cast<double>(stage.heads * stage.window * stage.window);
-    elements += width * (before + (before == 0 ? 4.5 * width : width)) + static_cast<double>(stage.blocks) * block;
-    before = width;
+    const double block = previous_width == 0 ? 2 * mbconv_expand_ratio * width * width
+                                             : (4 + 2 * mlp_ratio) * width * width +
+                                                   static_cast<double>(stage.heads * stage.window * stage.window);
+    count += width * (previous_width + (previous_width == 0 ? 4.5 * width : width)) +
+             static_cast<double>(stage.blocks) * block;
+    previous_width = width;
   }
-  return elements + before * out;
+  return count + previous_width * out;
 }
 
 }  // namespace vlmtrain::models

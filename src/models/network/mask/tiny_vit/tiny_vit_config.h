@@ -34,15 +34,15 @@ struct TinyVitConfig {
   static TinyVitConfig from_json(const nlohmann::json& json, const std::string& source);
 
   /// Whether the merging behind this stage halves height and width. REQUIRES: it is not the last stage.
-  bool halves_behind(size_t stage) const { return !last_merging_keeps_size || stage + 2 < stages.size(); }
+  bool has_downsampling(size_t stage) const { return !last_merging_keeps_size || stage + 2 < stages.size(); }
   int64_t stride() const;  ///< pixels of a picture's side to one feature
   int64_t blocks() const;  ///< of all stages, without mergings
-  double elements() const;
-  int64_t mlp_features(int64_t width) const { return times(width, mlp_ratio); }
-  int64_t expanded_channels(int64_t width) const { return times(width, mbconv_expand_ratio); }
+  double num_parameters() const;
+  int64_t mlp_features(int64_t width) const { return scale_width(width, mlp_ratio); }
+  int64_t expanded_channels(int64_t width) const { return scale_width(width, mbconv_expand_ratio); }
 
  private:
-  static int64_t times(int64_t width, double ratio) {
+  static int64_t scale_width(int64_t width, double ratio) {
     return static_cast<int64_t>(static_cast<double>(width) * ratio);  // rounded down
   }
 };
