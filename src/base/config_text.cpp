@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain {

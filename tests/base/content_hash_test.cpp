@@ -1,9 +1,9 @@
-#include "vlmtrain/base/content_hash.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
+
+#include "vlmtrain/base/hash.h"
 
 namespace vlmtrain {
 namespace {

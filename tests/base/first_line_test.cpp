@@ -1,6 +1,6 @@
-#include "vlmtrain/base/first_line.h"
-
 #include <gtest/gtest.h>
+
+#include "vlmtrain/base/error.h"
 
 namespace vlmtrain {
 namespace {

@@ -1,6 +1,6 @@
-#include "vlmtrain/base/number_behind.h"
-
 #include <gtest/gtest.h>
+
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain {
 namespace {

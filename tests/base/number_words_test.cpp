@@ -1,6 +1,6 @@
-#include "vlmtrain/base/number_words.h"
-
 #include <gtest/gtest.h>
+
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain {
 namespace {

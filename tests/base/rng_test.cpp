@@ -1,12 +1,11 @@
-#include "vlmtrain/base/rng.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <set>
 
-#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain {
 namespace {

@@ -1,6 +1,6 @@
-#include "vlmtrain/base/xxh64.h"
-
 #include <gtest/gtest.h>
+
+#include "vlmtrain/base/hash.h"
 
 namespace vlmtrain {
 namespace {

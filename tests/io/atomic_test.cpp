@@ -19,12 +19,10 @@
 #include <random>
 #include <thread>
 
-#include "io/replace_directory.h"
+#include "io/files/file_error.h"
+#include "io/files/temp_path.h"
 #include "io/temporary_folder.h"
-#include "io/temporary_name.h"
-#include "io/write_error.h"
-#include "vlmtrain/io/remove_directory.h"
-#include "vlmtrain/io/unfinished.h"
+#include "vlmtrain/io/temp_cleanup.h"
 
 namespace vlmtrain::io {
 namespace {

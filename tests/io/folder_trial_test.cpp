@@ -1,5 +1,3 @@
-#include "vlmtrain/io/folder_trial.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -8,7 +6,7 @@
 #include <cerrno>
 
 #include "io/temporary_folder.h"
-#include "vlmtrain/io/file_lock.h"
+#include "vlmtrain/io/file.h"
 
 namespace vlmtrain::io {
 namespace {

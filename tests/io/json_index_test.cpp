@@ -1,7 +1,6 @@
-#include "io/json_index.h"
-
 #include <gtest/gtest.h>
 
+#include "io/dataset/record_offsets.h"
 #include "io/temporary_folder.h"
 
 namespace vlmtrain::io {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -1,5 +1,3 @@
-#include "vlmtrain/io/lfs_pointer.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

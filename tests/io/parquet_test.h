@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "io/row_file_plugin.h"
+#include "io/dataset/table_records.h"
 #include "io/temporary_folder.h"
 
 namespace vlmtrain::io {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/dataset/table_records.h"
 #include "io/parquet_test.h"
-#include "io/row_values.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/row_file.h"
 

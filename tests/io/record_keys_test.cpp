@@ -5,8 +5,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "io/dataset_record.h"
-#include "io/key_rules.h"
+#include "io/record/key_rules.h"
+#include "io/record/record_reader.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -1,5 +1,3 @@
-#include "vlmtrain/io/single_tensors.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -10,6 +8,7 @@
 
 #include "io/temporary_folder.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::io {
 namespace {

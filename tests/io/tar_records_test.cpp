@@ -1,4 +1,4 @@
-#include "io/tar_records.h"
+#include "io/dataset/tar_records.h"
 
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>

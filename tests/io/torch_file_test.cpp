@@ -11,8 +11,8 @@
 #include <map>
 #include <utility>
 
+#include "io/checkpoint/torch_archive.h"
 #include "io/temporary_folder.h"
-#include "io/torch_archive.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -1,8 +1,8 @@
-#include "vlmtrain/io/unread_keys.h"
-
 #include <gmock/gmock.h>
 
 #include <array>
+
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {
 namespace {
