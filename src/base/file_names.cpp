@@ -22,7 +22,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// Takes the digits that `text` starts with, without leading zeros, off its front.
+/// Removes the leading digits of `text` and returns them without leading zeros.
 std::string_view consume_number(std::string_view& text) {
   const size_t end = std::min(text.find_first_not_of(kDigits), text.size());
   std::string_view digits = text.substr(0, end);

@@ -42,7 +42,8 @@ void add_stripe(std::array<uint64_t, 4>& lanes, const char* stripe) {
 }  // namespace
 
 ContentHash& ContentHash::add(uint64_t number) {
-  // Each step can be undone, so that no two states become one; the last line is SplitMix64's way to spread the bits.
+  // Each step is invertible, so different states stay different. The last line is the finalizer of
+  // SplitMix64.
   uint64_t hash = state_ ^ (number * 0x9e3779b97f4a7c15U);
   hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93U;
   hash = (hash ^ (hash >> 29)) * 0xbf58476d1ce4e5b9U;
@@ -76,7 +77,7 @@ Xxh64& Xxh64::add(std::string_view bytes) {
     if (num_buffered + count < kStripe) return *this;
     add_stripe(lanes_, buffer_.data());
   }
-  auto lanes = lanes_;  // in registers
+  auto lanes = lanes_;  // a local copy stays in registers
   const char* cursor = bytes.data();
   const char* const end = cursor + bytes.size() / kStripe * kStripe;
   for (; cursor < end; cursor += kStripe) add_stripe(lanes, cursor);

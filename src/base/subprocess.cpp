@@ -22,9 +22,9 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-/// All that the copy does.
+/// Runs the work in the child process and exits.
 [[noreturn]] void run_child(const std::function<void()>& work, const std::array<int, 2>& pipe, pid_t parent) {
-  // A handler of the parent's would speak to its threads.
+  // A handler of the parent would communicate with its threads, which the child does not have.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(signal, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
@@ -36,7 +36,7 @@ using SteadyClock = std::chrono::steady_clock;
   _exit(0);
 }
 
-/// Up to the end of what is written, or to `deadline`; whether the end of it was reached.
+/// Reads until the end of the pipe or until `deadline`. Returns true if the end was reached.
 bool read_until_eof(int descriptor, SteadyClock::time_point deadline, std::string& text) {
   std::array<char, 4096> buffer{};
   for (;;) {
@@ -52,7 +52,8 @@ bool read_until_eof(int descriptor, SteadyClock::time_point deadline, std::strin
   }
 }
 
-/// False where the process does not end even so: one that waits for a driver cannot be ended.
+/// Returns false if the process does not exit by `deadline`. A process that waits for a driver
+/// cannot be killed.
 bool wait_until_exit(pid_t pid, int& status, SteadyClock::time_point deadline) {
   for (;;) {
     const pid_t waited_pid = waitpid(pid, &status, WNOHANG);

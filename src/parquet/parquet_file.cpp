@@ -1,6 +1,6 @@
-// The plug-in libvlmtrain_parquet.so: Parquet files by Arrow C++, as it comes in PyPI's pyarrow wheel. It is loaded
-// when a data set needs it (src/io/dataset/table_records.h) and uses nothing of ours but io/row_file.h, so that a
-// program without Arrow needs none.
+// The plug-in libvlmtrain_parquet.so: reads Parquet files with Arrow C++ from PyPI's pyarrow wheel.
+// It is loaded when a data set needs it (src/io/dataset/table_records.h) and uses only
+// io/row_file.h of vlmtrain, so that a program without Arrow works without it.
 
 #include <arrow/array.h>
 #include <arrow/chunked_array.h>
@@ -37,7 +37,7 @@ void append_values(const arrow::Array& array, Arrays& values) {
   values.push_back(static_cast<const List&>(array).values());
 }
 
-/// The values of lists, all of their chunks.
+/// Returns the child arrays of list arrays, for all chunks.
 Arrays collect_values(const Arrays& lists) {
   Arrays values;
   for (const auto& array : lists) {
@@ -94,8 +94,8 @@ void count_structs(const Arrays& arrays, const arrow::DataType& file_type, std::
   }
 }
 
-/// Appends to `counts`, for each struct of `file_type` whose "bytes" `column` lacks, the number of structs in `column`
-/// that are not null, in the order of the schema.
+/// Appends to `counts`, for each struct of `file_type` whose "bytes" `column` lacks, the number of
+/// structs in `column` that are not null, in the order of the schema.
 void count_structs_without_bytes(const arrow::ChunkedArray& column, const arrow::DataType& file_type,
                                  std::vector<int64_t>& counts) {
   count_structs(column.chunks(), file_type, counts);
@@ -107,7 +107,7 @@ T unwrap(arrow::Result<T> result) {
   return std::move(result).ValueUnsafe();
 }
 
-/// Of Arrow's own pools, which keep what was freed, none is used.
+/// Returns malloc's pool. Arrow's other pools keep freed memory.
 arrow::MemoryPool* get_memory_pool() {
   return arrow::system_memory_pool();
 }
@@ -204,7 +204,8 @@ class ParquetFile final : public io::RowFile {
     return unwrap(arrow::io::ReadableFile::Open(path_, get_memory_pool()));
   }
 
-  /// In batches: Arrow's buffers double while they grow, so that a group that is read at once takes twice its size.
+  /// Reads a row group in batches. Arrow doubles growing buffers, so reading a group at once takes
+  /// twice its size. Batches of 16 MiB bound that overhead; the value is a choice, not measured.
   std::shared_ptr<arrow::Table> read_table(int group, const std::vector<int>& columns) const {
     constexpr int64_t kBatchBytes = int64_t{16} << 20;
     const auto row_group = metadata_->RowGroup(group);
@@ -226,12 +227,13 @@ class ParquetFile final : public io::RowFile {
         arrow_properties);
   }
 
-  /// Returns true where each struct of a group that was read without bytes has some: by the numbers of nulls in the
-  /// footer. Cells without bytes, which have a path instead, cannot be told from the others otherwise.
+  /// Returns true if each struct of a group that was read without bytes has bytes, according to the
+  /// null counts in the footer. Cells with a path instead of bytes cannot be distinguished
+  /// otherwise.
   bool every_struct_has_bytes(const arrow::Table& table, size_t group) const {
     std::vector<int64_t> struct_counts;
     for (int i = 0; i < table.num_columns(); ++i) {
-      const auto file_type = file_schema_->GetFieldByName(table.field(i)->name());  // null where two bear the name
+      const auto file_type = file_schema_->GetFieldByName(table.field(i)->name());  // null if two columns have the name
       count_structs_without_bytes(*table.column(i), file_type ? *file_type->type() : *table.field(i)->type(),
                                   struct_counts);
     }
@@ -246,8 +248,8 @@ class ParquetFile final : public io::RowFile {
     return true;
   }
 
-  /// Checksums of pages are compared where the file has them. A column's chunk is read page by page: whole, it would be
-  /// in memory next to the values that are made of it.
+  /// Verifies page checksums if the file has them. Column chunks are read page by page, so that no
+  /// chunk is in memory next to its values. The read buffer of 1 MiB is a choice, not measured.
   static ::parquet::ReaderProperties make_reader_properties() {
     constexpr int64_t kBufferBytes = int64_t{1} << 20;
     ::parquet::ReaderProperties properties(get_memory_pool());
@@ -257,7 +259,7 @@ class ParquetFile final : public io::RowFile {
     return properties;
   }
 
-  /// Whether a column is the "bytes" beside a "path".
+  /// Returns true for a column "bytes" next to a "path".
   static bool is_bytes_column(const ::parquet::SchemaDescriptor& schema, int column) {
     const auto& node = *schema.Column(column)->schema_node();
     if (node.name() != "bytes" || node.parent() == nullptr || !node.parent()->is_group()) return false;

@@ -1,4 +1,5 @@
-// Types of Arrow and Parquet beside the plain ones: each is read as what it stands for, or named.
+// Tests the types of Arrow and Parquet other than strings, numbers, lists and structs. Each is
+// converted to its meaning or reported by name.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 
 #include "io/dataset/record_json.h"
 #include "io/record/record_reader.h"
-#include "vlmtrain/io/conversation.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/captured_log.h"
 #include "io/parquet_test.h"
 #include "vlmtrain/io/dataset_file.h"
-#include "vlmtrain/io/media_ref.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -20,9 +20,11 @@ enum class ExitCode : int {
   kStopped = 75,    ///< stopped on request after a checkpoint was written: requeue (EX_TEMPFAIL of sysexits.h)
 };
 
-/// An error that the user can fix. The message is one sentence that names the file, key or sample, and the fix.
+/// An error that the user can fix. The message is one sentence that names the file, key or sample,
+/// and the fix.
 class UserError : public std::runtime_error {
  public:
+  /// Makes an error with which the process exits with `code`.
   UserError(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   ExitCode code() const { return code_; }
 
@@ -30,7 +32,8 @@ class UserError : public std::runtime_error {
   ExitCode code_;
 };
 
-/// A UserError that another rank of the run reports. This process exits with the code and prints nothing.
+/// A UserError that another rank of the run reports. This process exits with the code and prints
+/// nothing.
 class AlreadyReported : public UserError {
  public:
   using UserError::UserError;
@@ -60,8 +63,9 @@ UserError run_error(fmt::format_string<Args...> format, Args&&... args) {
   return {ExitCode::kFailed, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-/// Returns the first line of `text` that is not empty, or "" if there is no such line. c10::Error::what() appends a
-/// backtrace to its message, and some of its messages begin with an empty line.
+/// Returns the first line of `text` that is not empty, or "" if there is no such line.
+/// c10::Error::what() appends a backtrace to its message, and some of its messages begin with an
+/// empty line.
 inline std::string get_first_line(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
   return std::string(text.substr(0, text.find('\n')));
@@ -74,7 +78,8 @@ namespace detail {
 
 }  // namespace vlmtrain
 
-/// Throws InternalError if `condition` is false. The remaining arguments are a format string and its arguments.
+/// Throws InternalError if `condition` is false. The remaining arguments are a format string and
+/// its arguments.
 #define VLMTRAIN_CHECK(condition, ...)                                                            \
   do {                                                                                            \
     if (!(condition)) {                                                                           \

@@ -8,10 +8,12 @@
 
 namespace vlmtrain {
 
-/// A 64-bit hash of a sequence of values that detects changed content. Two different contents have equal hashes with a
-/// probability of 2^-64. The hash is not cryptographic. It is equal on all machines with the same byte order.
+/// A 64-bit hash of a sequence of values that detects changed content. Two different contents have
+/// equal hashes with a probability of 2^-64. The hash is not cryptographic. It is equal on all
+/// machines with the same byte order.
 class ContentHash {
  public:
+  /// Adds a number.
   ContentHash& add(uint64_t number);
   /// Adds a string and its length, so that ("ab", "c") differs from ("a", "bc").
   ContentHash& add(std::string_view text);
@@ -24,8 +26,9 @@ class ContentHash {
   uint64_t state_ = 0x9e3779b97f4a7c15U;  // golden ratio · 2^64, the increment of SplitMix64
 };
 
-/// XXH64 with seed 0 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the value that `xxhsum -H64`
-/// prints. The value does not depend on how the bytes are divided between calls of add(). Not cryptographic.
+/// XXH64 with seed 0 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the value
+/// that `xxhsum -H64` prints. The value does not depend on how the bytes are divided between calls
+/// of add(). Not cryptographic.
 class Xxh64 {
  public:
   Xxh64();

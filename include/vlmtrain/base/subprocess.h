@@ -17,13 +17,13 @@ struct SubprocessResult {
   std::string describe_exit() const;
 };
 
-/// Runs `work` in a forked child process and returns its outcome. The child has its own memory and environment, so a
-/// crash, a hang or global state of libraries does not affect the calling process. The child is killed after
-/// `timeout_seconds`.
+/// Runs `work` in a forked child process and returns its outcome. The child has its own memory and
+/// environment, so a crash, a hang or global state of libraries does not affect the calling
+/// process. The child is killed after `timeout_seconds`.
 ///
-/// REQUIRES: only the calling thread uses LibTorch, and LibTorch has not started threads yet, because a forked child
-/// has only the calling thread.
-/// Throws UserError (kFailed) if no pipe or process can be created.
+/// REQUIRES: only the calling thread uses LibTorch, and LibTorch has not started threads yet,
+/// because a forked child has only the calling thread. Throws UserError (kFailed) if no pipe or
+/// process can be created.
 SubprocessResult run_in_subprocess(const std::function<void()>& work, double timeout_seconds);
 
 }  // namespace vlmtrain

@@ -8,8 +8,8 @@
 
 namespace vlmtrain {
 
-/// A vector of strings for millions of entries. All characters are in one block, and each entry takes 12 bytes in
-/// addition to its characters.
+/// A vector of strings for millions of entries. All characters are in one block, and each entry
+/// takes 12 bytes in addition to its characters.
 class TextColumn {
  public:
   TextColumn() = default;
@@ -19,8 +19,10 @@ class TextColumn {
   int64_t size() const { return std::ssize(offsets_); }
   /// Returns a view that is valid until the next set() or push_back().
   std::string_view operator[](int64_t index) const;
-  /// Replaces an entry. The memory of the previous string is not reused. REQUIRES: `text` is shorter than 4 GiB.
+  /// Replaces an entry. The memory of the previous string is not reused. REQUIRES: `text` is
+  /// shorter than 4 GiB.
   void set(int64_t index, std::string_view text);
+  /// Appends an entry. REQUIRES: `text` is shorter than 4 GiB.
   void push_back(std::string_view text);
 
   bool operator==(const TextColumn& other) const;
@@ -40,6 +42,7 @@ class DictionaryTextColumn {
 
   int64_t size() const { return std::ssize(codes_); }
   const std::string& operator[](int64_t index) const { return texts_[codes_.at(static_cast<size_t>(index))]; }
+  /// Replaces an entry. Throws std::out_of_range.
   void set(int64_t index, std::string_view text);
 
  private:

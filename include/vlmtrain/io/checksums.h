@@ -20,9 +20,9 @@ struct Checksum {
   bool operator==(const Checksum&) const = default;
 };
 
-/// Records the checksums of the files that AtomicFile commits on this thread during the lifetime of the object. They
-/// are computed while the bytes are written, so no file is read again. If several objects exist on a thread, the
-/// innermost one records.
+/// Records the checksums of the files that AtomicFile commits on this thread during the lifetime of
+/// the object. They are computed while the bytes are written, so no file is read again. If several
+/// objects exist on a thread, the innermost one records.
 class ChecksumRecorder {
  public:
   ChecksumRecorder();
@@ -37,8 +37,11 @@ class ChecksumRecorder {
 
   /// Returns the recorder of the calling thread, or nullptr.
   static ChecksumRecorder* current();
+  /// Adds written bytes of a file.
   void add(const AtomicFile& file, std::string_view bytes);
+  /// Forgets a file that is not committed.
   void discard(const AtomicFile& file) { open_files_.erase(&file); }
+  /// Stores the checksum of a committed file under its final path.
   void commit(const AtomicFile& file, const std::filesystem::path& path);
 
  private:

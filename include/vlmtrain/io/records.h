@@ -17,16 +17,16 @@ class Records {
   virtual ~Records() = default;
 
   virtual int64_t size() const = 0;
-  /// Returns a record. A record that cannot be used has a `problem`. Throws run_error if the data set itself can no
-  /// longer be read. REQUIRES: 0 <= index < size().
+  /// Returns a record. A record that cannot be used has a `problem`. Throws run_error if the data
+  /// set itself can no longer be read. REQUIRES: 0 <= index < size().
   virtual Record at(int64_t index) const = 0;
   /// Same as at(), but bytes of media may be omitted_bytes() if that is cheaper.
   virtual Record at_without_bytes(int64_t index) const { return at(index); }
-  /// Returns the first index of each block of records that are cheap to read together, ascending from 0. Empty if every
-  /// order of reading costs the same.
+  /// Returns the first index of each block of records that are cheap to read together, ascending
+  /// from 0. Empty if every order of reading costs the same.
   virtual std::vector<int64_t> block_starts() const { return {}; }
-  /// Returns a value that changes if a record may have changed. It is computed from sizes and times of the data set's
-  /// files, not of the media that records name. 0 if unknown.
+  /// Returns a value that changes if a record may have changed. It is computed from sizes and times
+  /// of the data set's files, not of the media that records name. 0 if unknown.
   virtual uint64_t stamp() const { return 0; }
 };
 
@@ -39,6 +39,7 @@ class InMemoryRecords final : public Records {
   int64_t size() const override { return std::ssize(records_); }
   Record at(int64_t index) const override { return records_.at(static_cast<size_t>(index)); }
 
+  /// Returns a reference to a stored record. Throws std::out_of_range.
   Record& operator[](int64_t index) { return records_.at(static_cast<size_t>(index)); }
   const Record& operator[](int64_t index) const { return records_.at(static_cast<size_t>(index)); }
 
@@ -49,6 +50,7 @@ class InMemoryRecords final : public Records {
 /// A selection of the records of another data set, in any order.
 class SubsetRecords final : public Records {
  public:
+  /// Selects the records of `base` at `indices`, in that order.
   SubsetRecords(std::shared_ptr<const Records> base, std::vector<int64_t> indices)
       : base_(std::move(base)), indices_(std::move(indices)) {}
 
@@ -66,13 +68,16 @@ class SubsetRecords final : public Records {
   std::vector<int64_t> indices_;
 };
 
-/// The concatenation of the files of a data set. The location of a record begins with the name of its file.
+/// The concatenation of the files of a data set. The location of a record begins with the name of
+/// its file.
 class ConcatRecords final : public Records {
  public:
+  /// The records of one file.
   struct NamedRecords {
     std::string name;
     std::shared_ptr<const Records> records;
   };
+  /// Concatenates `parts` in order.
   explicit ConcatRecords(std::vector<NamedRecords> parts);
 
   int64_t size() const override { return part_starts_.back(); }

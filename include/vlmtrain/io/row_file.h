@@ -10,7 +10,8 @@
 
 namespace vlmtrain::io {
 
-/// Kinds of cells that JSON values cannot represent. Such a cell is a binary JSON value with one of these subtypes.
+/// Kinds of cells that JSON values cannot represent. Such a cell is a binary JSON value with one of
+/// these subtypes.
 enum class SpecialCell : uint8_t {
   kOmittedBytes = 1,     ///< bytes that were not read; the value is empty
   kJsonText = 2,         ///< text of a column of JSON type (arrow.json)
@@ -34,35 +35,37 @@ class RowGroup {
   virtual ~RowGroup() = default;
   /// Returns the size in memory.
   virtual int64_t bytes() const = 0;
-  /// Returns row `index` of the group as a JSON object with one entry per column. Bytes are binary JSON values without
-  /// a subtype; see SpecialCell for others. REQUIRES: the group has the row.
+  /// Returns row `index` of the group as a JSON object with one entry per column. Bytes are binary
+  /// JSON values without a subtype; see SpecialCell for others. REQUIRES: the group has the row.
   virtual nlohmann::json row(int64_t index) const = 0;
-  /// Returns true if the group was read without bytes and it is unknown which cells have bytes. Rows must then be taken
-  /// from the group with bytes.
+  /// Returns true if the group was read without bytes and it is unknown which cells have bytes.
+  /// Rows must then be taken from the group with bytes.
   virtual bool needs_bytes() const { return false; }
 };
 
-/// A file of row groups. This interface is the whole contract between the program and the plug-in that implements it.
-/// Functions throw std::runtime_error with a predicate for messages. Thread-safe.
+/// A file of row groups. This interface is the whole contract between the program and the plug-in
+/// that implements it. Functions throw std::runtime_error with a predicate for messages.
+/// Thread-safe.
 class RowFile {
  public:
   virtual ~RowFile() = default;
+  /// Returns the names of the columns in the order of the file.
   virtual std::vector<std::string> columns() const = 0;
   /// Returns the number of rows of each row group.
   virtual std::vector<int64_t> group_rows() const = 0;
   /// Returns the uncompressed bytes of each row group according to the footer.
   virtual std::vector<int64_t> group_bytes() const = 0;
-  /// Reads a row group. Without `with_bytes`, the bytes in {"bytes", "path"} are not read: they become kOmittedBytes,
-  /// or null in cells without bytes.
+  /// Reads a row group. Without `with_bytes`, the bytes in {"bytes", "path"} are not read: they
+  /// become kOmittedBytes, or null in cells without bytes.
   virtual std::unique_ptr<const RowGroup> read(size_t group, bool with_bytes) const = 0;
 };
 
-/// Functions that a plug-in exports, and their symbols. The first opens a file, which the caller owns. The second
-/// returns the version of this contract that the plug-in was built for.
+/// Functions that a plug-in exports, and their symbols. The first opens a file, which the caller
+/// owns. The second returns the version of this contract that the plug-in was built for.
 using OpenRowFile = RowFile*(const char* path);
 using RowFileVersion = int();
 inline constexpr const char* kOpenRowFileSymbol = "vlmtrain_open_row_file";
 inline constexpr const char* kRowFileVersionSymbol = "vlmtrain_row_file_version";
-inline constexpr int kRowFileVersion = 2;
+inline constexpr int kRowFileVersion = 2;  ///< to be increased with each change of this header
 
 }  // namespace vlmtrain::io

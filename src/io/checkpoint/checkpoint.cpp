@@ -12,7 +12,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/io/unread_weights.h"
 
 namespace vlmtrain::io {
@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
                    kWeightsName, kWeightsIndexName);
 }
 
-/// Also where it cannot be asked, as a link in a circle: whoever opens it says why it cannot be read.
+/// Also returns true on errors, such as a loop of links: opening the file then reports them.
 bool path_exists(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error) || error;
@@ -130,7 +130,7 @@ void CheckpointTensors::open_sharded(const fs::path& index) {
     names_.push_back(name);
     shard_index_by_name_.emplace(name, it->second);
   }
-  // transformers loads whatever the shards hold, in the index or not.
+  // transformers loads all tensors of the shards, also those that the index lacks.
   for (size_t i = 0; i < shards_.size(); ++i) {
     for (const std::string& name : shards_[i].names()) {
       if (shard_index_by_name_.emplace(name, i).second) names_.push_back(name);
@@ -172,7 +172,7 @@ std::vector<std::string> read_checkpoint_tensor_names(const fs::path& folder) {
 void write_checkpoint_tensors(const fs::path& folder, const LazyTensors& tensors, int64_t max_shard_bytes) {
   VLMTRAIN_CHECK(max_shard_bytes > 0, "shards of {} bytes", max_shard_bytes);
   refuse_existing_weights(folder);
-  // Of all shards at once: tensors are made when their turn comes, which may be minutes later.
+  // Checks all shards at once, because computing the tensors of later shards may take minutes.
   const auto add_bytes = [](int64_t sum, const LazyTensor& tensor) { return sum + tensor.bytes(); };
   require_free_space(folder, std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, add_bytes));
   const std::vector<LazyTensors> shards = split_into_shards(tensors, max_shard_bytes);
@@ -192,7 +192,7 @@ void write_checkpoint_tensors(const fs::path& folder, const LazyTensors& tensors
     }
   }
   const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
-  // The index comes last: without it the folder has no weights.
+  // The index is written last. Without it, the folder has no weights.
   write_file(folder / kWeightsIndexName, to_json_string(index, 2) + "\n");
 }
 

@@ -24,7 +24,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
-constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the reference implementation's limit
+constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // MAX_HEADER_SIZE of the reference implementation
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr std::string_view kDamagedFileHint = "the file is damaged: download or write it again";
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
@@ -49,7 +49,7 @@ std::optional<c10::ScalarType> parse_dtype(std::string_view name) {
   return it == kDtypes.end() ? std::nullopt : std::optional(it->second);
 }
 
-/// `content`: of the file, at least its header.
+/// Returns the JSON text of the header. `content` is a prefix of the file that contains the header.
 std::string_view extract_header_text(std::string_view content, size_t file_bytes, std::string_view source) {
   refuse_lfs_pointer(source, content);
   if (file_bytes < kLengthBytes) {
@@ -70,7 +70,7 @@ std::string_view extract_header_text(std::string_view content, size_t file_bytes
   return content.substr(kLengthBytes, length);
 }
 
-// The DOM keeps the last of two equal keys, so they are looked for while it is built.
+// The parser keeps only the last of equal keys, so duplicates are detected while it runs.
 json parse_header_json(std::string_view text, std::string_view source) {
   std::set<std::string> seen_names;
   std::string duplicate;
@@ -108,7 +108,7 @@ std::map<std::string, std::string> parse_metadata(const json& value, std::string
   return metadata;
 }
 
-// `data_start` and `data_bytes` say where the tensors' data lies in the file.
+// `data_start` and `data_bytes` are the offset and the size of the data section in the file.
 TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data_start, int64_t data_bytes,
                         std::string_view source) {
   const std::string location = fmt::format("{}: tensor {}", source, make_excerpt(name));
@@ -149,7 +149,7 @@ TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data
           .size_bytes = expected_bytes};
 }
 
-// The format wants every byte of the data to belong to one tensor.
+// The format requires that every byte of the data belongs to exactly one tensor.
 void check_data_layout(const SafetensorsHeader& header, int64_t data_start, int64_t file_bytes,
                        std::string_view source) {
   int64_t end = data_start;
@@ -181,7 +181,7 @@ int64_t compute_tensor_bytes(c10::ScalarType dtype, const std::vector<int64_t>& 
   bool is_empty = false;
   for (const int64_t size : shape) {
     is_empty = is_empty || size == 0;
-    // A zero must not hide an overflow: strides are products of the others.
+    // A dimension of 0 must not hide an overflow: strides are products of the other dimensions.
     if (size < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) {
       return -1;
     }

@@ -39,7 +39,7 @@ std::optional<c10::ScalarType> parse_storage_type(std::string_view name) {
   return it == kStorageTypes.end() ? std::nullopt : std::optional(it->second);
 }
 
-/// A zip archive is read from the mapped file.
+/// Adapter that lets PyTorchStreamReader read a mapped file.
 class MappedFileReader : public caffe2::serialize::ReadAdapterInterface {
  public:
   explicit MappedFileReader(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
@@ -66,7 +66,7 @@ std::optional<std::vector<int64_t>> to_integers(const PickleValue& value) {
   return integers;
 }
 
-/// Whether all elements of a strided tensor lie in a storage of `available` of them.
+/// Returns true if all elements of a strided tensor are within a storage of `available` elements.
 bool fits_in_storage(int64_t available, int64_t offset, const std::vector<int64_t>& sizes,
                      const std::vector<int64_t>& strides) {
   if (offset < 0 || sizes.size() != strides.size()) return false;

@@ -16,17 +16,20 @@ class PyTorchStreamReader;
 
 namespace vlmtrain::io {
 
-/// The zip archive that torch.save writes: a pickle, data.pkl, and beside it the bytes of the storages that it names.
-/// It makes tensors of them for the pickle. All calls throw a data_error where the archive is damaged.
+/// The zip archive of torch.save: a pickle, data.pkl, and the bytes of the storages that the pickle
+/// refers to. Makes the tensors for the Unpickler. All functions throw data_error if the archive is
+/// damaged.
 class TorchArchive : public PickleResolver {
  public:
-  /// data_error where the file cannot be read or is no such archive.
+  /// Throws data_error if the file cannot be read or is not such an archive.
   explicit TorchArchive(const std::filesystem::path& path);
   ~TorchArchive() override;
 
-  std::string read_pickle();  ///< data.pkl
+  std::string read_pickle();  ///< returns data.pkl
 
+  /// Rebuilds tensors and ordered dicts; returns a kOpaque for other functions.
   PickleValue call(const std::string& function, const PickleValue& arguments) override;
+  /// Returns the storage that `id` names, or a kOpaque for an unknown type of storage.
   PickleValue persistent_load(const PickleValue& id) override;
 
  private:

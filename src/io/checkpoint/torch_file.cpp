@@ -19,7 +19,7 @@ using Kind = PickleValue::Kind;
 
 constexpr std::array<std::string_view, 3> kStateDictKeys{"model", "state_dict", "model_state_dict"};
 
-/// The value of `key` in a dict, the last one as in Python; null: there is none.
+/// Returns the value of `key` in a dict, the last one as in Python, or nullptr.
 const PickleValue* find_value(const PickleValue& dict, std::string_view key) {
   for (size_t i = dict.items.size(); dict.kind == Kind::kDict && i > 0; i -= 2) {
     if (dict.items[i - 2]->kind == Kind::kString && dict.items[i - 2]->text == key) return dict.items[i - 1];

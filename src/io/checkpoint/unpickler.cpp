@@ -9,7 +9,7 @@
 
 namespace vlmtrain::io {
 
-/// Named as in pickletools.
+/// Opcodes with their names in pickletools.
 enum class Unpickler::Opcode : unsigned char {
   kMark = '(',
   kStop = '.',
@@ -160,7 +160,7 @@ bool Unpickler::execute_constant(Opcode opcode) {
   }
 }
 
-/// Of two's complement, little-endian, with as many bytes as it needs.
+/// Pushes a two's complement, little-endian integer of any length up to 8 bytes.
 void Unpickler::push_integer(std::string_view bytes) {
   if (bytes.size() > sizeof(int64_t)) fail("a number has more than 64 bits");
   const bool is_negative = !bytes.empty() && static_cast<unsigned char>(bytes.back()) >= 0x80;
@@ -249,7 +249,7 @@ bool Unpickler::execute_container(Opcode opcode) {
 void Unpickler::add_items(Kind kind, const std::vector<const PickleValue*>& items) {
   if (kind == Kind::kDict && items.size() % 2 != 0) fail("a key has no value");
   PickleValue& container = top();
-  if (container.kind == Kind::kOpaque) return;  // a list or a dict by inheritance: nobody looks into it
+  if (container.kind == Kind::kOpaque) return;  // a subclass of list or dict, whose items are not needed
   if (container.kind != kind) fail("items are added to what has none");
   container.items.insert(container.items.end(), items.begin(), items.end());
 }
@@ -321,7 +321,7 @@ void Unpickler::call_function() {
   const PickleValue* const arguments = pop();
   const PickleValue* const function = pop();
   if (arguments->kind != Kind::kTuple) fail("arguments of a call are no tuple");
-  // A class may itself be what a call returned.
+  // The called class may itself be the result of a call.
   const bool is_global = function->kind == Kind::kGlobal;
   if (!is_global && function->kind != Kind::kOpaque) fail("it calls what is no function");
   push(is_global ? resolver_->call(function->text, *arguments)

@@ -10,30 +10,30 @@
 
 namespace vlmtrain::io {
 
-/// A value of a pickle. Those that it consists of belong to the Pickle that made it.
+/// A value of a pickle. Its items are owned by the Unpickler.
 struct PickleValue {
   enum class Kind {
     kNone,
     kBool,
     kInt,
-    kFloat,  ///< the number itself is of no use here
+    kFloat,  ///< the value is not kept
     kString,
     kTuple,
     kList,
     kDict,
     kGlobal,   ///< a function or class by name
-    kOpaque,   ///< what a call that nobody knows would have returned
-    kStorage,  ///< of tensors
+    kOpaque,   ///< result of an unknown call
+    kStorage,  ///< memory of tensors
     kTensor,
   };
   Kind kind = Kind::kNone;
-  int64_t integer = 0;    ///< kInt
-  std::string text = {};  ///< kString; kGlobal: "module.name"; kOpaque: the name of what was called
-  std::vector<const PickleValue*> items = {};  ///< kTuple, kList; kDict: keys and values in turn
+  int64_t integer = 0;                         ///< kInt
+  std::string text = {};                       ///< kString; kGlobal: "module.name"; kOpaque: the called function
+  std::vector<const PickleValue*> items = {};  ///< kTuple, kList; kDict: keys and values alternate
   at::Tensor tensor = {};                      ///< kTensor; kStorage: its elements, [n]
 };
 
-/// Who knows some functions that a pickle calls, and the values that lie beside it.
+/// Interface for the functions that a pickle may call and for the objects outside of it.
 class PickleResolver {
  public:
   PickleResolver() = default;
@@ -41,22 +41,27 @@ class PickleResolver {
   PickleResolver(const PickleResolver&) = delete;
   PickleResolver& operator=(const PickleResolver&) = delete;
 
-  /// What `function` ("module.name") returns for `arguments`, a kTuple; a kOpaque where it is not known.
+  /// Returns the result of `function` ("module.name") for a kTuple of arguments, or a kOpaque for
+  /// an unknown function.
   virtual PickleValue call(const std::string& function, const PickleValue& arguments) = 0;
+  /// Returns the external object that `id` names (opcode BINPERSID).
   virtual PickleValue persistent_load(const PickleValue& id) = 0;
 };
 
-/// A program of Python's pickle format, protocols 2 to 5
-/// (https://github.com/python/cpython/blob/main/Lib/pickletools.py), which is run without Python: no code is loaded or
-/// called but the host's. Sets, arrays of bytes and numbers beyond 64 bits are refused. Several values may refer to
-/// one, and a damaged file's to themselves.
+/// Interpreter of Python's pickle format, protocols 2 to 5
+/// (https://github.com/python/cpython/blob/main/Lib/pickletools.py). No Python code is loaded or
+/// called, only functions of the resolver. Sets, byte arrays and integers beyond 64 bits are
+/// refused. Several values may refer to the same value; in a damaged file, values may contain
+/// themselves.
 class Unpickler {
  public:
-  /// Runs the program; `source` is named in errors. data_error where it is damaged, or asks for what is refused.
+  /// Interprets `pickle_bytes`. Errors name `source`. Throws data_error for damaged or unsupported
+  /// pickles.
   Unpickler(std::string_view pickle_bytes, std::string source, PickleResolver& resolver);
   Unpickler(const Unpickler&) = delete;
   Unpickler& operator=(const Unpickler&) = delete;
 
+  /// Returns the value of the pickle. It is valid during the lifetime of this object.
   const PickleValue& result() const { return *result_; }
 
  private:
@@ -73,7 +78,7 @@ class Unpickler {
   std::vector<const PickleValue*> pop_to_mark();
   std::vector<const PickleValue*> pop_last(size_t count);
 
-  // Each does what its opcodes say, and returns false for others.
+  // Each executes its group of opcodes and returns false for others.
   bool execute_constant(Opcode opcode);
   bool execute_string(Opcode opcode);
   bool execute_tuple(Opcode opcode);
@@ -87,13 +92,13 @@ class Unpickler {
   void memo_get(uint64_t index);
   void call_function();
 
-  size_t max_memo_size_;  // of the memo
+  size_t max_memo_size_;  // bound of the memo: a pickle cannot store more values than it has bytes
   std::string_view remaining_;
   std::string source_;
   PickleResolver* resolver_;
-  std::deque<PickleValue> values_;  // all there are, so that none is destroyed recursively
+  std::deque<PickleValue> values_;  // owns all values, so that none is destroyed recursively
   std::vector<PickleValue*> stack_;
-  std::vector<size_t> marks_;  // sizes of the stack
+  std::vector<size_t> marks_;  // sizes of the stack at kMark opcodes
   std::vector<PickleValue*> memo_;
   const PickleValue* result_ = nullptr;
 };

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Names of the folder's files that `accepts` accepts, sorted.
+/// Returns the names of the folder's files that satisfy `accepts`, sorted.
 template <class Predicate>
 std::vector<std::string> list_files(const fs::path& folder, const Predicate& accepts) {
   std::vector<std::string> names;
@@ -33,7 +33,7 @@ std::vector<std::string> list_files(const fs::path& folder, const Predicate& acc
   return names;
 }
 
-/// model-00001-of-00002.safetensors
+/// Returns true for names such as model-00001-of-00002.safetensors.
 bool is_shard(std::string_view name) {
   return name.ends_with(".safetensors") && name.find("-of-") != std::string_view::npos;
 }
@@ -43,13 +43,14 @@ bool is_safetensors(std::string_view name) {
 }
 
 std::string join_names(const std::vector<std::string>& names) {
-  constexpr size_t kMaxListed = 3;
+  constexpr size_t kMaxListed = 3;  // keeps the message on one line
   const std::vector<std::string> first(names.begin(),
                                        names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMaxListed)));
   return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMaxListed ? ", …" : "");
 }
 
-/// The files that an index names; none where it cannot be read: whoever loads by it says why.
+/// Returns the files that an index names. Returns none if it cannot be read, because loading it
+/// reports the error.
 std::set<std::string> read_index_files(const fs::path& index) {
   std::set<std::string> files;
   try {
@@ -65,7 +66,7 @@ std::set<std::string> read_index_files(const fs::path& index) {
   return files;
 }
 
-/// Tensors that stand in two of the shards.
+/// Returns the tensors that are in more than one shard.
 std::vector<std::string> find_duplicates(const fs::path& folder, const std::set<std::string>& shards) {
   std::map<std::string, int> counts;
   for (const auto& shard : shards) {

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 3> kShardExtensions{".parquet", ".tar", ".jsonl"};
 
-/// Each {a,b} doubles what is looked for.
+/// Bounds the number of patterns that braces expand to: each {a,b} doubles it.
 void check_braces(const std::string& pattern) {
   constexpr int64_t kMaxPatterns = 10'000;
   int64_t num_patterns = 1;
@@ -45,7 +45,7 @@ void check_braces(const std::string& pattern) {
 std::vector<fs::path> expand_pattern(const fs::path& pattern) {
   check_braces(pattern.native());
   glob_t matches{};
-  // A folder that is not there matches nothing; one that cannot be read might.
+  // A missing folder matches nothing; an unreadable one might match.
   const auto on_error = [](const char* /*folder*/, int error) { return error == ENOENT || error == ENOTDIR ? 0 : 1; };
   const int status = glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, on_error, &matches);
   std::vector<fs::path> files(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
@@ -64,7 +64,7 @@ std::vector<fs::path> expand_pattern(const fs::path& pattern) {
   return files;
 }
 
-/// Files of data sets on the Hub begin with their split's name.
+/// Returns the splits among the files. File names of data sets on the Hub begin with their split.
 std::vector<std::string> find_splits(const std::vector<fs::path>& files) {
   std::vector<std::string> splits;
   for (const char* const split : {"train", "validation", "valid", "val", "test", "dev"}) {

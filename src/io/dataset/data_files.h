@@ -5,9 +5,9 @@
 
 namespace vlmtrain::io {
 
-/// The files that a data set's path means, in natural order: itself; or what a pattern (glob(7)) matches; or a folder's
-/// Parquet files, or its tars, or its JSON Lines. data_error where there is none, or where it is not plain which are
-/// meant: a folder of several formats, or one with the splits of a data set side by side.
+/// Returns the files of a data set's path in natural order: the file itself, the matches of a
+/// pattern (glob(7)), or the Parquet files, tars or JSON Lines files of a folder. Throws data_error
+/// if there are none, or if a folder has several formats or splits.
 std::vector<std::filesystem::path> find_data_files(const std::filesystem::path& path);
 
 }  // namespace vlmtrain::io

@@ -19,7 +19,9 @@ namespace vlmtrain::io {
 
 namespace {
 
-/// One bound for all data sets that a process has open: those to train on and to evaluate on, and several of them.
+/// Returns the cache of all data sets of the process, for training and evaluation, so that they
+/// share one bound. The bound is a choice (docs/data.md), not measured: a smaller one reads large
+/// row groups again more often, a larger one takes host memory from the run.
 std::shared_ptr<RowGroupCache> get_row_group_cache() {
   constexpr int64_t kMaxCacheBytes = int64_t{256} << 20;
   static const auto cache = std::make_shared<RowGroupCache>(kMaxCacheBytes);
@@ -33,7 +35,8 @@ class ShardColumns {
     shards_.push_back({.file = std::move(file), .columns = std::move(columns)});
   }
 
-  /// Logs a warning for each column that some files have and others do not. `data_set` is a path for messages.
+  /// Logs a warning for each column that some files have and others do not. `data_set` is a path
+  /// for messages.
   void warn(const std::filesystem::path& data_set) const {
     std::set<std::string> all;
     for (const Shard& shard : shards_) all.insert(shard.columns.begin(), shard.columns.end());
@@ -65,7 +68,7 @@ class RecordsOpener {
 
   std::shared_ptr<const Records> open(const std::filesystem::path& file) {
     StoredFile data_file(file);
-    constexpr uint64_t kMagicBytes = 512;
+    constexpr uint64_t kMagicBytes = 512;  // a tar header
     const std::string first_bytes = data_file.read(0, std::min(data_file.size(), kMagicBytes));
     if (is_tar(first_bytes)) return open_tar(file, settings_);
     if (!first_bytes.starts_with("PAR1")) return open_json(file, settings_);

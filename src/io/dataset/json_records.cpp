@@ -38,8 +38,9 @@ class JsonRecords final : public Records {
     return record;
   }
 
-  /// Warns of what of `columns` no record bears of those looked at, which are all or some from everywhere: a name that
-  /// is mistyped would leave all pictures out.
+  /// Warns about columns that none of up to kMaxCheckedRecords evenly spaced records has. A
+  /// misspelled name would silently drop all images. More records would delay the start of a run;
+  /// fewer would miss columns that only some records have.
   void check_columns(const std::map<std::string, std::string>& columns) const {
     constexpr int64_t kMaxCheckedRecords = 1000;
     const int64_t count = std::min(size(), kMaxCheckedRecords);
@@ -84,7 +85,9 @@ class JsonRecords final : public Records {
   std::string stem_;
 };
 
-/// Of a file that takes its time to be gone through, they are known from the last start.
+/// Returns the offsets from the index of an earlier run for large files, else by scanning the file.
+/// The limit of 256 MiB is a choice: smaller files are scanned fast enough that an index file is
+/// not worth its disk space.
 RecordOffsets find_or_load_offsets(const StoredFile& file) {
   constexpr uint64_t kMinIndexedBytes = uint64_t{256} << 20;
   const auto index_path = file.size() < kMinIndexedBytes ? std::filesystem::path() : get_json_index_path(file.path());

@@ -8,9 +8,9 @@
 
 namespace vlmtrain::io {
 
-/// The records of a JSON array or of JSON Lines, which stay in their file: 12 bytes a record are kept, and each is read
-/// and parsed when it is asked for. Where they lie is found in one pass, which a file of 256 MB and more needs only
-/// once (json_index.h). Errors as find_record_offsets(); a record that is not JSON is one with a problem.
+/// Opens a JSON array or JSON Lines file. Memory has 12 bytes per record; each record is read and
+/// parsed on demand. The offsets of files of 256 MiB and more are kept for later runs
+/// (record_offsets.h). A record that is not JSON has a problem. Throws as find_record_offsets().
 std::shared_ptr<const Records> open_json(const std::filesystem::path& path, const RecordSettings& settings);
 
 }  // namespace vlmtrain::io

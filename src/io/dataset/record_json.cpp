@@ -21,7 +21,7 @@ using nlohmann::json;
 struct PythonNumber {
   std::string_view literal;
   std::string_view json_value;
-  std::string_view same_length_number;  // of the same length
+  std::string_view same_length_number;  // same length as `literal`
 };
 constexpr std::array kPythonNumbers = std::to_array<PythonNumber>(
     {{"-Infinity", R"("-Infinity")", "-0.000000"}, {"Infinity", R"("Infinity")", "0.000000"}, {"NaN", "null", "0.0"}});
@@ -57,7 +57,7 @@ bool may_contain_python_numbers(std::string_view text) {
 
 constexpr std::array kRecordKeys = std::to_array<std::string_view>(
     {"messages", "conversations", "texts", "question", "answer", "instruction", "output", "caption"});
-/// Lists of a record that is read by other names than these, not of records.
+/// Lists that belong to a record with unknown column names, not to a collection of records.
 constexpr std::array kRecordLists = std::to_array<std::string_view>(
     {"images", "image", "videos", "video", "volumes", "masks", "objects", "tools", "functions", "chosen", "rejected"});
 constexpr std::array kMediaKeys = std::to_array<std::string_view>({"path", "bytes", "url", "type"});
@@ -71,9 +71,9 @@ bool has_any_key(const json& object, std::span<const std::string_view> keys) {
   return std::ranges::any_of(keys, [&](std::string_view key) { return object.contains(key); });
 }
 
-/// The object with the first entries of its lists and what lies in them, without the rest: it may be a whole data set.
+/// Parses only the first entries of the object's lists, because the text may be a whole data set.
 json parse_beginning(std::string_view text) {
-  constexpr int kMaxDepth = 3;
+  constexpr int kMaxDepth = 3;  // the keys of a record in a list of the object
   bool is_first_entry = true;
   const auto keep = [&](int depth, json::parse_event_t event, const json&) {
     if (event == json::parse_event_t::array_start && depth == 1) is_first_entry = true;

@@ -27,10 +27,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Pages are given back after so many bytes.
+/// Interval at which scanned pages are released. It bounds the resident memory of a scan; smaller
+/// values only cost more system calls.
 constexpr size_t kReleaseIntervalBytes = size_t{16} << 20;
 
-/// What else data sets come as, by its first bytes; empty where that is not known.
+/// Returns a description of another format with these first bytes, or "".
 std::string_view detect_foreign_format(std::string_view content) {
   using namespace std::string_view_literals;
   constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kFormats{
@@ -102,10 +103,11 @@ class JsonRecordScanner {
     if (pos_ != text_.size()) fail_invalid_json();
   }
 
-  // From the element's begin to the comma or bracket behind it, or to the text's end.
+  // Advances from the start of an element to the comma or bracket after it, or to the end of the
+  // text.
   void skip_element() {
     const size_t begin = pos_;
-    bool is_closed = false;  // a list, an object or a string was closed: nothing may follow it
+    bool is_closed = false;  // a list, an object or a string ended, so nothing may follow in this element
     for (; pos_ < text_.size(); ++pos_) {
       const char c = text_[pos_];
       if (closing_brackets_.empty() && (c == ',' || c == ']' || c == '}')) break;
@@ -127,18 +129,18 @@ class JsonRecordScanner {
     if (pos_ == begin || !closing_brackets_.empty()) fail_invalid_json();
   }
 
-  // From a quote to the one that closes it.
+  // Advances from a quote to its closing quote.
   void skip_string() {
     while (true) {
       const size_t quote = text_.find('"', pos_ + 1);
       if (quote == std::string_view::npos) fail_invalid_json();
-      const size_t before = text_.find_last_not_of('\\', quote - 1);  // the opening quote at the latest
+      const size_t before = text_.find_last_not_of('\\', quote - 1);  // stops at the opening quote
       pos_ = quote;
       if ((quote - before) % 2 == 1) return;
     }
   }
 
-  // Lines are counted on the way: records come in the order of the text.
+  // Counts lines incrementally, because records come in the order of the text.
   void add_record(size_t begin) {
     line_ += static_cast<uint64_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_bytes_),
                                               text_.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
@@ -153,7 +155,8 @@ class JsonRecordScanner {
     released_bytes_ = begin;
   }
 
-  // One object in all: over several lines it would be taken for as many broken records, on one line for one record.
+  // A single object would be read as broken records if it spans several lines, and as one record on
+  // one line.
   void refuse_single_object() const {
     const size_t line_end = text_.find('\n', pos_);
     const std::string_view first_line = text_.substr(pos_, line_end - pos_);
@@ -197,8 +200,8 @@ class JsonRecordScanner {
   std::string_view text_;
   const std::string& source_;
   size_t pos_;
-  std::vector<char> closing_brackets_;  // the brackets that close what is open
-  size_t counted_bytes_ = 0;            // of the text, line breaks
+  std::vector<char> closing_brackets_;  // expected closing brackets, innermost last
+  size_t counted_bytes_ = 0;            // prefix of the text whose line breaks are counted
   uint64_t line_ = 1;
   size_t released_bytes_ = 0;
   RecordOffsets offsets_;
@@ -208,14 +211,14 @@ void trim_trailing_space(std::string_view& text) {
   text = text.substr(0, text.find_last_not_of(kJsonWhitespace) + 1);
 }
 
-/// Numbers of the machine's own byte order, then the places.
+/// Header of an index file in the machine's byte order. The offsets and line numbers follow.
 struct IndexHeader {
   std::array<char, 8> magic{'v', 'l', 'm', 'j', 's', 'o', 'n', '1'};
   uint64_t stamp = 0;
   uint64_t is_json_lines = 0;
   uint64_t end = 0;
   uint64_t num_records = 0;
-  uint64_t hash = 0;  ///< of all that follows and of the numbers before
+  uint64_t hash = 0;  ///< of the fields above except `magic`, and of the content after the header
 
   void compute_hash(std::string_view body) {
     hash = ContentHash().add(stamp).add(is_json_lines).add(end).add(num_records).add(body).value();

@@ -77,7 +77,7 @@ RowGroupMemory RowGroupCache::memory() const {
   const std::lock_guard lock(mutex_);
   RowGroupMemory memory{.largest = {}, .cached_bytes = bytes_};
   int64_t all_bytes = 0;
-  std::map<uint64_t, int64_t> largest;  // by data set, each of which keeps one
+  std::map<uint64_t, int64_t> largest;  // by data set, because each keeps at least one group
   for (const auto& [file_id, file] : files_) {
     all_bytes += file.all_bytes;
     largest[file.data_set] = std::max(largest[file.data_set], file.largest.bytes);
@@ -89,18 +89,19 @@ RowGroupMemory RowGroupCache::memory() const {
   return memory;
 }
 
-/// Enters the size of a group that is being read or was read, and drops others that there is no room for then.
+/// Sets the size of a group that is being loaded or was loaded, and evicts others if the capacity
+/// is exceeded.
 void RowGroupCache::update_size(const Key& key, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto it = std::ranges::find(entries_, key, &Entry::key);
-  if (it == entries_.end()) return;  // its file was dropped meanwhile
+  if (it == entries_.end()) return;  // the file was removed in the meantime
   bytes_ += bytes - it->bytes;
   it->bytes = bytes;
   evict(*it);
 }
 
 void RowGroupCache::evict(const Entry& current) {
-  std::set<uint64_t> data_sets{current.key.data_set};  // data sets, from the one that was used last on
+  std::set<uint64_t> data_sets{current.key.data_set};  // in the order of their last use
   std::vector<std::list<Entry>::iterator> evictable_entries;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     if (&*entry == &current) continue;

@@ -16,13 +16,15 @@
 
 namespace vlmtrain::io {
 
-/// The row groups that were used last, of all data sets of a process: samples of a group that are drawn near to each
-/// other are read once. They take up to a number of bytes, but the one that was used last of each data set is kept in
-/// any case: else several that are drawn from by turns would be read again for each sample. Room is made before a group
-/// is read, and groups that take more than half of the bytes are read one at a time. Of several threads that ask for
-/// the same group one reads it and the others wait. Thread-safe.
+/// An LRU cache of the row groups of all data sets of a process, so that samples of one group that
+/// are drawn close together read it once. Its size is bounded, but the last used group of each data
+/// set always stays; otherwise several data sets that are drawn from in turn would read a group for
+/// every sample. Groups are evicted before another one is read, and groups larger than half of the
+/// capacity are read one at a time. If several threads request the same group, one reads it and the
+/// others wait. Thread-safe.
 class RowGroupCache {
  public:
+  /// Identity of a row group, with or without the bytes of its cells.
   struct Key {
     uint64_t data_set = 0;
     uint64_t file = 0;
@@ -34,32 +36,35 @@ class RowGroupCache {
 
   explicit RowGroupCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
-  /// A number that no other data set or file has here.
+  /// Returns an id that is unique among the data sets and files of this cache.
   uint64_t make_id() { return ++next_id_; }
 
-  /// `expected_bytes`: what the group will take, as far as that is known. What `load` throws, all that wait for it get;
-  /// the next one that asks reads again.
+  /// Returns a group from the cache or from `load`. `expected_bytes` is the expected size, or 0 if
+  /// unknown. All threads that wait for a group get the exception of `load`; the next request loads
+  /// again.
   Group get(const Key& key, int64_t expected_bytes, const std::function<std::unique_ptr<const RowGroup>()>& load);
 
-  /// Enters what the row groups of a file take, for memory().
+  /// Registers the rows and bytes of each row group of a file, for memory().
   void add_file(uint64_t data_set, uint64_t file, const std::filesystem::path& path, const std::vector<int64_t>& rows,
                 const std::vector<int64_t>& bytes);
-  /// Forgets a file and its groups, which nobody asks for any more.
+  /// Removes a file and its groups. REQUIRES: the groups are not requested again.
   void remove_file(uint64_t file);
 
+  /// Returns the size of all cached groups.
   int64_t bytes() const;
+  /// Returns the memory of the registered files and the cached groups.
   RowGroupMemory memory() const;
 
  private:
   struct Entry {
     Key key;
     std::shared_future<Group> group;
-    int64_t bytes = 0;  // expected until it is read
+    int64_t bytes = 0;  // the expected size until the group is loaded
     bool is_loaded = false;
   };
   struct File {
     uint64_t data_set = 0;
-    int64_t all_bytes = 0;  // of its groups
+    int64_t all_bytes = 0;  // sum over its groups
     LargeRowGroup largest;
   };
 
@@ -71,11 +76,11 @@ class RowGroupCache {
 
   const int64_t capacity_bytes_;
   std::atomic<uint64_t> next_id_{0};
-  mutable std::mutex mutex_;  // guards what follows
-  std::list<Entry> entries_;  // the one that was used last comes first
+  mutable std::mutex mutex_;  // guards entries_, files_ and bytes_
+  std::list<Entry> entries_;  // most recently used first
   std::map<uint64_t, File> files_;
   int64_t bytes_ = 0;
-  std::mutex large_read_mutex_;  // held while a large group is read
+  std::mutex large_read_mutex_;  // held while a group of more than half the capacity is read
 };
 
 }  // namespace vlmtrain::io

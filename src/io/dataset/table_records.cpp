@@ -28,11 +28,12 @@ namespace {
 
 using nlohmann::json;
 
-/// Fields of records next to kRenamableColumns, in which turns or their media stand.
+/// Fields that are read in addition to kRenamableColumns.
 constexpr auto kConversationFields = std::to_array<std::string_view>(
     {"conversations", "texts", "instruction", "input", "output", "history", "tools", "answer_type"});
 
-/// What else reads JSON checks; a table's texts are any bytes.
+/// Returns true if all strings are valid UTF-8. The JSON parser checks this; Parquet files may
+/// contain any bytes.
 bool is_all_utf8(const json& value) {
   if (value.is_string()) return is_utf8(value.get_ref<const std::string&>());
   return !value.is_structured() || std::ranges::all_of(value, is_all_utf8);
@@ -106,7 +107,7 @@ class TableRecords final : public Records {
         record.problem = "has a text that is not valid UTF-8";
       }
     } catch (const UserError&) {
-      throw;  // of another file than was opened
+      throw;  // the file has changed
     } catch (const std::runtime_error& error) {
       record.problem = fmt::format("row group {} of {} cannot be read: {}; fetch or write the file again", group,
                                    file_.path().string(), make_excerpt(error.what(), 300));
@@ -126,7 +127,7 @@ class TableRecords final : public Records {
     return load_group(group, /*with_bytes=*/true)->row(row);
   }
 
-  /// Cells that cannot be read are a problem of the record where they would be used, else a notice.
+  /// Makes unsupported cells a problem of the record if their column is used, else a notice.
   void report_unsupported(const std::vector<UnsupportedCell>& unsupported_cells, Record& record) const {
     for (const UnsupportedCell& cell : unsupported_cells) {
       if (is_used_column(cell.column)) {
@@ -159,9 +160,9 @@ class TableRecords final : public Records {
   std::string video_column_;
   std::shared_ptr<RowGroupCache> cache_;
   uint64_t data_set_;
-  uint64_t file_id_;  // of the file
+  uint64_t file_id_;  // in cache_
   std::string stem_;
-  std::vector<int64_t> group_starts_;  // of the row groups, and the end
+  std::vector<int64_t> group_starts_;  // first row of each row group, and the end
   std::vector<int64_t> group_bytes_;
 };
 
@@ -170,7 +171,8 @@ std::string get_binary_text(const json& value) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Settles the values in `value`; the first that cannot be read goes to `unsupported_cell`.
+/// Replaces special cells in `value`. Stores the first one that cannot be read in
+/// `unsupported_cell`.
 void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell) {
   if (value.is_structured()) {
     for (json& item : value) resolve_cell(item, unsupported_cell);
@@ -236,7 +238,8 @@ bool needs_media_bytes(const json& row, const std::string& video_column) {
 }
 
 std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file) {
-  // Its symbols are its own: LibTorch's libraries and Arrow's do not see each other.
+  // The plug-in's symbols are private, so that the libraries of LibTorch and Arrow do not see each
+  // other.
   static const Plugin plugin =
       load_plugin(kPluginLibrary, kRowFileVersionSymbol, kRowFileVersion, {kOpenRowFileSymbol});
   if (plugin.functions.empty()) {

@@ -11,16 +11,17 @@ namespace vlmtrain::io {
 namespace {
 
 constexpr uint64_t kBlockBytes = 512;
-/// Of a name or of pax records; more is no tar that a data set is.
+/// Largest extended header. Names and pax records of data sets are far below; more indicates a
+/// damaged tar.
 constexpr uint64_t kMaxTarHeaderBytes = uint64_t{1} << 20;
 
-/// A header's field, up to its NUL.
+/// Returns a field of a header up to its NUL.
 std::string_view get_field(std::string_view header, size_t offset, size_t bytes) {
   const std::string_view field_bytes = header.substr(offset, bytes);
   return field_bytes.substr(0, field_bytes.find('\0'));
 }
 
-/// Octal digits between blanks, or GNU's binary form for what has too many of them.
+/// Parses octal digits surrounded by spaces, or GNU's binary form for larger numbers.
 std::optional<uint64_t> parse_number(std::string_view header, size_t offset, size_t bytes) {
   const std::string_view field_bytes = header.substr(offset, bytes);
   uint64_t value = 0;
@@ -40,7 +41,7 @@ std::optional<uint64_t> parse_number(std::string_view header, size_t offset, siz
   return value;
 }
 
-/// Of all bytes, its own field taken as blanks.
+/// Checks the sum of all bytes of the header, in which the checksum field counts as spaces.
 bool is_checksum_valid(std::string_view header) {
   constexpr size_t kOffset = 148;
   constexpr size_t kBytes = 8;
@@ -102,7 +103,7 @@ class TarScanner {
       }
       case 'K':
       case 'g':
-        break;  // of links, or of nothing that is read here
+        break;  // long link targets and global pax headers are not needed
       case '1':
       case '2': {
         TarMember member{.name = pending_.name.value_or(get_member_name(header)),
@@ -122,13 +123,14 @@ class TarScanner {
     if (offset_ > tar_.size()) fail("ends within a header");
   }
 
-  /// The content of a header that stands before another.
+  /// Returns the content of an extended header, which precedes the header of its member.
   std::string read_extended_header(uint64_t bytes) const {
     if (bytes > kMaxTarHeaderBytes || offset_ + bytes > tar_.size()) fail("has a header that is too long");
     return file_.read(offset_, bytes);
   }
 
-  /// Records "LENGTH KEY=VALUE\n", of which LENGTH counts all bytes.
+  /// Parses records "LENGTH KEY=VALUE
+  /// ", where LENGTH includes itself and the line break.
   void parse_pax(std::string_view records) {
     while (!records.empty()) {
       const size_t space = records.find(' ');
@@ -160,7 +162,7 @@ class TarScanner {
     pending_.bytes = bytes;
   }
 
-  /// Contents fill whole blocks.
+  /// Contents are padded to whole blocks.
   void skip(uint64_t bytes) { offset_ += (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
   [[noreturn]] void fail(std::string_view reason) const {
@@ -168,7 +170,7 @@ class TarScanner {
                      offset_);
   }
 
-  /// What extra headers say of the member that follows them.
+  /// Attributes from extended headers for the next member.
   struct PendingHeader {
     std::optional<std::string> name{};
     std::optional<uint64_t> bytes{};

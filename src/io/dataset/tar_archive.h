@@ -9,20 +9,24 @@
 
 namespace vlmtrain::io {
 
+/// A file of a tar.
 struct TarMember {
   std::string name;
-  uint64_t offset = 0;  ///< of its content
+  uint64_t offset = 0;  ///< of the content in the tar
   uint64_t bytes = 0;
-  std::string problem{};  ///< why its content cannot be read, a clause; empty where it can
+  std::string problem{};  ///< predicate for messages if the content cannot be read; else empty
 };
 
-/// Passes all files of a tar to `visit`, in their order: the headers are read, the contents are not. Knows POSIX's
-/// ustar and pax headers and GNU's long names; folders are passed over; links, sparse files, and one that the tar's end
-/// cuts off, have a problem. data_error names the tar and the byte where it is no tar. Format: POSIX.1-2017, pax,
-/// "ustar Interchange Format" and "pax Header Block"; GNU tar manual, "Basic Tar Format".
+/// Calls `visit` for each file of a tar in order. Only headers are read. Supports ustar and pax
+/// headers of POSIX and long names of GNU tar. Folders are skipped. Links, sparse files and a
+/// truncated last file have a problem. Throws data_error that names the tar and the byte if it is
+/// not a tar.
+///
+/// Formats: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual,
+/// "Basic Tar Format".
 void for_each_tar_member(const StoredFile& tar, const std::function<void(TarMember)>& visit);
 
-/// Whether a file that begins so is a tar.
+/// Returns true if the first bytes of a file are those of a tar.
 bool is_tar(std::string_view first_bytes);
 
 }  // namespace vlmtrain::io

@@ -27,12 +27,12 @@ constexpr auto kVideoFormats =
 constexpr auto kAudioFormats =
     std::to_array<std::string_view>({"wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "aac", "wma", "aiff"});
 
-/// What image data sets call masks next to their images.
+/// Words for masks in the file names of image data sets.
 constexpr auto kMaskWords = std::to_array<std::string_view>(
     {"mask",        "masks", "seg",    "segs",     "segm",       "segmentation", "segmentations",
      "segmask",     "label", "labels", "labelmap", "annotation", "annotations",  "gt",
      "groundtruth", "matte", "alpha",  "panoptic", "semantic",   "instance",     "instances"});
-/// What they call images that are made of others, some of which show the answer.
+/// Words for images that are derived from others. Some of them show the answer.
 constexpr auto kDerivedWords =
     std::to_array<std::string_view>({"thumb", "thumbs", "thumbnail", "thumbnails", "preview", "previews", "overlay",
                                      "overlays", "heatmap", "heatmaps"});
@@ -45,7 +45,7 @@ bool is_digits(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// Its runs of letters: "liver", "mask" of "liver_mask2".
+/// Returns the runs of letters: "liver" and "mask" for "liver_mask2".
 std::vector<std::string_view> split_words(std::string_view name) {
   std::vector<std::string_view> words;
   const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
@@ -73,7 +73,7 @@ std::string get_file_name(const json& path) {
   return text.substr(text.rfind('/') + 1);
 }
 
-/// Of an entry of a list that is a path or {"path"}; null where it is neither.
+/// Returns the path of a list entry that is a path or {"path"}, or nullptr.
 const json* find_path(const json& entry) {
   if (entry.is_string()) return &entry;
   if (!entry.is_object()) return nullptr;
@@ -81,7 +81,7 @@ const json* find_path(const json& entry) {
   return path != entry.end() && path->is_string() ? &*path : nullptr;
 }
 
-/// What stands under the first of `keys` that is there, as a list.
+/// Returns the value of the first of `keys` that is present, as a list.
 json to_list(const json& fields, const std::array<const char*, 2>& keys) {
   const auto key = std::ranges::find_if(keys, [&](const char* name) { return fields.contains(name); });
   if (key == keys.end()) return json::array();
@@ -111,7 +111,7 @@ std::string to_lower_ascii(std::string_view text) {
 
 TarFileKind get_tar_file_kind(std::string_view extension) {
   const std::string lower_text = to_lower_ascii(extension);
-  std::string_view name = lower_text;  // becomes what stands before the format
+  std::string_view name = lower_text;  // becomes the part before the format
   TarFileKind kind = TarFileKind::kVolume;
   if (!has_nifti_extension("." + lower_text)) {
     size_t dot = name.rfind('.');

@@ -35,18 +35,18 @@ using nlohmann::json;
 
 struct FileGroup {
   std::string key;             // "folder/a"
-  std::vector<TarFile> files;  // in natural order of their endings
+  std::vector<TarFile> files;  // in natural order of their extensions
   std::string problem{};
   bool is_record = false;
 };
 
-/// Returns true for kinds that make a record; files of other kinds are only looked at next to them.
+/// Returns true for kinds that form a record. Files of other kinds are only reported with a record.
 bool can_make_record(TarFileKind kind) {
   return kind != TarFileKind::kOther && kind != TarFileKind::kDerived;
 }
 
-/// The files of a tar by their keys. Hidden files, such as macOS's ._a.png, and those without an ending belong to no
-/// record, as in webdataset.
+/// Groups of the files of a tar by key. As in webdataset, hidden files, such as ._a.png of macOS,
+/// and files without an extension do not belong to a record.
 class FileGroups {
  public:
   void add(TarMember member) {
@@ -66,7 +66,7 @@ class FileGroups {
     group.files.push_back({std::move(extension), member.offset, member.bytes});
   }
 
-  /// Warns of files that belong to no record.
+  /// Returns the records. Warns about files that do not belong to a record.
   std::vector<FileGroup> finish(const std::filesystem::path& tar) {
     const auto unused_group = std::ranges::find(groups_, false, &FileGroup::is_record);
     if (unused_group != groups_.end()) {
@@ -162,7 +162,7 @@ class TarRecords final : public Records {
           break;
         case TarFileKind::kAudio:
           value = path;
-          if (columns.empty()) fields["audio"] = value;  // which no model here takes: RecordReader says so
+          if (columns.empty()) fields["audio"] = value;  // RecordReader reports it, because no model supports audio
           break;
         case TarFileKind::kDerived:
         case TarFileKind::kOther:
@@ -193,7 +193,8 @@ class TarRecords final : public Records {
     return fields;
   }
 
-  /// Images that are named like masks or thumbnails are images of the record where it names them, or data.columns does.
+  /// Returns the kind of a file. An image that is named like a mask or a thumbnail is an image of
+  /// the record if the .json or data.columns names it.
   static TarFileKind classify_file(const json& fields, const TarFile& file, const std::string& path, bool is_column) {
     const TarFileKind kind = get_tar_file_kind(file.extension);
     if (kind != TarFileKind::kMask && kind != TarFileKind::kDerived) return kind;
@@ -234,7 +235,7 @@ class TarRecords final : public Records {
     return text;
   }
 
-  /// Where the .json has a caption too, that counts.
+  /// Sets the caption unless the .json has one.
   static void set_caption(json& fields, const json& text, std::vector<Notice>& notices) {
     const auto caption = fields.find("caption");
     if (caption == fields.end() || caption->is_null()) {
@@ -254,7 +255,7 @@ class TarRecords final : public Records {
     notices.push_back({.kind = std::move(kind), .example = make_excerpt(path)});
   }
 
-  /// What data.columns calls a file by its ending, as it spells it.
+  /// Returns the columns of data.columns that name this extension, in the user's spelling.
   std::vector<std::string> find_columns(const std::string& extension) const {
     std::vector<std::string> names;
     for (const auto& [name, source_name] : columns_) {
@@ -263,7 +264,8 @@ class TarRecords final : public Records {
     return names;
   }
 
-  /// Names with dots end where webdataset ends them, which may throw several records together.
+  /// Returns a hint for names with several dots: webdataset ends names at the first dot, which may
+  /// merge records.
   std::string make_dots_hint(const FileGroup& group) const {
     std::vector<std::string> names;
     bool has_dots = false;
@@ -275,7 +277,7 @@ class TarRecords final : public Records {
       names.push_back(make_excerpt(group.key + "." + file.extension));
     }
     if (!has_dots) return {};
-    constexpr size_t kMaxNamedFiles = 4;
+    constexpr size_t kMaxNamedFiles = 4;  // shows the common part of the names; more only lengthen the message
     const size_t num_others = names.size() - std::min(names.size(), kMaxNamedFiles);
     names.resize(std::min(names.size(), kMaxNamedFiles));
     return fmt::format(

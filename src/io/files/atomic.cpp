@@ -27,7 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// To rename a file over a device or a pipe would put it in the device's place, for everybody.
+/// Throws for devices and pipes. Renaming a file over a device would replace the device for all
+/// processes.
 std::filesystem::path check_replaceable(std::filesystem::path path) {
   const std::string folder = get_parent_folder(path).lexically_normal().string();
   const bool is_system_path = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
@@ -53,12 +54,14 @@ void sync_tree(const fs::path& root, const fs::path& reported_path) {
   sync_to_disk(root, reported_path);
 }
 
-// The committed folder stands; what could not be removed of the old one is left to clean_up_temporaries().
+// The new folder is committed. clean_up_temporaries() removes the rest of the old one.
 void remove_quietly(const fs::path& path) {
   std::error_code ignored;
   fs::remove_all(path, ignored);
 }
 
+// Writers on other machines are not visible, so age decides. A writer touches its files more often
+// than once a day.
 constexpr std::time_t kRemoteMaxAgeSeconds = 86'400;
 
 bool is_abandoned(const TempPath& temp) {
@@ -69,8 +72,8 @@ bool is_abandoned(const TempPath& temp) {
   return lstat(temp.path.c_str(), &status) == 0 && std::time(nullptr) - status.st_ctime > kRemoteMaxAgeSeconds;
 }
 
-// True where the folder is back under its name. rename() never replaces a folder that holds something, so a race with
-// another process that cleans, or that commits, loses nothing.
+// Returns true if the folder has its name again. rename() never replaces a folder with content, so
+// a race with another process that cleans up or commits loses nothing.
 bool restore_backup(const TempPath& temp) {
   if (temp.machine == get_machine_id() && is_writer_alive(temp)) {
     return false;
@@ -92,6 +95,14 @@ std::vector<TempPath> list_temporaries(const fs::path& folder) {
     }
   }
   return temporaries;
+}
+
+/// Renames before removing, so that a writer that continues cannot commit a partial folder.
+void rename_and_remove(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path renamed_path = make_temp_path(path.parent_path() / "unfinished", TempPathKind::kNew);
+  std::filesystem::rename(path, renamed_path, error);
+  if (!error) std::filesystem::remove_all(renamed_path, error);
 }
 
 }  // namespace
@@ -127,7 +138,7 @@ void AtomicFile::reserve() {
   if (expected_bytes_ <= 0) {
     return;
   }
-  // Not posix_fallocate: where the file system cannot reserve, that one writes every block instead.
+  // posix_fallocate() would write every block on file systems that cannot reserve.
   if (fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, expected_bytes_) != 0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
     fail(errno);
@@ -165,13 +176,13 @@ void AtomicFile::sync_and_close() {
   if (fsync(descriptor_) != 0) {
     fail(errno);
   }
-  // NFS may report a full disk only here.
+  // NFS may report a full disk only on close().
   if (close(std::exchange(descriptor_, -1)) != 0) {
     fail(errno);
   }
 }
 
-// A constructor that throws runs no destructor, so the temporary goes here.
+// The destructor does not run after a constructor throws, so the temporary file is removed here.
 void AtomicFile::fail(int error) {
   const UserError failure = write_error(path_, error, expected_bytes_);
   if (descriptor_ >= 0) {
@@ -267,6 +278,21 @@ void clean_up_temporaries(const fs::path& folder) {
       fs::remove_all(temp.path, ignored);
     }
   }
+}
+
+TempFileCleanup::TempFileCleanup(std::filesystem::path path) : path_(std::move(path)) {
+  register_temp_path(path_, [] {});
+}
+
+TempFileCleanup::~TempFileCleanup() {
+  unregister_temp_path(path_);
+}
+
+std::unique_lock<std::mutex> remove_temp_files() {
+  auto& [mutex, paths] = temp_path_registry();
+  std::unique_lock lock(mutex);
+  for (const auto& path : paths) rename_and_remove(path);
+  return lock;
 }
 
 }  // namespace vlmtrain::io

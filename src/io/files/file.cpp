@@ -34,7 +34,7 @@ fs::path find_existing_ancestor(fs::path folder) {
   return folder;
 }
 
-/// Empty where it could be had.
+/// Returns the reason of a failure, or "".
 std::string try_lock(const fs::path& file) {
   const int descriptor = open(file.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return std::strerror(errno);
@@ -81,6 +81,7 @@ void refuse_lfs_pointer(const std::filesystem::path& path, std::string_view firs
 }
 
 FolderProbe probe_folder(const fs::path& folder) {
+  // 1 MiB is enough to meet a quota or a full disk. It is a choice, not measured.
   constexpr size_t kProbeBytes = size_t{1} << 20;
   const auto start = std::chrono::steady_clock::now();
   FolderProbe probe;

@@ -15,7 +15,7 @@ namespace vlmtrain::io {
 
 namespace {
 
-/// Nothing where the file system does not say.
+/// Returns nothing if the file system does not report its free space.
 std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
   struct statvfs status {};
   if (statvfs(folder.c_str(), &status) != 0) return std::nullopt;
@@ -23,7 +23,8 @@ std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
   return static_cast<int64_t>(blocks) * static_cast<int64_t>(status.f_frsize);
 }
 
-/// A temporary folder's name says nothing to whoever reads an error: the names that will be are given.
+/// Replaces temporary names in `path` by their final names, because users do not know temporary
+/// names.
 std::filesystem::path to_final_path(const std::filesystem::path& path) {
   std::filesystem::path final_path;
   for (const auto& component : path) {
@@ -36,7 +37,7 @@ std::filesystem::path to_final_path(const std::filesystem::path& path) {
 }  // namespace
 
 UserError read_error(const std::filesystem::path& path, int error) {
-  // Nothing is wrong with the file.
+  // The process lacks resources; the file is fine.
   if (error == ENOMEM || error == EMFILE || error == ENFILE) {
     return run_error("cannot read {}: {}; raise the process's limits (ulimit -v, ulimit -n), or free what others have",
                      path.string(), std::generic_category().message(error));

@@ -35,7 +35,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t 
   padding_bytes_ = offset % static_cast<size_t>(sysconf(_SC_PAGESIZE));
   if (error == 0) size_ = offset < file_bytes_ ? std::min(bytes, file_bytes_ - offset) : 0;
   if (size_ > 0) {
-    // Without MAP_NORESERVE a private writable mapping larger than the memory is refused.
+    // Without MAP_NORESERVE, the kernel refuses a private writable mapping larger than the memory.
     mapping = mmap(nullptr, padding_bytes_ + size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor,
                    static_cast<off_t>(offset - padding_bytes_));
     error = mapping == MAP_FAILED ? errno : 0;

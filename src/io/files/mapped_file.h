@@ -6,12 +6,12 @@
 
 namespace vlmtrain::io {
 
-/// A file mapped into memory, copy-on-write: what is written to its pages stays in this process.
+/// A memory-mapped file, copy-on-write: changes to its pages are visible only in this process.
 class MappedFile {
  public:
-  /// data_error names the file where it cannot be opened or mapped.
+  /// Maps the whole file. Throws data_error if it cannot be opened or mapped.
   explicit MappedFile(const std::filesystem::path& path);
-  /// The bytes from `offset` on alone, or what there is of them; at any offset.
+  /// Maps at most `bytes` bytes from any `offset`.
   MappedFile(const std::filesystem::path& path, size_t offset, size_t bytes);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -19,15 +19,15 @@ class MappedFile {
 
   std::byte* data() const { return data_ + padding_bytes_; }
   size_t size() const { return size_; }
-  /// Gives back the memory of the pages that lie wholly within these bytes: what was written there is lost.
+  /// Returns the memory of the pages within this range to the system. Changes to them are lost.
   void release(size_t offset, size_t bytes) const;
   std::string_view text() const { return {reinterpret_cast<const char*>(data()), size_}; }
-  /// Of the whole file.
+  /// Returns the size of the whole file.
   size_t file_bytes() const { return file_bytes_; }
 
  private:
-  std::byte* data_ = nullptr;  // of the mapping, which begins at a page
-  size_t padding_bytes_ = 0;   // of it, before the bytes that were asked for
+  std::byte* data_ = nullptr;  // start of the mapping, a multiple of the page size
+  size_t padding_bytes_ = 0;   // from the start of the mapping to the requested offset
   size_t size_ = 0;
   size_t file_bytes_ = 0;
 };

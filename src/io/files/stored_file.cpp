@@ -29,7 +29,7 @@ uint64_t compute_stamp(const std::filesystem::path& path, const struct stat& sta
       .value();
 }
 
-/// Not the data's fault, so that it is not taken for a bad sample: all that follow would be.
+/// Returns a run_error: a data_error would drop this and all following samples as bad.
 UserError make_changed_error(const std::filesystem::path& path) {
   return run_error("{} was changed while it is in use; start again, and leave data as it is during a run",
                    path.string());

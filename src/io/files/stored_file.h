@@ -6,32 +6,33 @@
 
 namespace vlmtrain::io {
 
-/// A file that is read piece by piece over a run. It is opened for each piece, so that a data set of ten thousand
-/// shards holds no descriptor open, and so that a file that was replaced or shortened in the meantime is an error and
-/// not somebody else's bytes. Thread-safe.
+/// A data file that is read in pieces during a run. Each read opens the file, so a data set of ten
+/// thousand shards has no open descriptors. A file that was replaced or truncated is detected.
+/// Thread-safe.
 class StoredFile {
  public:
-  /// data_error names the file where it cannot be read.
+  /// Throws data_error if the file cannot be read.
   explicit StoredFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
-  /// Tells the file from what it was: a hash of its path, size, times and inode.
+  /// Returns a hash of the path, size, times and inode, which changes when the file changes.
   uint64_t stamp() const { return stamp_; }
 
-  /// run_error where it is no longer as it was.
+  /// Throws run_error if the file has changed.
   void check() const { OpenHandle(*this).check(); }
-  /// REQUIRES: the bytes lie within the file. run_error where it cannot be read, or is no longer as it was.
+  /// Returns bytes of the file. Throws run_error if they cannot be read or the file has changed.
+  /// REQUIRES: the range is within the file.
   std::string read(uint64_t offset, uint64_t bytes) const;
 
-  /// The file opened once for many pieces; the StoredFile must outlive it.
+  /// An open descriptor for several reads. The StoredFile must outlive it.
   class OpenHandle {
    public:
     explicit OpenHandle(const StoredFile& file);
     OpenHandle(const OpenHandle&) = delete;
     OpenHandle& operator=(const OpenHandle&) = delete;
     ~OpenHandle();
-    /// As those of StoredFile.
+    /// Same as the functions of StoredFile.
     void check() const;
     std::string read(uint64_t offset, uint64_t bytes) const;
 

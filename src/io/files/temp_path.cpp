@@ -37,13 +37,14 @@ std::string make_machine_id() {
   return name;
 }
 
-// What /proc/<pid>/stat says, see proc(5).
+// Fields of /proc/<pid>/stat, see proc(5).
 struct ProcessStatus {
-  bool has_ended = false;    // and nobody has asked what came of it, as where a container's first process never does
-  uint64_t start_ticks = 0;  // in ticks since the machine's start
+  bool has_ended = false;    // exited, perhaps without being waited for, as by the first process of a container
+  uint64_t start_ticks = 0;  // ticks after boot
 };
 
-// The second field, a name in parentheses, may hold anything; the third is the state, the 22nd the start time.
+// The second field, a name in parentheses, may contain any character. The third is the state, the
+// 22nd the start time.
 std::optional<ProcessStatus> read_process_status(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -81,7 +82,8 @@ std::optional<TempPathKind> parse_suffix(std::string_view suffix) {
   return std::nullopt;
 }
 
-// Cuts what follows the last dot, and the dot, off `text`; empty where there is none.
+// Removes the last dot of `text` and the field after it, and returns that field, or "" without a
+// dot.
 std::string_view cut_last_field(std::string_view& text) {
   const size_t dot = text.rfind('.');
   if (dot == std::string_view::npos) {

@@ -19,7 +19,7 @@ const char* get_article(const MediaKind& kind) {
   return kind.name == kImages.name ? "an" : "a";
 }
 
-/// The value of a key that has content.
+/// Returns the value of a key if it is not blank, else nullptr.
 const json* find_non_blank(const json& object, const char* key) {
   const auto it = object.find(key);
   return it == object.end() || is_blank(*it) ? nullptr : &*it;
@@ -41,7 +41,7 @@ bool is_text_type(std::string_view type) {
   return type == "text" || type == "input_text" || type == "output_text";
 }
 
-/// The type of a block, where it has none that of the one key with content that names a type.
+/// Returns the type of a block. Without "type", the one key with content that names a type counts.
 std::string get_block_type(const json& block, size_t turn_number) {
   const auto type = block.is_object() ? block.find("type") : block.end();
   if (block.is_object() && type != block.end() && type->is_string()) return type->get<std::string>();
@@ -59,10 +59,10 @@ std::string get_block_type(const json& block, size_t turn_number) {
   return inferred_type;
 }
 
-/// What names the file of a block; null: nothing does.
+/// Returns the value that names the file of a block, the block itself if it has bytes, or nullptr.
 const json* find_block_file(const json& block, size_t turn_number, const MediaKind& kind) {
   const json* file = find_non_blank(block, kind.keys[0]);
-  if (file != nullptr && block.size() == 2) return file;  // and the type
+  if (file != nullptr && block.size() == 2) return file;  // its other key is the type
   for (const char* key : {kind.url_key, "path", "url"}) {
     const json* candidate = find_non_blank(block, key);
     if (candidate == nullptr) continue;
@@ -78,7 +78,7 @@ const json* find_block_file(const json& block, size_t turn_number, const MediaKi
   return bytes != nullptr && bytes->is_binary() && (file == nullptr || file->is_string()) ? &block : file;
 }
 
-/// What a content block of `kind` brings along, if anything.
+/// Returns the media of a content block, or nothing if the block refers to the record's list.
 std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number, const MediaKind& kind,
                                           RecordKeyChecker& key_checker) {
   const json* file = find_block_file(block, turn_number, kind);
@@ -102,7 +102,7 @@ std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number,
   return media_ref;
 }
 
-/// TRL's data sets number the blocks: n stands for the n-th of the record's images.
+/// Checks "index" of TRL's data sets: n refers to the n-th of the record's images.
 void check_block_index(const json& block, const MediaSlots& media, size_t turn_number, const MediaKind& kind) {
   const auto index = block.find("index");
   if (index == block.end() || index->is_null()) return;
@@ -122,7 +122,7 @@ std::string get_block_text(const json& block, size_t turn_number) {
   return *std::move(text);
 }
 
-/// Appends the text or the mark of a block to `text`.
+/// Appends the text or the placeholder of a block to `text`.
 void read_block(const json& block, const TurnContext& turn, ConversationMedia& media, RecordKeyChecker& key_checker,
                 std::string& text) {
   const size_t turn_number = turn.index + 1;

@@ -20,7 +20,7 @@ constexpr std::array kVideoExtensions =
     std::to_array<std::string_view>({".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv"});
 constexpr std::array kAudioExtensions =
     std::to_array<std::string_view>({".wav", ".mp3", ".flac", ".ogg", ".m4a", ".opus", ".aac"});
-constexpr size_t kMaxExtensionLength = 7;
+constexpr size_t kMaxExtensionLength = 7;  // of ".nii.gz"
 
 bool has_extension(std::string_view path, std::span<const std::string_view> extensions) {
   std::string suffix(path.substr(path.size() - std::min(path.size(), kMaxExtensionLength)));
@@ -30,7 +30,7 @@ bool has_extension(std::string_view path, std::span<const std::string_view> exte
 }
 
 MediaClass classify_path(std::string_view path) {
-  constexpr size_t kMaxPathLength = 4096;
+  constexpr size_t kMaxPathLength = 4096;  // PATH_MAX of Linux
   if (path.starts_with("data:image/")) return MediaClass::kImage;
   if (path.starts_with("data:video/")) return MediaClass::kVideo;
   const bool is_url = path.starts_with("http://") || path.starts_with("https://");
@@ -43,7 +43,7 @@ MediaClass classify_path(std::string_view path) {
 }
 
 bool has_image_signature(const json::binary_t& bytes) {
-  constexpr size_t kSignatureBytes = 12;
+  constexpr size_t kSignatureBytes = 12;  // of "RIFF", a length and "WEBP", the longest one
   const std::string signature(bytes.begin(),
                               bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kSignatureBytes)));
   return signature.starts_with("\xff\xd8\xff") || signature.starts_with("\x89PNG") || signature.starts_with("GIF8") ||
@@ -58,7 +58,7 @@ MediaClass classify_object(const json& value) {
   const MediaClass path_class = has_path ? classify_path(path->get_ref<const std::string&>()) : MediaClass::kNone;
   if (path_class != MediaClass::kNone || !has_bytes) return path_class;
   if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return MediaClass::kNone;
-  // Records are also read without the bytes of their media, which are empty then.
+  // Records may be read without the bytes of media, which are empty then.
   return path != value.end() || has_image_signature(bytes->get_binary()) ? MediaClass::kImage : MediaClass::kNone;
 }
 

@@ -25,18 +25,20 @@ inline std::optional<std::string> scalar_text(const nlohmann::json& value) {
   return value.is_number() || value.is_boolean() ? std::optional(value.dump()) : std::nullopt;
 }
 
-/// Returns true for values without content at any depth: null, "", and lists and objects of such values. Table formats
-/// fill missing fields with them.
+/// Returns true for values without content at any depth: null, "", and lists and objects of such
+/// values. Table formats fill missing fields with them.
 bool is_blank(const nlohmann::json& value);
 
 /// Returns true for a path with the extension of a video file.
 bool has_video_extension(std::string_view path);
 
+/// Kind of media that a JSON value contains.
 enum class MediaClass : uint8_t { kNone, kImage, kVideo };
 
-/// Detects media in a value of an unknown key: a local path with the extension of an image or a video, a "data:" URL,
-/// bytes with the signature of an image, an object {"bytes", "path"} of Hugging Face datasets, or a list of these.
-/// Returns kNone for http URLs, which usually name the source of a record.
+/// Detects media in a value of an unknown key: a local path with the extension of an image or a
+/// video, a "data:" URL, bytes with the signature of an image, an object {"bytes", "path"} of
+/// Hugging Face datasets, or a list of these. Returns kNone for http URLs, which usually name the
+/// source of a record.
 MediaClass classify_media(const nlohmann::json& value);
 
 }  // namespace vlmtrain::io

@@ -14,13 +14,14 @@ namespace key_tables {
 
 using enum KeyRule;
 
-// The spellings are those of LLaMA-Factory (`tools`, `kto_tag`, `chosen`), ms-swift (`loss`, `objects`,
-// `rejected_response`), axolotl (`train`, `training`, `train_detail`, `weight`), TRL (`tools`, `chat_template_kwargs`,
-// `assistant_masks`), OpenAI's and Mistral's fine-tuning files (`weight`, `tool_calls`), xtuner (`output_with_loss`),
-// torchtune (`masked`), qwen-vl-utils (`video_start`, `sample_fps`), DeepSeek, Ollama and OpenRouter
-// (`reasoning_content`, `thinking`, `reasoning_details`).
+// The keys are those of LLaMA-Factory (`tools`, `kto_tag`, `chosen`), ms-swift (`loss`, `objects`,
+// `rejected_response`), axolotl (`train`, `training`, `train_detail`, `weight`), TRL (`tools`,
+// `chat_template_kwargs`, `assistant_masks`), OpenAI's and Mistral's fine-tuning files (`weight`,
+// `tool_calls`), xtuner (`output_with_loss`), torchtune (`masked`), qwen-vl-utils (`video_start`,
+// `sample_fps`), DeepSeek, Ollama and OpenRouter (`reasoning_content`, `thinking`,
+// `reasoning_details`).
 
-// Of records, turns and blocks.
+// Keys of records, turns and blocks.
 constexpr std::array kSharedKeys = std::to_array<KeyEntry>({
     {"audio", kAudio},        {"audio_file", kAudio},  {"audio_path", kAudio},   {"audio_paths", kAudio},
     {"audio_url", kAudio},    {"audio_urls", kAudio},  {"audios", kAudio},       {"fps", kFrameRate},
@@ -33,7 +34,7 @@ constexpr std::array kSharedKeys = std::to_array<KeyEntry>({
     {"video_paths", kVideo},  {"video_urls", kVideo},
 });
 
-// Of records and turns.
+// Keys of records and turns.
 constexpr std::array kRecordAndTurnKeys = std::to_array<KeyEntry>({
     {"function_call", kTools},
     {"functions", kTools},
@@ -55,7 +56,7 @@ constexpr std::array kRecordAndTurnKeys = std::to_array<KeyEntry>({
     {"volumes", kMedia},
 });
 
-// Of blocks and of objects that stand for media.
+// Keys of blocks and of media objects.
 constexpr std::array kFileKeys = std::to_array<KeyEntry>({
     {"b64", kBase64},
     {"base64", kBase64},

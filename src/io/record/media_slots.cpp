@@ -7,7 +7,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/media_ref.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {
@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// By its name, or by its first bytes: JPEG, PNG or WebP.
+/// Returns true for an image by its extension, or by the signature of JPEG, PNG or WebP.
 bool is_image(const json& value) {
   const auto media_ref = parse_media_ref(value);
   if (!media_ref) return false;
@@ -56,7 +56,7 @@ bool is_same_media(const MediaRef& a, const MediaRef& b) {
   return a.path == b.path && has_same_bytes && std::ranges::equal(a.frames, b.frames, is_same_media);
 }
 
-/// Whether other words precede and follow a mark on its line.
+/// Returns true if text precedes and follows a placeholder on its line.
 bool is_inside_sentence(std::string_view text, size_t begin) {
   const size_t line_start = text.rfind('\n', begin) + 1;  // npos + 1 is 0
   const std::string_view before = text.substr(line_start, begin - line_start);
@@ -67,7 +67,7 @@ bool is_inside_sentence(std::string_view text, size_t begin) {
 }
 
 std::string to_local_path(std::string file, size_t number, const MediaKind& kind) {
-  // The system would open what stands before it.
+  // The system would open the path up to the NUL.
   if (file.find('\0') != std::string::npos) throw data_error("{} {} has a NUL in its path", kind.name, number);
   constexpr std::string_view kFileScheme = "file://";
   if (file.starts_with(kFileScheme)) {

@@ -10,91 +10,100 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/io/conversation.h"
-#include "vlmtrain/io/media_ref.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
 
-/// What stands at marks in the text.
+/// A kind of media with its keys and placeholder.
 struct MediaKind {
-  std::string_view name;            ///< in messages
-  std::string_view placeholder;     ///< in turns
-  std::array<const char*, 2> keys;  ///< of a record, for one or several
+  std::string_view name;            ///< for messages
+  std::string_view placeholder;     ///< in the text of turns
+  std::array<const char*, 2> keys;  ///< of a record or a turn, for one and for several
   const char* url_key = "";         ///< of a content block
 };
 inline constexpr MediaKind kImages{"image", kImagePlaceholder, {"image", "images"}, "image_url"};
 inline constexpr MediaKind kVideos{"video", kVideoPlaceholder, {"video", "videos"}, "video_url"};
 inline constexpr MediaKind kVolumes{"volume", kImagePlaceholder, {"volume", "volumes"}, "volume_url"};
 
-/// The folder that relative paths start from.
+/// The folder in which relative paths start.
 struct ImageRoot {
   std::filesystem::path folder;
-  bool is_enforced = false;  ///< a path that leads out of it, itself or through a link, is refused
+  bool is_enforced = false;  ///< refuses paths outside of the folder, also through links
 };
 
-/// A path, bytes, or {"bytes", "path"} as Hugging Face's data sets have it; nothing where a value is none of these.
+/// Parses a path, bytes, or {"bytes", "path"} as in Hugging Face datasets. Returns nothing for
+/// other values.
 std::optional<MediaRef> parse_media_ref(const nlohmann::json& value);
 
-/// A list of frames, each as parse_media_ref() takes it, as one video; `name` is what messages call it. Only of videos.
+/// Parses a list of frames as one video. `name` is used in messages. Throws data_error unless
+/// `kind` is a video and each frame is an image reference.
 MediaRef parse_frame_list(const nlohmann::json& list, const std::string& name, const MediaKind& kind);
 
-/// What a record or a turn lists of a kind: one or several, from whichever of the kind's keys has any; values without
-/// content (null, "", [null]) are none. Problems are data_errors, here and below.
+/// Returns the media of a kind that a record or a turn lists under the kind's keys. Blank values
+/// (null, "", [null]) are skipped. Throws data_error for invalid values, and if both keys have
+/// different media.
 std::vector<MediaRef> parse_listed_media(const nlohmann::json& record, const MediaKind& kind);
 
-/// How many parse_listed_media() returns, without reading them.
+/// Returns the number of media that parse_listed_media() would return.
 size_t count_listed_media(const nlohmann::json& record, const MediaKind& kind);
 
-/// Number `number` of a kind where it lies, a relative path of it from `root` on.
+/// Returns the reference with its path relative to `root`. `number` counts from 1 and is used in
+/// messages. Throws data_error for URLs and, if `root` is enforced, for paths outside of it.
 MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const ImageRoot& root, const MediaKind& kind);
 
-/// How often `placeholder` stands in `text`.
+/// Returns the number of occurrences of `placeholder` in `text`.
 size_t count_placeholders(std::string_view text, std::string_view placeholder);
 
-/// A mark that stands in a text of the data, where a content block has none.
+/// A placeholder that is part of a text of the data, not of a content block.
 struct TextPlaceholder {
   size_t turn;   ///< index of the turn
   size_t begin;  ///< byte offset in its text
 };
 
-/// The places of a conversation's images or videos, collected turn by turn: each is a mark, with one of its own (of a
-/// content block or a turn that names it) or waiting for the next of the listed ones.
+/// The slots of a conversation's images or videos, collected turn by turn. Each slot is a
+/// placeholder. It has inline media, from a content block or a turn, or is assigned one of the
+/// record's listed media in order.
 class MediaSlots {
  public:
   explicit MediaSlots(const MediaKind& kind) : kind_(&kind) {}
 
+  /// Adds a slot of a content block. Without `media`, the slot awaits a listed one.
   void add(std::optional<MediaRef> media) { slots_.push_back({.media = std::move(media), .placeholder = {}}); }
-  /// What messages call them from here on.
+  /// Sets the kind that messages name.
   void set_kind(const MediaKind& kind) { kind_ = &kind; }
-  /// Adds the marks in `text`, which begins at byte `begin` of the turn `turn`.
+  /// Adds slots for the placeholders in `text`, which begins at byte `begin` of the turn with index
+  /// `turn`.
   void add_text_placeholders(std::string_view text, size_t turn, size_t begin);
-  /// Gives the waiting places from number `first` on the media that their turn names. Without any place from `first`
-  /// on, the media get places of their own there and the result is how many marks to write before the turn's text,
-  /// else 0. data_error where their numbers differ.
+  /// Assigns media that a turn names to the unassigned slots from `first` on. If there are no such
+  /// slots, adds slots and returns the number of placeholders to insert before the turn's text;
+  /// otherwise returns 0. Throws data_error if the numbers differ.
   size_t assign_turn_media(std::vector<MediaRef> media, size_t first, size_t turn);
-  /// The text of `turn` got `bytes` more at its front.
+  /// Adjusts offsets after `bytes` were inserted at the start of a turn's text.
   void shift_placeholders(size_t turn, size_t bytes);
 
-  /// Makes marks in texts words of the text (Turn::literal_placeholders) where media are given otherwise: by content
-  /// blocks or turns, or not at all and the mark stands between words of one line. Empties `listed_media` where it only
-  /// repeats what blocks and turns name. Returns true where words are left and no media of the kind.
+  /// Marks placeholders in texts as literal (Turn::literal_placeholders) if the media come from
+  /// content blocks or turns, or if there are no media and the placeholder is inside a sentence.
+  /// Clears `listed_media` if it only repeats inline media. Returns true if all placeholders are
+  /// literal.
   bool resolve_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns);
 
-  /// The marks that wait for a listed one.
+  /// Returns the number of slots that need listed media.
   size_t num_unassigned() const;
+  /// Returns true if at least one slot has inline media.
   bool has_inline_media() const;
   size_t size() const { return slots_.size(); }
   bool empty() const { return slots_.empty(); }
 
-  /// The media in the order of their marks, relative paths of them from `root` on. Where no turn has a mark, marks for
-  /// all listed ones go to `leading_placeholders`.
+  /// Returns the media in the order of their placeholders, with paths relative to `root`. If there
+  /// are no slots, appends placeholders for all listed media to `leading_placeholders`. Throws
+  /// data_error if the numbers of slots and media differ.
   std::vector<MediaRef> collect(const std::vector<MediaRef>& listed_media, const ImageRoot& root,
                                 std::string& leading_placeholders) const;
 
  private:
   struct Slot {
     std::optional<MediaRef> media;
-    std::optional<TextPlaceholder> placeholder;  ///< nothing: of a content block or a turn
+    std::optional<TextPlaceholder> placeholder;  ///< empty for content blocks and turns
   };
   static size_t count_unassigned(const std::vector<Slot>& slots);
   static bool repeats_listed(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media);

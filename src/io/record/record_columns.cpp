@@ -24,7 +24,7 @@ void erase_keys(json& record, std::initializer_list<const char*> keys) {
   for (const char* key : keys) record.erase(key);
 }
 
-/// What would stand beside a mapped column, or before it.
+/// Erases the keys that a mapped column replaces.
 void erase_replaced_keys(json& record, const std::map<std::string, std::string>& columns) {
   const auto is_mapped = [&](const char* name) { return columns.contains(name); };
   if (is_mapped("messages")) erase_keys(record, {"conversations", "texts"});
@@ -45,13 +45,13 @@ json make_turn(const char* role, json content) {
   return {{"role", role}, {"content", std::move(content)}};
 }
 
-/// A value of `key`, moved out of `object`, where null is left; null where it has none.
+/// Moves the value of `key` out of `object` and leaves null. Returns null if the key is absent.
 json take_field(json& object, const char* key) {
   const auto it = object.find(key);
   return it == object.end() ? json() : std::exchange(*it, nullptr);
 }
 
-/// the_cauldron and FineVision: one picture, or several, and many questions about them.
+/// Converts "texts" of the_cauldron and FineVision: pairs of a question and an answer.
 json convert_text_pairs(json& texts) {
   if (!texts.is_array()) throw data_error("its \"texts\" is not a list of questions and answers");
   json turns = json::array();
@@ -66,7 +66,7 @@ json convert_text_pairs(json& texts) {
   return turns;
 }
 
-/// A picture or a volume and what is to be said of it, which nobody asks for in words.
+/// Converts a caption to a turn with the media and an answer with the caption.
 json convert_caption(json& record) {
   std::string placeholders;
   for (const MediaKind& kind : {kImages, kVideos, kVolumes}) {
@@ -76,7 +76,7 @@ json convert_caption(json& record) {
   return {make_turn("user", std::move(placeholders)), make_turn("assistant", take_field(record, "caption"))};
 }
 
-/// One of Alpaca's texts: a number becomes a text.
+/// Returns a text field of Alpaca. Numbers become texts.
 std::string to_alpaca_text(const json& value, const char* key) {
   if (is_blank(value)) return {};
   if (auto text = scalar_text(value)) return *std::move(text);
@@ -86,7 +86,8 @@ std::string to_alpaca_text(const json& value, const char* key) {
       key);
 }
 
-/// Of former questions and answers, as LLaMA-Factory has them.
+/// Converts "instruction", "input", "output" and LLaMA-Factory's "history" of earlier questions and
+/// answers.
 json convert_alpaca(json& record) {
   json turns = json::array();
   if (json history = take_field(record, "history"); !is_blank(history)) {

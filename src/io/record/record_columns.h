@@ -8,17 +8,16 @@
 
 namespace vlmtrain::io {
 
-/// Gives a record the names of kRenamableColumns for what `columns` says that it calls otherwise: what bears those
-/// names itself is gone then, and so are the turns that a mapped question or answer stands in place of. data_error
-/// where it lacks all of the mapped ones.
+/// Renames the columns of a record to kRenamableColumns according to `columns`. Erases other values
+/// of these names, and turns that a mapped question or answer replaces. Throws data_error if the
+/// record has none of the mapped columns.
 void rename_columns(nlohmann::json& record, const std::map<std::string, std::string>& columns);
 
-/// Gives a record without "messages" or "conversations" the former, of what data sets of questions and answers have
-/// instead: "texts", "question" and "answer", "instruction" and "output", or a
-/// "caption". Leaves others as they are.
+/// Adds "messages" to a record without turns, from "texts", "question" and "answer", "instruction"
+/// and "output", or "caption". Other records are unchanged.
 void make_messages(nlohmann::json& record);
 
-/// Whether records with these fields may have turns, be it through `columns`.
+/// Returns true if records with these fields may have turns, directly or through `columns`.
 bool can_make_turns(const std::vector<std::string>& fields, const std::map<std::string, std::string>& columns);
 
 }  // namespace vlmtrain::io

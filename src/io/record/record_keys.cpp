@@ -30,7 +30,7 @@ bool is_false_value(const json& value) {
          matches_any(value, {"false", "False", "0", "0.0"});
 }
 
-/// Whether a value is the same as an absent key.
+/// Returns true if a value means the same as an absent key or is read.
 bool is_no_op(KeyRule rule, const json& value) {
   if (is_blank(value)) return true;
   switch (rule) {
@@ -57,7 +57,8 @@ bool is_no_op(KeyRule rule, const json& value) {
   }
 }
 
-/// "image" of "image_1", "image2" and "image-03"; empty without a number.
+/// Returns the key without its number: "image" for "image_1", "image2" and "image-03". Returns ""
+/// without a number.
 std::string_view strip_number(std::string_view key) {
   const size_t last = key.find_last_not_of("0123456789");
   if (last == std::string_view::npos || last + 1 == key.size()) return {};
@@ -65,7 +66,8 @@ std::string_view strip_number(std::string_view key) {
   return name.ends_with('_') || name.ends_with('-') ? name.substr(0, last) : name;
 }
 
-/// The rule of a record's key, of numbered ones ("image_2", "img3") that of what is numbered.
+/// The rule of a record's key. A numbered key ("image_2", "img3") has the rule of the key without
+/// the number.
 struct RecordKeyRule {
   KeyRule rule;
   bool is_numbered = false;
@@ -85,21 +87,21 @@ bool ends_with_answer(std::span<const Turn> turns) {
   return !turns.empty() && turns.back().role == Role::kAssistant;
 }
 
-/// ms-swift writes the numbers of "objects" in their place.
+/// Returns true for texts with ms-swift's placeholders, which stand for entries of "objects".
 bool has_box_placeholders(std::span<const Turn> turns) {
   return std::ranges::any_of(turns, [](const Turn& turn) {
     return turn.text.find("<bbox>") != std::string::npos || turn.text.find("<ref-object>") != std::string::npos;
   });
 }
 
-/// Whether a block has its type and what it is named after, as most do.
+/// Returns true if a block has only its type and the key of that name, as most blocks do.
 bool has_only_type_key(const json& block, std::string_view type) {
   if (block.size() != 2) return false;
   const auto first = block.begin(), second = std::next(first);
   return (first.key() == type && second.key() == "type") || (first.key() == "type" && second.key() == type);
 }
 
-/// Whether a turn has a video that may be frames without a rate of their own.
+/// Returns true if a turn may have a video of frames, which has no frame rate of its own.
 bool may_need_frame_rate(const json& turn) {
   return std::ranges::any_of(std::array{"video", "videos"}, [&](const char* key) {
     const auto it = turn.find(key);
@@ -246,7 +248,7 @@ bool RecordKeyChecker::check_turn(const json& turn, size_t turn_number, bool is_
         break;
       case KeyRule::kLossMask:
       case KeyRule::kInverseLossMask:
-        if (is_answer) refuse_key(rule, prefix, entry.key(), *entry);  // no other turn is learned
+        if (is_answer) refuse_key(rule, prefix, entry.key(), *entry);  // only answers are learned
         break;
       case KeyRule::kSystemText:
         refuse_system_text(/*is_of_record=*/false, prefix, entry.key());

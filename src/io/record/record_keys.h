@@ -10,41 +10,42 @@
 #include <vector>
 
 #include "io/record/key_rules.h"
-#include "vlmtrain/io/conversation.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
 
-/// What of a record was read, by which keys are judged that nothing reads.
+/// Contents of a record that decide how its unread keys are judged.
 struct RecordContents {
   bool has_images = false;  ///< or volumes
   bool has_videos = false;
-  bool has_frames = false;  ///< a video whose frame rate the record may have
+  bool has_frames = false;  ///< a video of frames, which uses the record's frame rate
   std::span<const Turn> turns = {};
 };
 
-/// Checks the keys of one record that nothing reads (key_rules.h). What alters learning is a data error that names the
-/// key and the remedy; all else that has a value is a notice.
+/// Checker for the unread keys of one record (key_rules.h). A key that alters learning throws
+/// data_error that names it and a suggestion. Any other key with a value becomes a notice.
 class RecordKeyChecker {
  public:
-  /// The names that `columns` maps are read.
+  /// Names in `columns` count as read. Both references must outlive the object.
   RecordKeyChecker(const std::map<std::string, std::string>& columns, std::vector<Notice>& notices)
       : columns_(columns), notices_(notices) {}
 
-  /// REQUIRES: `record` has been read: what was read only once is null (record_columns.h). `turns` is the list of
-  /// turns.
+  /// Checks the keys of a record. `turns` is its list of turns. REQUIRES: `record` has been read,
+  /// so that converted values are null (record_columns.h).
   void check_record(const nlohmann::json& record, const nlohmann::json& turns, const RecordContents& contents);
-  /// Throws for an image or a video of a record under a key that is not read, where it has none of that kind. For
-  /// records that cannot be used for another reason, of which this may be the cause.
+  /// Throws if a record has an image or a video only under a key that is not read. For records with
+  /// another problem, which this may cause.
   void check_record_media(const nlohmann::json& record, const RecordContents& contents);
-  /// Returns whether the turn has media of its own.
+  /// Checks the keys of a turn. Returns true if the turn has media of its own.
   bool check_turn(const nlohmann::json& turn, size_t turn_number, bool is_answer);
-  /// `type`: "text", "image", "video" or "volume"; `has_frames`: its frame rate is read.
+  /// Checks the keys of a content block. `type` is "text", "image", "video" or "volume";
+  /// `has_frames`: its frame rate is used.
   void check_block(const nlohmann::json& block, std::string_view type, size_t turn_number, bool is_answer,
                    bool has_frames);
-  /// Checks objects that stand for media: `value` is one, a list of them, or anything else.
+  /// Checks the keys of media objects. `value` is one, a list of them, or any other value.
   void check_media(const nlohmann::json& value);
 
+  /// Adds a notice unless the record already has one of this kind.
   void add_notice(std::string kind, std::string example);
 
  private:
@@ -58,8 +59,8 @@ class RecordKeyChecker {
   std::vector<Notice>& notices_;
 };
 
-/// Removes the keys `ignored_keys` (data.ignore_keys) from a record, its turns and their content blocks. Keys that
-/// `columns` maps stay.
+/// Removes `ignored_keys` (data.ignore_keys) from a record, its turns and their content blocks,
+/// except keys that `columns` maps.
 void remove_ignored_keys(nlohmann::json& record, const std::vector<std::string>& ignored_keys,
                          const std::map<std::string, std::string>& columns);
 

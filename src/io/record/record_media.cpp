@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "io/record/json_values.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/record.h"
@@ -20,16 +21,8 @@ using nlohmann::json;
 
 constexpr MediaKind kMasks{"mask", "", {"mask", "masks"}};
 
-const json* find_member(const json& object, std::initializer_list<const char*> keys) {
-  for (const char* key : keys) {
-    const auto it = object.find(key);
-    if (it != object.end() && !it->is_null()) return &*it;
-  }
-  return nullptr;
-}
-
 std::optional<int64_t> get_integer_field(const json& entry, const char* key, size_t number) {
-  const json* value = find_member(entry, {key});
+  const json* value = find_present(entry, {key});
   if (value == nullptr) return std::nullopt;
   if (!value->is_number_integer()) throw data_error("mask {}: its \"{}\" is no whole number", number, key);
   return value->get<int64_t>();
@@ -41,7 +34,7 @@ bool is_rle(const json& value) {
 
 MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, size_t num_images) {
   MaskSource mask;
-  const json* wrapper = entry.is_object() ? find_member(entry, {"rle", "segmentation"}) : nullptr;
+  const json* wrapper = entry.is_object() ? find_present(entry, {"rle", "segmentation"}) : nullptr;
   const json& rle_json = wrapper != nullptr ? *wrapper : entry;
   if (is_rle(rle_json)) {
     try {
@@ -63,7 +56,7 @@ MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, s
   if (entry.is_object()) {
     mask.value = get_integer_field(entry, "value", number);
     mask.image = get_integer_field(entry, "image", number).value_or(0);
-    const json* structure = find_member(entry, {"structure", "label"});
+    const json* structure = find_present(entry, {"structure", "label"});
     if (structure != nullptr && structure->is_string()) mask.structure = to_printable(structure->get<std::string>());
   }
   if (mask.rle && mask.value) {
@@ -83,7 +76,7 @@ std::string parse_text(const json& value, std::string_view key) {
   throw data_error("its \"{}\" is neither a text nor a list of texts", key);
 }
 
-/// Of a key with one text or a list; empty where it is absent.
+/// Returns the texts of a key with one text or a list. Returns none if the key is absent.
 std::vector<std::string> parse_text_list(const json& record, const char* key) {
   const auto it = record.find(key);
   if (it == record.end() || it->is_null()) return {};
@@ -99,7 +92,7 @@ std::vector<std::string> parse_text_list(const json& record, const char* key) {
 std::vector<MaskSource> parse_masks(const json& record, const ImageRoot& root, size_t num_images) {
   const json* mask_list = nullptr;
   for (const char* key : kMasks.keys) {
-    const json* value = find_member(record, {key});
+    const json* value = find_present(record, {key});
     if (value != nullptr && mask_list != nullptr) throw data_error("has both \"mask\" and \"masks\": keep one");
     if (value != nullptr) mask_list = value;
   }
@@ -113,8 +106,8 @@ std::vector<MaskSource> parse_masks(const json& record, const ImageRoot& root, s
 std::vector<MediaRef> parse_images_or_volumes(const json& value) {
   std::vector<MediaRef> images = parse_listed_media(value, kImages);
   const auto volume_value = value.find("volume");
-  const bool is_number =
-      volume_value != value.end() && (volume_value->is_number() || volume_value->is_boolean());  // of something else
+  const bool is_number = volume_value != value.end() &&
+                         (volume_value->is_number() || volume_value->is_boolean());  // an amount of something else
   std::vector<MediaRef> volumes = is_number ? std::vector<MediaRef>{} : parse_listed_media(value, kVolumes);
   if (volumes.empty()) return images;
   if (!images.empty()) {
@@ -133,7 +126,7 @@ std::vector<MediaRef> parse_record_images(const json& value, MediaSlots& media_s
 
 void set_volume_metadata(const json& value, Record& record) {
   const auto volumes = find_volumes(record);
-  if (volumes.empty()) return;  // such words may mean anything
+  if (volumes.empty()) return;  // without volumes, these keys may mean anything
   record.subjects = parse_text_list(value, "subject_id");
   const auto modalities = parse_text_list(value, "modality");
   if (modalities.empty() || assign_modalities(volumes, modalities)) return;

@@ -31,7 +31,7 @@ std::string get_record_id(const json& record, const std::string& fallback) {
   return id->is_number_integer() ? id->dump() : make_value_excerpt(*id);
 }
 
-// VQA-RAD has the answer types "CLOSED" and "CLOSED ", which are one.
+// Removes surrounding whitespace: VQA-RAD has both answer types "CLOSED" and "CLOSED ".
 std::string trim(const std::string& text) {
   const size_t begin = text.find_first_not_of(kJsonWhitespace);
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kJsonWhitespace) + 1 - begin);
@@ -43,7 +43,7 @@ std::string get_string_field(const json& record, const char* key) {
   return to_printable(trim(it->get_ref<const std::string&>()));
 }
 
-/// The first of the keys that names the task; "task" and "task_type" may be numbers.
+/// Returns the first key that names the task. "task" and "task_type" may be numbers.
 std::string find_task(const json& record) {
   for (const char* key : {"task", "task_type", "kind", "category", "answer_type"}) {
     const auto it = record.find(key);
@@ -54,7 +54,7 @@ std::string find_task(const json& record) {
   return {};
 }
 
-// LLaVA's own data of videos marks each with <image>.
+// Converts image placeholders to video placeholders: LLaVA's data marks videos with <image>.
 void convert_image_placeholders(std::vector<Turn>& turns, ConversationMedia& media, size_t num_videos) {
   for (Turn& turn : turns) {
     for (size_t pos = turn.text.find(kImagePlaceholder); pos != std::string::npos;
@@ -68,7 +68,7 @@ void convert_image_placeholders(std::vector<Turn>& turns, ConversationMedia& med
   }
 }
 
-/// What a record lists next to its turns.
+/// Media that a record lists outside of its turns.
 struct ListedMedia {
   std::vector<MediaRef> images;  ///< or volumes
   std::vector<MediaRef> videos;
@@ -106,7 +106,7 @@ void attach_media(ListedMedia& listed_media, const ImageRoot& root, Conversation
   }
 }
 
-/// By its keys alone.
+/// Returns the media of a record by its keys alone, without parsing their values.
 RecordContents summarize_media_keys(const json& value, const ConversationMedia& media) {
   const auto has_media_key = [&](const MediaKind& kind) {
     return std::ranges::any_of(kind.keys, [&](const char* key) {
@@ -137,7 +137,7 @@ void parse_conversation(json& value, const ImageRoot& root, RecordKeyChecker& ke
                 .turns = record.turns};
     key_checker.check_record(value, turns, contents);
   } catch (const UserError&) {
-    key_checker.check_record_media(value, summarize_media_keys(value, media));  // which may be the cause
+    key_checker.check_record_media(value, summarize_media_keys(value, media));  // may be the cause of the error
     throw;
   }
   check_alternation(record.turns);
@@ -150,7 +150,7 @@ void parse_conversation(json& value, const ImageRoot& root, RecordKeyChecker& ke
   }
 }
 
-/// Of a value that is no object.
+/// Returns the problem of a record that is not an object.
 std::string describe_non_object(const json& value) {
   if (!value.is_array() || value.empty() || !value.front().is_object()) return "is not a JSON object";
   const json& first = value.front();
@@ -195,7 +195,7 @@ Record RecordReader::read(json value, const std::string& fallback_id) const {
 }
 
 uint64_t RecordReader::stamp() const {
-  constexpr uint64_t kReaderVersion = 2;  // changes where records are read otherwise
+  constexpr uint64_t kReaderVersion = 2;  // increment when the reader's result changes, to invalidate caches
   ContentHash hash;
   hash.add(kReaderVersion).add(root_.folder.native()).add(root_.is_enforced ? 1U : 0U);
   for (const auto& [name, source_name] : columns_) hash.add(name).add(source_name);

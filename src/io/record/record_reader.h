@@ -13,17 +13,18 @@
 
 namespace vlmtrain::io {
 
-/// Makes records of JSON values. Thread-safe.
+/// A parser from JSON values to records. Thread-safe.
 class RecordReader {
  public:
-  /// `folder`: of the data set's file.
+  /// `folder` is the folder of the data file.
   RecordReader(const RecordSettings& settings, const std::filesystem::path& folder);
 
-  /// The record that a value describes, its `location` left out. `fallback_id` is for those without an "id". Bytes of
-  /// media are JSON's binary values. Keys that nothing reads are the record's notices, or its problem (record_keys.h).
+  /// Returns the record of a value, without its `location`. `fallback_id` is used without an "id".
+  /// Bytes of media are binary JSON values. Unread keys become notices or a problem
+  /// (record_keys.h).
   Record read(nlohmann::json value, const std::string& fallback_id) const;
 
-  /// A hash of what records depend on beside their file.
+  /// Returns a hash of everything except the file that the records depend on.
   uint64_t stamp() const;
 
  private:

@@ -14,7 +14,7 @@
 #include "io/text/encoding.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/conversation.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
 
@@ -70,7 +70,7 @@ const char* choose_article(const MediaKind& kind) {
   return kind.name == kImages.name ? "an" : "a";
 }
 
-/// The content of a turn, from whichever of its two keys has any.
+/// Returns the content of a turn: "value" or "content".
 const json& get_turn_content(const json& turn, size_t turn_number) {
   const json* const value = find_present(turn, {"value"});
   const json* const content = find_present(turn, {"content"});
@@ -85,7 +85,8 @@ const json& get_turn_content(const json& turn, size_t turn_number) {
   return *value;
 }
 
-/// Puts the media that a turn itself names at its marks, or before its text.
+/// Assigns the media that a turn names to its placeholders, or inserts placeholders before its
+/// text.
 void read_turn_media(const json& json_turn, size_t index, std::pair<size_t, size_t> first_slots,
                      ConversationMedia& media, std::string& text) {
   std::string placeholders;
@@ -107,7 +108,7 @@ constexpr std::string_view kForeignPlaceholder = "a mark of an image that is no 
 constexpr std::string_view kCoordinateText =
     "coordinates in a text, which are learned as written: those in pixels of the file do not fit a resized image";
 
-/// The longest mark that is looked for, `<image_placeholder>`, with room for a number.
+/// Longest tag that is searched for: `<image_placeholder>` and a number.
 constexpr size_t kMaxTagLength = 24;
 
 bool begins_with_word(std::string_view tag, std::string_view word) {
@@ -116,7 +117,7 @@ bool begins_with_word(std::string_view tag, std::string_view word) {
          });
 }
 
-/// `tag`: from "<" to ">". HTML with attributes is text.
+/// `tag` is the text from "<" to ">". HTML with attributes is plain text.
 bool is_foreign_placeholder(std::string_view tag) {
   if (tag == kImagePlaceholder || tag == kVideoPlaceholder || tag.find('=') != std::string_view::npos) return false;
   return std::ranges::any_of(std::array<std::string_view, 3>{"<image", "<img", "<video"},
@@ -142,7 +143,7 @@ const json& find_turns(const json& record) {
     }
     if (it->is_array() && it->empty() && key == std::string_view("messages") &&
         find_present(record, {"conversations"}) != nullptr) {
-      continue;  // a column that other rows of the table have
+      continue;  // an empty column of a table whose other rows use it
     }
     if (!it->is_array()) {
       throw data_error("its \"{}\" is not a list of turns", key);

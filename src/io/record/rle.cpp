@@ -12,12 +12,12 @@
 namespace vlmtrain::io {
 namespace {
 
-// A character of a compressed count, less kFirstCharacter: five bits and whether more follow. The highest bit of the
-// last group is the sign.
+// A character of a compressed count minus kFirstCharacter: five bits, and a bit that is set if more
+// characters follow. The highest of the five bits of the last character is the sign.
 constexpr char kFirstCharacter = '0', kLastCharacter = 'o';
 constexpr int kGroupBits = 5;
 constexpr int64_t kGroupMask = 0x1F, kContinueBit = 0x20, kSignBit = 0x10;
-/// Of one count; differences of counts have 30 bits at most.
+/// Characters of one count. Differences of counts have at most 30 bits.
 constexpr int kMaxGroups = 7;
 
 int64_t read_compressed_count(std::string_view text, size_t& pos) {
@@ -44,7 +44,7 @@ int64_t read_compressed_count(std::string_view text, size_t& pos) {
                    kMaxGroups, pos + 1);
 }
 
-/// Differences are added up here, so no run may be longer than the largest mask: their sums stay small.
+/// Bounds each count by the largest mask, so that sums of differences cannot overflow.
 void check_count(int64_t count, size_t number) {
   if (count < 0) {
     throw data_error("a mask's run {} has the negative length {}; write its counts again", number, count);
@@ -81,7 +81,7 @@ std::vector<int64_t> parse_count_list(const nlohmann::json& list) {
   return counts;
 }
 
-/// More than kMaxMaskPixels where the number is.
+/// Returns a side of a mask, clamped to kMaxMaskPixels + 1.
 int64_t parse_side(const nlohmann::json& value) {
   const bool is_negative = !value.is_number_unsigned() && value.is_number_integer() && value.get<int64_t>() < 0;
   if (!value.is_number_integer() || is_negative || value.get<uint64_t>() == 0) {
@@ -122,7 +122,7 @@ Rle parse_rle(const nlohmann::json& value) {
   } else if (counts != value.end() && counts->is_string()) {
     rle.counts = parse_compressed_counts(counts->get_ref<const std::string&>());
   } else if (counts != value.end() && counts->is_binary()) {
-    // As pycocotools returns them, in Parquet.
+    // pycocotools returns bytes, which Parquet keeps.
     const auto& bytes = counts->get_binary();
     rle.counts = parse_compressed_counts(std::string(bytes.begin(), bytes.end()));
   } else {

@@ -10,7 +10,8 @@ inline constexpr std::string_view kJsonWhitespace = " \t\r\n";
 /// The byte order mark of UTF-8.
 inline constexpr std::string_view kUtf8ByteOrderMark = "\xEF\xBB\xBF";
 
-/// Returns true for text with a byte order mark of UTF-16, which tools on Windows write as "Unicode".
+/// Returns true for text with a byte order mark of UTF-16, which tools on Windows write as
+/// "Unicode".
 inline bool is_utf16(std::string_view text) {
   return text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF");
 }

@@ -13,8 +13,8 @@ namespace vlmtrain::io {
 
 namespace {
 
-// Walks a text without keeping anything but the place of the first error. The DOM parser's exceptions do not carry the
-// place for all kinds of errors (a number overflow has none).
+// SAX handler that keeps only the position of the first error. The exceptions of the DOM parser
+// lack the position for some errors, such as a number overflow.
 class JsonErrorHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }
@@ -43,8 +43,8 @@ class JsonErrorHandler : public nlohmann::json_sax<nlohmann::json> {
   std::string message_;
 };
 
-// Brackets are counted before anything is parsed, so it need not be JSON: only what a parser would take for nesting
-// counts, and it takes no more than this does.
+// Scanner of the nesting of a text that may not be JSON. It runs before the parser and finds every
+// nesting that the parser would.
 class NestingScanner {
  public:
   explicit NestingScanner(std::string_view text) {
@@ -76,7 +76,7 @@ class NestingScanner {
   }
 
   const std::optional<size_t>& too_deep_offset() const { return too_deep_offset_; }
-  /// Of one object.
+  /// Returns the largest number of keys of one object.
   size_t max_keys() const { return max_keys_; }
 
  private:
@@ -96,8 +96,8 @@ class NestingScanner {
   std::optional<size_t> too_deep_offset_;
 };
 
-// The library's message repeats place and the text read last, which may be megabytes and not UTF-8: only the reason and
-// what was expected are kept.
+// Keeps only the reason and the expected token of the library's message. The message also repeats
+// the position and the last token, which may have megabytes of invalid UTF-8.
 std::string shorten_reason(std::string message) {
   for (const std::string_view prefix_end : {"] ", ": "}) {
     const size_t end = message.find(prefix_end);
@@ -143,7 +143,8 @@ Json parse_shallow(std::string_view text, std::string_view source) {
 template <class Json>
 std::string dump_safely(const Json& value, int indent) {
   const std::string text = value.dump(indent, ' ', false, Json::error_handler_t::replace);
-  // Outside of strings JSON is ASCII, so these bytes stand in one, where an escape means the same.
+  // JSON is ASCII outside of strings, so these bytes are in a string, where an escape is
+  // equivalent.
   std::string result;
   result.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
@@ -175,7 +176,7 @@ JsonError find_json_error(std::string_view text) {
   JsonErrorHandler handler;
   nlohmann::json::sax_parse(text, &handler);
   VLMTRAIN_CHECK(handler.position(), "the text is valid JSON");
-  // The position counts the bytes read, the wrong one and a byte order mark included.
+  // The position counts the bytes read, including the wrong one and a byte order mark.
   const size_t error_offset = std::min(std::max<size_t>(*handler.position(), 1) - 1, text.size());
   return make_json_error(text, error_offset, shorten_reason(handler.message()));
 }
@@ -196,6 +197,8 @@ nlohmann::json parse_json(std::string_view text, std::string_view source) {
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source) {
+  // Ordered files are configurations and states of runs, with some thousand keys at most. Reading is
+  // quadratic in them, so a much larger object would take minutes.
   constexpr size_t kMaxKeys = 50'000;
   const NestingScanner scanner(text);
   if (scanner.too_deep_offset()) fail_invalid_json(text, source);

@@ -1,11 +1,10 @@
+#include "vlmtrain/base/random.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <set>
-
-#include "vlmtrain/base/random.h"
-#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain {
 namespace {
@@ -32,12 +31,6 @@ TEST(Permutation, HoldsEachNumberOnceAndDependsOnTheSeed) {
   std::iota(expected.begin(), expected.end(), 0);
   EXPECT_EQ(order, expected);
   EXPECT_TRUE(random_permutation(0, 1).empty());
-}
-
-TEST(FormatBytes, ChoosesTheUnit) {
-  EXPECT_EQ(format_bytes(512), "512 B");
-  EXPECT_EQ(format_bytes(1536), "1.5 KiB");
-  EXPECT_EQ(format_bytes(int64_t{24} << 30), "24.0 GiB");
 }
 
 }  // namespace

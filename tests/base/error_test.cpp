@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include "vlmtrain/base/error.h"
+
+#include <gtest/gtest.h>
 
 namespace vlmtrain {
 namespace {

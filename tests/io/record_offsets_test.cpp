@@ -1,6 +1,7 @@
+#include "io/dataset/record_offsets.h"
+
 #include <gtest/gtest.h>
 
-#include "io/dataset/record_offsets.h"
 #include "io/temporary_folder.h"
 
 namespace vlmtrain::io {

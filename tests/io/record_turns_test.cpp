@@ -1,8 +1,8 @@
+#include "io/record/record_turns.h"
+
 #include <gmock/gmock.h>
 
 #include <string>
-
-#include "io/record/record_turns.h"
 
 namespace vlmtrain::io {
 namespace {
