@@ -1,10 +1,3 @@
 #pragma once
 
-#include <string>
-
-namespace vlmtrain {
-
-/// The date here, as "2026-11-22".
-std::string current_date();
-
-}  // namespace vlmtrain
+#include "vlmtrain/base/text_format.h"
