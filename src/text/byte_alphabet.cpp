@@ -1,6 +1,6 @@
 #include "text/byte_alphabet.h"
 
-#include "text/utf8.h"
+#include "text/unicode/utf8.h"
 
 namespace vlmtrain::text {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "text/json_node.h"
+#include "text/tokenizer/json_node.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::text {

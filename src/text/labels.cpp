@@ -1,6 +1,6 @@
 #include "vlmtrain/text/labels.h"
 
-#include "text/white_space.h"
+#include "text/unicode/ascii_space.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::text {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "text/json_node.h"
+#include "text/tokenizer/json_node.h"
 
 namespace vlmtrain::text {
 

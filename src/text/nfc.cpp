@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "text/utf8.h"
+#include "text/unicode/utf8.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::text {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "text/json_node.h"
+#include "text/tokenizer/json_node.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::text {

@@ -2,8 +2,8 @@
 
 #include <string_view>
 
-#include "text/json_node.h"
-#include "text/pre_tokenizer.h"
+#include "text/tokenizer/json_node.h"
+#include "text/tokenizer/pre_tokenizer.h"
 
 namespace vlmtrain::text {
 

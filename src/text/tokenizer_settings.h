@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "text/outside_token.h"
+#include "text/tokenizer/external_tokens.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::text {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/json_node.h"
+#include "text/tokenizer/json_node.h"
 
 namespace vlmtrain::text {
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "text/jinja/letters.h"
+#include "text/unicode/unicode_classes.h"
 #include "text/jinja/methods.h"
-#include "text/jinja/numbers.h"
-#include "text/jinja/python_text.h"
+#include "text/jinja/runtime/numbers.h"
+#include "text/jinja/runtime/python_text.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "text/jinja/limits.h"
-#include "text/jinja/operators.h"
+#include "text/jinja/runtime/budget.h"
+#include "text/jinja/runtime/operators.h"
 
 namespace vlmtrain::text::jinja {
 

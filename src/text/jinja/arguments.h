@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja/value.h"
+#include "text/jinja/runtime/value.h"
 
 namespace vlmtrain::text::jinja {
 

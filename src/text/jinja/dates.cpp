@@ -3,7 +3,7 @@
 #include <array>
 #include <ctime>
 
-#include "text/jinja/limits.h"
+#include "text/jinja/runtime/budget.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

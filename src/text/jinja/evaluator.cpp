@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "text/jinja/access.h"
-#include "text/jinja/callables.h"
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/loop.h"
-#include "text/jinja/operators.h"
-#include "text/jinja/python_text.h"
+#include "text/jinja/runtime/operators.h"
+#include "text/jinja/runtime/python_text.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

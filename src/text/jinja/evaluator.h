@@ -2,9 +2,9 @@
 
 #include <memory>
 
-#include "text/jinja/object.h"
+#include "text/jinja/runtime/object.h"
 #include "text/jinja/scope.h"
-#include "text/jinja/syntax.h"
+#include "text/jinja/syntax/syntax.h"
 #include "text/jinja/template.h"
 
 namespace vlmtrain::text::jinja {

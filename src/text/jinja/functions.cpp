@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <array>
 
-#include "text/jinja/callables.h"
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/dates.h"
-#include "text/jinja/operators.h"
-#include "text/jinja/python_text.h"
+#include "text/jinja/runtime/operators.h"
+#include "text/jinja/runtime/python_text.h"
 #include "text/jinja/template.h"
 
 namespace vlmtrain::text::jinja {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "text/jinja/object.h"
-#include "text/jinja/operators.h"
+#include "text/jinja/runtime/object.h"
+#include "text/jinja/runtime/operators.h"
 
 namespace vlmtrain::text::jinja {
 

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "text/jinja/object.h"
+#include "text/jinja/runtime/object.h"
 
 namespace vlmtrain::text::jinja {
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string_view>
 
-#include "text/jinja/object.h"
+#include "text/jinja/runtime/object.h"
 
 namespace vlmtrain::text::jinja {
 

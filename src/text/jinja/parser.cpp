@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "text/jinja/expression_parser.h"
-#include "text/jinja/limits.h"
+#include "text/jinja/syntax/expression_parser.h"
+#include "text/jinja/runtime/budget.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

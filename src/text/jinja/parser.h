@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "text/jinja/syntax.h"
+#include "text/jinja/syntax/syntax.h"
 
 namespace vlmtrain::text::jinja {
 

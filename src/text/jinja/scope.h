@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja/object.h"
+#include "text/jinja/runtime/object.h"
 
 namespace vlmtrain::text::jinja {
 

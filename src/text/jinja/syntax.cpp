@@ -1,6 +1,6 @@
-#include "text/jinja/syntax.h"
+#include "text/jinja/syntax/syntax.h"
 
-#include "text/jinja/callables.h"
+#include "text/jinja/builtins/builtins.h"
 
 namespace vlmtrain::text::jinja {
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja/marked_text.h"
-#include "text/jinja/value.h"
+#include "text/jinja/runtime/tracked_text.h"
+#include "text/jinja/runtime/value.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::text::jinja {

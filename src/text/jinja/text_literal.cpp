@@ -2,8 +2,8 @@
 
 #include <charconv>
 
-#include "text/jinja/limits.h"
-#include "text/utf8.h"
+#include "text/jinja/runtime/budget.h"
+#include "text/unicode/utf8.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/jinja/lexer.h"
+#include "text/jinja/syntax/lexer.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::text::jinja {
