@@ -1,4 +1,4 @@
-#include "vlmtrain/text/add_token.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

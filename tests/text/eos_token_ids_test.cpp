@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::text {
 namespace {

@@ -1,4 +1,4 @@
-#include "vlmtrain/text/labels.h"
+#include "vlmtrain/text/chat_template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <string>
 
-#include "text/visible_characters.h"
+#include "text/unicode/unicode_classes.h"
 
 namespace vlmtrain::text {
 namespace {
 
-/// Characters next to what a template left out by which its place in the answer is known.
+/// Number of characters next to an omitted part that must match to locate it in the answer. Fewer would match by
+/// chance.
 constexpr size_t kContextBytes = 4;
 
+/// The search for one answer in a rendering.
 class AnswerSpanFinder {
  public:
   AnswerSpanFinder(const jinja::Rendering& rendering, std::string_view answer_text, const TemplateTraits& traits,
@@ -50,7 +52,7 @@ class AnswerSpanFinder {
     return spans;
   }
 
-  /// Whether the template itself wrote what stands between two parts, and no medium.
+  /// Returns whether the template itself wrote the text between two parts, without media.
   bool is_answer_gap(const Span& gap_span) const {
     const auto contains_token = [&](const std::string& token) {
       return !token.empty() && get_text(gap_span).find(token) != std::string_view::npos;
@@ -59,7 +61,8 @@ class AnswerSpanFinder {
            !contains_token(settings_.video.token);
   }
 
-  /// Where the first text of a turn begins that does not end before `offset`; the text's end without one.
+  /// Returns the begin of the first turn text that ends after `offset`, at least `offset`; the end of the text without
+  /// one.
   size_t find_next_span(size_t offset) const {
     const auto next = std::ranges::find_if(rendering_.origin_spans, [offset](const jinja::OriginSpan& origin_span) {
       return !origin_span.empty() && origin_span.end > offset;
@@ -67,7 +70,7 @@ class AnswerSpanFinder {
     return next == rendering_.origin_spans.end() ? text_.size() : std::max(next->begin, offset);
   }
 
-  /// Where the last text of a turn ends before `offset`; 0 without one.
+  /// Returns the end of the last turn text before `offset`, 0 without one.
   size_t find_previous_span_end(size_t offset) const {
     size_t end = 0;
     for (const jinja::OriginSpan& origin_span : rendering_.origin_spans) {
@@ -76,7 +79,8 @@ class AnswerSpanFinder {
     return end;
   }
 
-  /// Where the answer `answer_bytes` begins, of whose visible characters those of `first_bytes` are at `offset`.
+  /// Returns the begin of the answer with the visible characters `answer_bytes`, of which `first_bytes` begin at
+  /// `offset`.
   size_t extend_begin(std::string_view answer_bytes, std::string_view first_bytes, size_t offset) const {
     size_t search_begin = find_previous_span_end(offset);
     const size_t prompt = traits_.generation_prompt.empty()
@@ -95,7 +99,7 @@ class AnswerSpanFinder {
     return offset;
   }
 
-  /// The same of its end: `last_bytes` ends at `offset`.
+  /// Returns the end of the answer, of which `last_bytes` end at `offset`.
   size_t extend_end(std::string_view answer_bytes, std::string_view last_bytes, size_t offset) const {
     std::string_view following = text_.substr(offset, find_next_span(offset) - offset);
     following = following.substr(0, following.find(traits_.end_of_turn));

@@ -8,18 +8,18 @@
 
 namespace vlmtrain::text {
 
-/// The place of one answer in a rendered text.
+/// The bytes of one answer in a rendered text.
 struct AnswerSpans {
-  /// In order, without overlap. Empty: the template leaves the answer out. One, unless a medium or another turn's text
-  /// stands between its parts.
+  /// In order, without overlap. Empty if the template omits the answer. More than one if media or text of another turn
+  /// separates its parts.
   std::vector<Span> spans;
-  bool is_complete = true;  ///< no visible character of the answer is missing
+  bool is_complete = true;  ///< the text has all visible characters of the answer
 };
 
-/// Finds the answer of turn `turn`, whose text without media is `answer_text`: everything from its first to its last
-/// character. A template may take an answer apart and write parts of it itself (`<think>` and `</think>`): what it
-/// writes between two parts belongs to the answer, and so does what it writes at its ends where it is the same as what
-/// it left out there, without what the generation prompt ends with.
+/// Returns the answer of turn `turn`, whose text without media is `answer_text`, from its first to its last character.
+/// A template may split an answer and write parts of it itself, such as `<think>` and `</think>`. Template text between
+/// two parts belongs to the answer. At the ends, so does template text that equals the omitted part of the answer, but
+/// not the end of the generation prompt.
 AnswerSpans find_answer_spans(const jinja::Rendering& rendering, int turn, std::string_view answer_text,
                               const TemplateTraits& traits, const TemplateSettings& settings);
 

@@ -4,11 +4,16 @@
 #include <string_view>
 #include <utility>
 
-#include "text/media_marks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/marks.h"
 
 namespace vlmtrain::text {
 namespace {
+
+size_t count_leading_line_break(std::string_view text) {
+  if (text.starts_with("\r\n")) return 2;
+  return text.starts_with('\n') ? 1 : 0;
+}
 
 const char* get_role_name(Role role) {
   switch (role) {
@@ -37,7 +42,7 @@ jinja::Value make_text_block(std::string_view text, int origin) {
 
 jinja::Value make_blocks(const Turn& turn, int origin) {
   std::vector<jinja::Value> blocks;
-  for (const MediaPiece& piece : split_media_marks(turn)) {
+  for (const MediaPiece& piece : split_media_placeholders(turn)) {
     switch (piece.kind) {
       case MediaPiece::Kind::kImage:
         blocks.push_back(make_block("image"));
@@ -57,7 +62,7 @@ jinja::Value make_blocks(const Turn& turn, int origin) {
 jinja::Value make_string(const Turn& turn, int origin, const TemplateSettings& settings) {
   std::string text;
   bool is_at_start = true;
-  for (const MediaPiece& piece : split_media_marks(turn)) {
+  for (const MediaPiece& piece : split_media_placeholders(turn)) {
     if (piece.kind == MediaPiece::Kind::kText) {
       text += piece.text;
       is_at_start = false;
@@ -71,6 +76,26 @@ jinja::Value make_string(const Turn& turn, int origin, const TemplateSettings& s
 }
 
 }  // namespace
+
+std::vector<MediaPiece> split_media_placeholders(const Turn& turn) {
+  const std::string_view text = turn.text;
+  std::vector<MediaPiece> pieces;
+  bool is_at_start = true;
+  size_t pos = 0;
+  const auto add_text = [&](size_t end) {
+    if (end <= pos) return;
+    pieces.push_back({MediaPiece::Kind::kText, text.substr(pos, end - pos)});
+    is_at_start = false;
+  };
+  for (const io::MediaPlaceholder& mark : io::find_placeholders(turn)) {
+    add_text(mark.begin);
+    pieces.push_back({mark.is_video ? MediaPiece::Kind::kVideo : MediaPiece::Kind::kImage});
+    pos = mark.begin + kImagePlaceholder.size();
+    if (is_at_start) pos += count_leading_line_break(text.substr(pos));
+  }
+  add_text(text.size());
+  return pieces;
+}
 
 bool ContentFormat::uses_blocks(Role role) const {
   if (role == Role::kSystem) return system_as_blocks;

@@ -5,16 +5,15 @@
 #include <utility>
 
 #include "text/template/answer_spans.h"
-#include "text/media_marks.h"
 #include "text/template/template_probe.h"
-#include "text/visible_characters.h"
-#include "text/unicode/ascii_space.h"
+#include "text/unicode/unicode_classes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::text {
 namespace {
 
+/// Returns `jinja` with `block` in place of each placeholder `mark`.
 std::string replace_media_mark(std::string jinja, std::string_view mark, const std::string& block) {
   for (size_t pos = jinja.find(mark); pos != std::string::npos; pos = jinja.find(mark, pos + block.size())) {
     jinja.replace(pos, mark.size(), block);
@@ -22,7 +21,7 @@ std::string replace_media_mark(std::string jinja, std::string_view mark, const s
   return jinja;
 }
 
-/// A template of the table, with what the family writes for an image or a video.
+/// Returns a built-in template with the family's markup for images and videos, other templates unchanged.
 TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& settings) {
   if (source.end_of_turn.data() == nullptr) return source;
   if (settings.image.block != kImagePlaceholder) {
@@ -32,6 +31,14 @@ TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& se
     source.jinja = replace_media_mark(std::move(source.jinja), kVideoPlaceholder, settings.video.block);
   }
   return source;
+}
+
+/// Returns the begin of the token after the i-th one. Tokens of one character begin at the same byte.
+size_t find_token_end(const Encoding& encoding, size_t i, size_t text_bytes) {
+  for (size_t next = i + 1; next < encoding.starts.size(); ++next) {
+    if (encoding.starts[next] > encoding.starts[i]) return encoding.starts[next];
+  }
+  return text_bytes;
 }
 
 }  // namespace
@@ -51,7 +58,7 @@ struct ChatTemplate::Impl {
 
 namespace {
 
-/// Finds what is an answer and what a medium in a rendered text.
+/// A reader of a rendered text, which finds answers and media.
 class RenderedChatReader {
  public:
   RenderedChatReader(jinja::Rendering rendering, const TemplateTraits& traits, const TemplateSettings& settings)
@@ -76,7 +83,7 @@ class RenderedChatReader {
       const AnswerSpans answer_spans =
           find_answer_spans(rendering_, static_cast<int>(i), turn_text, traits_, settings_);
       if (!answer_spans.is_complete) add_omission_notice(turn, chat.notices);
-      if (answer_spans.spans.empty()) continue;  // the template leaves this turn out
+      if (answer_spans.spans.empty()) continue;  // the template omits this turn
       has_answer = true;
       for (const Span& span : extend_answer(answer_spans.spans, is_last_answer)) add_span(chat.answers, span);
       has_end_of_turn = has_end_of_turn || ends_with_end_of_turn(chat.answers.back());
@@ -91,13 +98,14 @@ class RenderedChatReader {
   }
 
  private:
-  /// Without marks of media.
+  /// Returns the text of `turn` without placeholders.
   static std::string remove_media_marks(const Turn& turn) {
     std::string turn_text;
-    for (const MediaPiece& piece : split_media_marks(turn)) turn_text += piece.text;
+    for (const MediaPiece& piece : split_media_placeholders(turn)) turn_text += piece.text;
     return turn_text;
   }
 
+  /// Adds a notice that the template omits text of `turn`.
   static void add_omission_notice(const Turn& turn, std::vector<io::Notice>& notices) {
     const char* const kind = turn.role == Role::kAssistant ? "text of an answer that the chat template leaves out"
                              : turn.role == Role::kSystem  ? "system text that the chat template leaves out"
@@ -109,7 +117,7 @@ class RenderedChatReader {
     if (std::ranges::count(notices, kind, &io::Notice::kind) == 0) notices.push_back({kind, make_excerpt(turn.text)});
   }
 
-  /// How many visible characters of each turn's text are written.
+  /// Returns the number of visible bytes of each turn that the text contains.
   std::vector<size_t> count_visible_bytes(size_t turns) const {
     std::vector<size_t> visible_bytes(turns, 0);
     for (const jinja::OriginSpan& origin_span : rendering_.origin_spans) {
@@ -120,7 +128,7 @@ class RenderedChatReader {
     return visible_bytes;
   }
 
-  /// A template may do so in conversations of other kinds than those that it was tried with.
+  /// Throws UserError if the text contains an answer twice. The probe has checked other conversations than this one.
   void reject_repeated(int turn, const std::string& text) const {
     if (!is_repeated(rendering_, turn, text)) return;
     throw data_error(
@@ -129,7 +137,7 @@ class RenderedChatReader {
         turn + 1);
   }
 
-  /// An answer's spans, with what the model has to write before and after its text.
+  /// Returns the spans of an answer, extended by the white space before it and the end of turn after it.
   std::vector<Span> extend_answer(std::vector<Span> spans, bool is_last_answer) {
     spans.front().begin -= compute_prefix_length(spans.front().begin);
     size_t& end = spans.back().end;
@@ -148,7 +156,8 @@ class RenderedChatReader {
     return spans;
   }
 
-  /// As compute_ending_length, also where the template writes more before the end of turn than it did for others.
+  /// Returns compute_ending_length(), or the length up to an end of turn further on if only the template wrote the text
+  /// before it.
   size_t compute_later_ending_length(size_t offset) const {
     if (const size_t ending_length = compute_ending_length(offset); ending_length > 0) return ending_length;
     const size_t token_begin = rendering_.text.find(traits_.end_of_turn, offset);
@@ -161,8 +170,8 @@ class RenderedChatReader {
     return is_from_template ? end - offset : 0;
   }
 
-  /// Where the `generation` block ends that an answer up to `offset` is of, but for white space at its end, whose place
-  /// an end of turn takes; `offset` without one.
+  /// Returns the end of the `generation` block that contains `offset`, without white space at its end, which an end of
+  /// turn replaces. Returns `offset` without such a block.
   size_t find_generation_end(size_t offset) const {
     for (const jinja::GeneratedSpan& generated_span : rendering_.generated) {
       if (generated_span.begin >= offset || offset >= generated_span.end) continue;
@@ -179,8 +188,8 @@ class RenderedChatReader {
            std::ranges::any_of(traits_.endings, [text](const std::string& ending) { return text.ends_with(ending); });
   }
 
-  /// What `generation` blocks write is the model's too. Media are not, and neither is white space at the end of a block
-  /// without an end of turn, which takes its place after the last answer.
+  /// Adds the output of `generation` blocks to the answers, without media. Without an end of turn in the block, white
+  /// space at its end is not added.
   void add_generated_spans(RenderedChat& chat) const {
     if (rendering_.generated.empty()) return;
     std::vector<Span> answer_spans = chat.answers;
@@ -203,7 +212,7 @@ class RenderedChatReader {
     for (const Span& span : answer_spans) add_span(chat.answers, span);
   }
 
-  /// Of the white space directly before `offset` that is the model's to write.
+  /// Returns the length of the white space before `offset` that the model has to generate.
   size_t compute_prefix_length(size_t offset) const {
     const std::string& answer_begin = traits_.answer_begin;
     if (!std::string_view(rendering_.text).substr(0, offset).ends_with(answer_begin)) return 0;
@@ -211,7 +220,7 @@ class RenderedChatReader {
     return is_from_template ? answer_begin.size() : 0;
   }
 
-  /// Of what stands at `offset`, up to the end of turn; 0: there is none.
+  /// Returns the length of template text from `offset` to the end of turn, 0 if no end of turn follows.
   size_t compute_ending_length(size_t offset) const {
     const std::string_view following_text = std::string_view(rendering_.text).substr(offset);
     const auto is_template_text = [&](std::string_view ending) {
@@ -227,9 +236,10 @@ class RenderedChatReader {
     return has_end_of_turn ? num_white_space + traits_.end_of_turn.size() : 0;
   }
 
+  /// Inserts the end of turn at `offset`.
   void insert_end_of_turn(size_t offset) {
     const size_t num_white_space = count_leading_white_space(std::string_view(rendering_.text).substr(offset));
-    // White space at the very end stands for nothing that follows.
+    // Only white space at the end of the text can be replaced; other white space separates turns.
     const size_t num_replaced = offset + num_white_space == rendering_.text.size() ? num_white_space : 0;
     rendering_.text.replace(offset, num_replaced, traits_.end_of_turn);
     std::erase_if(rendering_.generated,
@@ -238,7 +248,7 @@ class RenderedChatReader {
       generated_span.end = std::min(generated_span.end, offset);
   }
 
-  /// Whether the character at `offset` comes from a turn's text.
+  /// Returns whether the character at `offset` comes from the text of a turn.
   bool is_turn_text(size_t offset) const {
     return std::ranges::any_of(rendering_.origin_spans, [offset](const jinja::OriginSpan& origin_span) {
       return origin_span.begin <= offset && offset < origin_span.end;
@@ -253,7 +263,8 @@ class RenderedChatReader {
     }
   }
 
-  /// Where a turn's text is one string, its marks are in it; else only the template itself writes media.
+  /// Returns all media tokens. If turns are lists of blocks, only the template writes media, and the same token in a
+  /// turn's text is text.
   std::vector<MediaSpan> find_media() const {
     std::vector<MediaSpan> spans;
     for (size_t pos = 0;;) {
@@ -313,6 +324,23 @@ RenderedChat ChatTemplate::render(std::span<const Turn> turns, bool add_generati
       render_messages(impl_->jinja, turns, impl_->traits.content_format, impl_->settings, add_generation_prompt);
   return RenderedChatReader(std::move(rendering), impl_->traits, impl_->settings)
       .read_chat(turns, /*ends_with_answer=*/!add_generation_prompt);
+}
+
+std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text, std::span<const Span> answers) {
+  for (size_t i = 1; i < answers.size(); ++i) {
+    VLMTRAIN_CHECK(answers[i - 1].end <= answers[i].begin, "answers {} and {} overlap", i - 1, i);
+  }
+  std::vector<char> is_answer(encoding.ids.size(), 0);
+  size_t next = 0;
+  for (size_t i = 0; i < encoding.starts.size(); ++i) {
+    while (next < answers.size() && answers[next].end <= encoding.starts[i]) ++next;
+    if (next == answers.size()) break;
+    const size_t start = encoding.starts[i], begin = answers[next].begin;
+    const bool reaches_into_answer = start < begin && start + count_leading_white_space(text.substr(start)) >= begin &&
+                                     find_token_end(encoding, i, text.size()) > begin;
+    is_answer[i] = begin <= start || reaches_into_answer ? 1 : 0;
+  }
+  return is_answer;
 }
 
 }  // namespace vlmtrain::text

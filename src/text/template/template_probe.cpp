@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "text/unicode/ascii_space.h"
+#include "text/unicode/unicode_classes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 
@@ -16,6 +16,7 @@ namespace {
 const std::array kTwoRounds{Turn{Role::kUser, "First question?"}, Turn{Role::kAssistant, "The first answer."},
                             Turn{Role::kUser, "Second question?"}, Turn{Role::kAssistant, "The second answer."}};
 
+/// A probe that renders small conversations and compares the results.
 class TemplateProbe {
  public:
   TemplateProbe(const jinja::Template& jinja, const TemplateSource& source, const TemplateSettings& settings,
@@ -37,7 +38,7 @@ class TemplateProbe {
     return render_messages(jinja_, turns, traits_.content_format, settings_, add_generation_prompt);
   }
 
-  /// Blocks for both, since that is how people of vision-language models write messages; else strings.
+  /// Tries lists of blocks for all roles first, as vision-language models use them, then strings.
   void detect_content_format() {
     constexpr std::array kFormats{ContentFormat{true, true, true}, ContentFormat{true, true, false},
                                   ContentFormat{false, false, false}};
@@ -48,7 +49,7 @@ class TemplateProbe {
         const jinja::Rendering rendering = render(kTwoRounds);
         if (contains_all_turns(rendering, kTwoRounds.size()) && !prints_blocks(rendering)) return;
       } catch (const UserError&) {
-        rejection = std::current_exception();  // that of the strings, which every template takes
+        rejection = std::current_exception();  // at the end the error with strings, which each template supports
       }
     }
     if (rejection) std::rethrow_exception(rejection);
@@ -66,14 +67,14 @@ class TemplateProbe {
     return true;
   }
 
-  /// Where it takes a turn's text for one string, it writes a list of blocks as Python or JSON has it.
+  /// Returns whether the template printed lists of blocks, as templates for strings do.
   static bool prints_blocks(const jinja::Rendering& rendering) {
     return !find_spans(rendering, kBlockTypeOrigin).empty();
   }
 
   void detect_system_format() {
     const std::array turns{Turn{Role::kSystem, "Be brief."}, kTwoRounds[0], kTwoRounds[1]};
-    bool is_rejected = false;  // one that takes no system turn says so where there is one
+    bool is_rejected = false;  // templates without a system turn raise an error, which render() reports later
     for (const bool as_blocks : {traits_.content_format.user_as_blocks, false}) {
       traits_.content_format.system_as_blocks = as_blocks;
       is_rejected = false;
@@ -123,7 +124,7 @@ class TemplateProbe {
   }
 
   static std::string excerpt_end(const std::string& text) {
-    constexpr size_t kMaxBytes = 40;
+    constexpr size_t kMaxBytes = 40;  // enough for the generation prompts of common templates
     return make_excerpt(text.size() > kMaxBytes ? text.substr(text.size() - kMaxBytes) : text);
   }
 
@@ -182,10 +183,10 @@ class TemplateProbe {
 
   struct TokenMatch {
     std::string text;
-    size_t end;  // in what it was looked for in
+    size_t end;  // offset in the searched text
   };
 
-  /// The first token that ends texts of the model or is special.
+  /// Returns the first token that is special or one of `end_tokens`, or nothing.
   std::optional<TokenMatch> find_special_token(std::string_view text) const {
     const Encoding encoding = tokenizer_.encode(text);
     for (size_t i = 0; i < encoding.ids.size(); ++i) {
@@ -197,7 +198,8 @@ class TemplateProbe {
     return std::nullopt;
   }
 
-  /// Behind an answer that another turn follows: a special token may also be that turn's beginning.
+  /// Returns the end token in the text between an answer and the next turn, or nothing. A special token there may also
+  /// begin the next turn.
   std::optional<TokenMatch> find_earlier_end(std::string_view text) const {
     const auto token = find_special_token(text);
     if (!token || token->end != count_leading_white_space(text) + token->text.size()) return std::nullopt;
@@ -244,7 +246,7 @@ std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin) {
   for (const jinja::OriginSpan& origin_span : rendering.origin_spans) {
     if (origin_span.origin == origin) spans.push_back({origin_span.begin, origin_span.end});
   }
-  // What a template cut away may leave an empty place of its own.
+  // A part that the template removed may leave an empty span.
   const auto is_empty = [](const Span& span) { return span.begin == span.end; };
   if (!std::ranges::all_of(spans, is_empty)) std::erase_if(spans, is_empty);
   return spans;

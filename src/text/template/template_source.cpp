@@ -1,20 +1,43 @@
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/text/template_source.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
-#include "text/is_file.h"
 #include "text/tokenizer/external_tokens.h"
-#include "text/warn_once.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/resources.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::text {
+
+const io::Resources& resources();  // the files of configs/chat_templates
+
 namespace {
+
+/// An entry of the table of built-in templates.
+struct BuiltinTemplate {
+  std::string_view name;
+  std::string_view end_of_turn;  // empty: the template does not write it
+};
+
+/// In alphabetical order. Comments name the source of a template.
+constexpr std::array kBuiltinTemplates{
+    BuiltinTemplate{"chatml", "<|im_end|>"},
+    BuiltinTemplate{"gemma3", "<end_of_turn>"},
+    BuiltinTemplate{"internvl", "<|im_end|>"},            // OpenGVLab/InternVL3-*-hf
+    BuiltinTemplate{"llava_1_5", ""},                     // llava-hf/llava-1.5-*
+    BuiltinTemplate{"llava_qwen", "<|im_end|>"},          // LLaVA-NeXT, conversation.py: qwen_1_5
+    BuiltinTemplate{"llava_v1", "</s>"},                  // LLaVA, conversation.py: vicuna_v1
+    BuiltinTemplate{"mistral_instruct", "</s>"},          // LLaVA-Med 1.5, conversation.py
+    BuiltinTemplate{"question_answer", "<|endoftext|>"},  // nanoVLM v0.1, data/datasets.py and collators.py
+    BuiltinTemplate{"qwen2_vl", "<|im_end|>"},
+    BuiltinTemplate{"smolvlm", "<end_of_utterance>"}};
 
 namespace fs = std::filesystem;
 
@@ -30,6 +53,7 @@ TemplateSource make_template_source(std::string jinja, std::string name) {
 
 using Templates = std::map<std::string, TemplateSource>;
 
+/// Returns chat_template.jinja and the files of additional_chat_templates.
 Templates read_folder_templates(const fs::path& folder) {
   Templates templates;
   const auto add = [&templates](const std::string& name, const fs::path& file) {
@@ -43,7 +67,7 @@ Templates read_folder_templates(const fs::path& folder) {
   return templates;
 }
 
-/// Of a value under "chat_template": a text, a list of {name, template}, or names with their texts.
+/// Returns the templates of the key chat_template: a text, a list of {name, template}, or an object of names and texts.
 std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json, const fs::path& path) {
   std::map<std::string, TemplateSource> templates;
   const std::string source = path.string();
@@ -67,12 +91,12 @@ std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json
   return templates;
 }
 
-/// Of one of the JSON files; without any where the file is missing.
+/// Returns the templates of a JSON file, nothing if the file is missing.
 Templates read_template_file(const fs::path& file) {
   return is_file(file) ? parse_templates(io::read_json(file), file) : Templates();
 }
 
-/// Templates that whoever asks for the default does not get although they stand where the default is looked for.
+/// Warns about default templates in `sources` that differ from the selected one.
 void warn_about_unused(const Templates& selected, const std::vector<Templates>& sources) {
   const auto default_template = selected.find(kDefaultName);
   if (default_template == selected.end()) return;
@@ -85,7 +109,8 @@ void warn_about_unused(const Templates& selected, const std::vector<Templates>& 
   }
 }
 
-/// What a template says does not hang on a slip in these files; who generates answers is told of it.
+/// Returns the eos_token_id, or nothing if it is malformed. Generation reports the error; rendering does not need the
+/// id.
 std::vector<int64_t> parse_eos_ids_or_empty(const nlohmann::json& config, const fs::path& file) {
   try {
     return parse_eos_token_ids(config, file.string());
@@ -94,6 +119,7 @@ std::vector<int64_t> parse_eos_ids_or_empty(const nlohmann::json& config, const 
   }
 }
 
+/// Adds the tokens of eos_token_id in `file` to `tokens`.
 void add_end_tokens(const fs::path& file, const Tokenizer& tokenizer, std::vector<std::string>& tokens) {
   if (!is_file(file)) return;
   const auto json = io::read_json(file);
@@ -109,6 +135,24 @@ void add_end_tokens(const fs::path& file, const Tokenizer& tokenizer, std::vecto
 
 }  // namespace
 
+std::vector<std::string_view> builtin_template_names() {
+  std::vector<std::string_view> names;
+  names.reserve(kBuiltinTemplates.size());
+  for (const BuiltinTemplate& builtin : kBuiltinTemplates) names.push_back(builtin.name);
+  return names;
+}
+
+TemplateSource find_builtin_template(std::string_view name) {
+  const auto entry = std::ranges::find(kBuiltinTemplates, name, &BuiltinTemplate::name);
+  if (entry == kBuiltinTemplates.end()) {
+    throw usage_error("There is no chat template \"{}\"; there are {}", name,
+                      fmt::join(builtin_template_names(), ", "));
+  }
+  return {.jinja = std::string(resources().at(std::string(name) + ".jinja")),
+          .name = std::string(name),
+          .end_of_turn = entry->end_of_turn};
+}
+
 std::vector<int64_t> parse_eos_token_ids(const nlohmann::json& config, const std::string& source) {
   const char* const key = "eos_token_id";
   const bool has_value = config.is_object() && config.contains(key) && !config[key].is_null();
@@ -118,7 +162,8 @@ std::vector<int64_t> parse_eos_token_ids(const nlohmann::json& config, const std
 }
 
 std::map<std::string, TemplateSource> load_checkpoint_templates(const fs::path& folder) {
-  // As ProcessorMixin.get_processor_dict of transformers 5.24 has it; a tokenizer alone begins with the third.
+  // The order of ProcessorMixin.get_processor_dict of transformers 5.24; tokenizers without a processor begin with the
+  // third.
   std::vector<Templates> sources;
   sources.push_back(read_template_file(folder / "processor_config.json"));
   sources.push_back(read_template_file(folder / kTemplateFile));
@@ -131,10 +176,10 @@ std::map<std::string, TemplateSource> load_checkpoint_templates(const fs::path& 
       first_source != sources.end() ? *first_source : read_template_file(folder / "tokenizer_config.json");
   warn_about_unused(templates, sources);
   if (first_source != sources.end()) {
-    // Others by name are there too, for data.chat_template.
+    // data.chat_template can select templates of all sources by name.
     for (const Templates& source : sources) templates.insert(source.begin(), source.end());
   }
-  // One alone is the default whatever its name.
+  // A single template is the default, whatever its name.
   if (templates.size() == 1 && !templates.contains(kDefaultName)) {
     auto single_template = templates.extract(templates.begin());
     single_template.key() = kDefaultName;

@@ -3,21 +3,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 #include "vlmtrain/base/log.h"
 
 namespace vlmtrain::text {
 namespace {
 
-constexpr int64_t kMaxTokenIds = int64_t{1} << 26U;
+constexpr int64_t kMaxTokenIds = int64_t{1} << 26U;  // huge ids would take all memory; vocabularies have some 10^5
 
-/// Begin of the character that ends at `end`; REQUIRES end > 0.
-size_t previous_character(std::string_view text, size_t end) {
-  size_t begin = end - 1;
-  while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80U) --begin;
-  return begin;
-}
-
+/// Returns whether a word character precedes or follows `match`.
 bool is_within_word(std::string_view text, Range match) {
   const bool has_word_before =
       match.begin > 0 && is_word_character(read_utf8(text, previous_character(text, match.begin)).code_point);
@@ -25,6 +20,7 @@ bool is_within_word(std::string_view text, Range match) {
   return has_word_before || has_word_after;
 }
 
+/// Returns the begin of the white space that ends at `begin`, at least `limit`.
 size_t strip_left(std::string_view text, size_t begin, size_t limit) {
   while (begin > limit) {
     const size_t previous = previous_character(text, begin);
@@ -34,6 +30,7 @@ size_t strip_left(std::string_view text, size_t begin, size_t limit) {
   return begin;
 }
 
+/// Returns the end of the white space that begins at `end`.
 size_t strip_right(std::string_view text, size_t end) {
   while (end < text.size()) {
     const Utf8Character utf8 = read_utf8(text, end);

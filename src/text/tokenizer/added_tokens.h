@@ -9,27 +9,27 @@
 #include <string_view>
 #include <vector>
 
+#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/external_tokens.h"
 #include "text/tokenizer/json_node.h"
 #include "text/tokenizer/normalizer.h"
-#include "text/tokenizer/external_tokens.h"
 #include "text/tokenizer/pattern.h"
-#include "text/vocabulary.h"
 
 namespace vlmtrain::text {
 
-/// A token that is found in the text before the model sees it.
+/// A token that is cut out of the text before the model encodes it, with the properties of tokenizer.json.
 struct AddedToken {
   std::string content;
-  std::string spelling;  ///< what is looked for, and decoded: the content, normalised if `normalized`
+  std::string spelling;  ///< the text to match and decode: `content`, normalized if `normalized`
   uint32_t id;
-  bool single_word;  ///< not inside a word
-  bool lstrip;       ///< takes the white space before it
-  bool rstrip;       ///< takes the white space after it
-  bool normalized;   ///< is looked for in the normalised text
+  bool single_word;  ///< matches no part of a word
+  bool lstrip;       ///< removes white space before it
+  bool rstrip;       ///< removes white space after it
+  bool normalized;   ///< matches in the normalized text, else in the original
   bool special;
 };
 
-/// Finds the longest of many strings at each place of a text in one pass.
+/// A trie that finds the longest token at a position of a text.
 class TokenTrie {
  public:
   struct Match {
@@ -37,8 +37,9 @@ class TokenTrie {
     const AddedToken* token;
   };
 
-  /// The token must outlive the finder.
+  /// Adds the spelling of `token`, which must outlive the trie.
   void insert(const AddedToken& token);
+  /// Returns the longest token that begins at byte `pos`, or nothing.
   std::optional<Match> find_longest(std::string_view text, size_t pos) const;
 
  private:
@@ -46,37 +47,39 @@ class TokenTrie {
     std::vector<std::pair<unsigned char, uint32_t>> children;
     const AddedToken* token = nullptr;
   };
+  /// Returns the child of `node` for `byte`, or 0.
   uint32_t find_child(uint32_t node, unsigned char byte) const;
 
   std::vector<Node> nodes_{1};
-  std::array<uint32_t, 256> root_children_{};  // the root's children: most places of a text end here
+  std::array<uint32_t, 256> root_children_{};  // by byte, because most lookups end at the root
 };
 
-/// The section `added_tokens`. Thread-safe.
+/// The section `added_tokens` of tokenizer.json, and the tokens of other files. Immutable and thread-safe.
 class AddedTokens {
  public:
-  /// A stretch of text: an added token, or none.
+  /// A part of a text: an added token, or text between them (`token` is null).
   struct Segment {
     Range range;
     const AddedToken* token;
   };
 
-  /// `root` is the document; `normalizer` may be null. `external_tokens` are added in order where there is no such
-  /// added token yet. Throws where a token's id is not the one that the library `tokenizers` gives it: the
-  /// vocabulary's, else the next after the number of its tokens and the added ones (AddedVocabulary::add_tokens).
+  /// Reads the tokens of the document `root`, then adds `external_tokens` that it lacks. `normalizer` may be null.
+  /// Throws UserError (kBadData) for a token whose id differs from that of the library `tokenizers`
+  /// (AddedVocabulary::add_tokens): the vocabulary's id, else the number of all tokens so far.
   AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
               std::span<const ExternalToken> external_tokens = {});
 
-  /// Cuts the original text at the tokens that are not `normalized`: stretches from left to right, none empty.
+  /// Splits an original text at the tokens that are not `normalized`. Segments are in order, none empty.
   std::vector<Segment> split_original(std::string_view text) const { return split(text, original_trie_); }
-  /// Cuts a normalised text at those that are.
+  /// Splits a normalized text at the tokens that are `normalized`.
   std::vector<Segment> split_normalized(std::string_view text) const { return split(text, normalized_trie_); }
 
+  /// Each returns the token, or null.
   const AddedToken* find(std::string_view content) const;
   const AddedToken* find(int64_t id) const;
-  /// By ascending ids.
+  /// Returns the contents of all tokens by ascending id.
   std::vector<std::string_view> contents() const;
-  /// Highest id plus one, 0 without tokens.
+  /// Returns the highest id plus one, 0 without tokens.
   int64_t size() const { return tokens_by_id_.empty() ? 0 : int64_t{tokens_by_id_.rbegin()->first} + 1; }
 
  private:
@@ -89,7 +92,7 @@ class AddedTokens {
   std::map<std::string_view, const AddedToken*> tokens_by_content_;
   TokenTrie original_trie_;
   TokenTrie normalized_trie_;
-  int64_t next_id_;  // of a token that the vocabulary lacks
+  int64_t next_id_;  // id of the next token that the vocabulary lacks
 };
 
 }  // namespace vlmtrain::text

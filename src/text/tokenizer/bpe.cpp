@@ -7,15 +7,26 @@
 #include <utility>
 
 #include "text/unicode/utf8.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::text {
 namespace {
 
-constexpr size_t kBasicPlane = 0x10000;
+constexpr int64_t kMaxVocabularyIds = int64_t{1} << 26U;  // huge ids would take all memory; vocabularies have some 10^5
 
+int64_t check_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
+  const bool is_valid = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxVocabularyIds;
+  if (!is_valid)
+    throw node.error("gives the token \"{}\" the id {}, which is none", make_excerpt(token), io::make_json_excerpt(id));
+  return id.get<int64_t>();
+}
+
+constexpr size_t kBasicPlane = 0x10000;  // number of code points of the basic multilingual plane
+
+/// Throws UserError (kBadData) for models other than BPE and unsupported options.
 void reject_unsupported(const JsonNode& node) {
-  // Files from before models had a type hold BPE if they hold merges.
+  // Old files have no type. Those with merges are BPE.
   if (node.has("type") && node.get_string("type") != "BPE") {
     throw node.error("has the type \"{}\", which is not supported; supported is BPE", node.get_string("type"));
   }
@@ -29,7 +40,7 @@ void reject_unsupported(const JsonNode& node) {
   }
 }
 
-/// A merge is "a b" or ["a", "b"].
+/// Parses a merge, "a b" or ["a", "b"].
 std::optional<std::pair<std::string, std::string>> parse_merge(const nlohmann::json& value) {
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
@@ -41,11 +52,29 @@ std::optional<std::pair<std::string, std::string>> parse_merge(const nlohmann::j
   return std::pair(value[0].get<std::string>(), value[1].get<std::string>());
 }
 
+/// Returns whether the first merge applies after the second: by rank, then from left to right.
 bool is_later_merge(const Merge& first, int32_t first_left, const Merge& second, int32_t second_left) {
   return first.rank != second.rank ? first.rank > second.rank : first_left > second_left;
 }
 
 }  // namespace
+
+Vocabulary::Vocabulary(const JsonNode& node) {
+  const nlohmann::json& entries = node.value();
+  if (!entries.is_object()) throw node.error("must be an object of tokens and their ids");
+  int64_t max_id = -1;
+  for (const auto& [token, id] : entries.items()) max_id = std::max(max_id, check_id(token, id, node));
+  tokens_.resize(static_cast<size_t>(max_id + 1));
+  ids_.reserve(entries.size());
+  for (const auto& [token, id] : entries.items()) {
+    if (token.empty()) continue;
+    std::string& token_slot = tokens_[id.get<size_t>()];
+    if (!token_slot.empty())
+      throw node.error("gives the id {} to \"{}\" and to \"{}\"", id.get<size_t>(), token_slot, token);
+    token_slot = token;
+    ids_.emplace(token_slot, id.get<uint32_t>());
+  }
+}
 
 Bpe::Bpe(const JsonNode& node)
     : vocabulary_((reject_unsupported(node), node.at("vocab"))), merges_(node.at("merges").value().size()) {
@@ -159,7 +188,7 @@ void Bpe::merge_symbols(Workspace& workspace) const {
     Symbol& left = symbols[static_cast<size_t>(candidate.left)];
     if (left.merged || left.next < 0) continue;
     Symbol& right = symbols[static_cast<size_t>(left.next)];
-    // One of the two may have merged with another neighbour since the candidate was found.
+    // A symbol may have merged with another neighbor after the candidate was pushed.
     const Merge* merge = merges_.find(left.id, right.id);
     if (merge == nullptr || merge->id != candidate.merge.id) continue;
     left.id = candidate.merge.id;

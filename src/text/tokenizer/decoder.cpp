@@ -5,10 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "text/byte_alphabet.h"
-#include "text/component.h"
-#include "text/metaspace.h"
 #include "text/tokenizer/pattern.h"
+#include "text/tokenizer/pre_tokenizer.h"
 #include "text/unicode/utf8.h"
 
 namespace vlmtrain::text {
@@ -32,6 +30,7 @@ std::string replace_all(const std::string& text, const Pattern& pattern, std::st
   return out.append(text, copied_end);
 }
 
+/// Converts byte-level tokens to UTF-8.
 class ByteLevelDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override {
@@ -41,7 +40,7 @@ class ByteLevelDecoder : public Decoder {
   }
 };
 
-/// Joins neighbouring tokens "<0x..>" to text, or to one U+FFFD for each byte if they make no UTF-8.
+/// Joins adjacent tokens "<0x..>" to text, or to one U+FFFD per byte if they are not UTF-8.
 class ByteFallbackDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override {
@@ -79,11 +78,13 @@ class ByteFallbackDecoder : public Decoder {
   }
 };
 
+/// Joins all tokens to one.
 class FuseDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override { tokens = {join(tokens)}; }
 };
 
+/// Replaces the matches of a pattern in each token.
 class ReplaceDecoder : public Decoder {
  public:
   ReplaceDecoder(std::unique_ptr<Pattern> pattern, std::string content)
@@ -98,7 +99,7 @@ class ReplaceDecoder : public Decoder {
   std::string content_;
 };
 
-/// Takes up to so many of one character from each token's ends.
+/// Removes up to `start` and `stop` copies of a string from the ends of each token.
 class StripDecoder : public Decoder {
  public:
   StripDecoder(std::string content, int64_t start, int64_t stop)
@@ -119,6 +120,7 @@ class StripDecoder : public Decoder {
   int64_t stop_;
 };
 
+/// Replaces the visible space character by spaces.
 class MetaspaceDecoder : public Decoder {
  public:
   explicit MetaspaceDecoder(const MetaspaceOptions& options)
@@ -133,9 +135,10 @@ class MetaspaceDecoder : public Decoder {
 
  private:
   std::unique_ptr<Pattern> replacement_pattern_;
-  bool strips_first_;  // the first token's mark was put there when encoding
+  bool strips_first_;  // encoding added the replacement of the first token
 };
 
+/// Applies several decoders in order.
 class DecoderSequence : public Decoder {
  public:
   explicit DecoderSequence(std::vector<std::unique_ptr<Decoder>> decoders) : decoders_(std::move(decoders)) {}
@@ -153,40 +156,40 @@ std::unique_ptr<Decoder> make_default_decoder(const JsonNode&) {
   return std::make_unique<DecoderType>();
 }
 
-std::unique_ptr<Decoder> make_metaspace(const JsonNode& node) {
+std::unique_ptr<Decoder> make_metaspace_decoder(const JsonNode& node) {
   return std::make_unique<MetaspaceDecoder>(MetaspaceOptions::parse(node));
 }
 
-std::unique_ptr<Decoder> make_replace(const JsonNode& node) {
+std::unique_ptr<Decoder> make_replace_decoder(const JsonNode& node) {
   return std::make_unique<ReplaceDecoder>(make_pattern(node), node.get_string("content"));
 }
 
-std::unique_ptr<Decoder> make_strip(const JsonNode& node) {
+std::unique_ptr<Decoder> make_strip_decoder(const JsonNode& node) {
   std::string content = node.get_string("content");
   if (content.empty()) throw node.at("content").error("must not be empty");
   return std::make_unique<StripDecoder>(std::move(content), node.at("start").integer(), node.at("stop").integer());
 }
 
-std::unique_ptr<Decoder> make_sequence(const JsonNode& node) {
+std::unique_ptr<Decoder> make_decoder_sequence(const JsonNode& node) {
   std::vector<std::unique_ptr<Decoder>> decoders;
   for (const JsonNode& decoder : node.get_list("decoders")) decoders.push_back(make_decoder(decoder));
   return std::make_unique<DecoderSequence>(std::move(decoders));
 }
 
-constexpr std::array<ComponentFactory<Decoder>, 7> kFactories{{
+constexpr std::array<ComponentFactory<Decoder>, 7> kDecoderFactories{{
     {"ByteFallback", make_default_decoder<ByteFallbackDecoder>},
     {"ByteLevel", make_default_decoder<ByteLevelDecoder>},
     {"Fuse", make_default_decoder<FuseDecoder>},
-    {"Metaspace", make_metaspace},
-    {"Replace", make_replace},
-    {"Strip", make_strip},
-    {"Sequence", make_sequence},
+    {"Metaspace", make_metaspace_decoder},
+    {"Replace", make_replace_decoder},
+    {"Strip", make_strip_decoder},
+    {"Sequence", make_decoder_sequence},
 }};
 
 }  // namespace
 
 std::unique_ptr<Decoder> make_decoder(const JsonNode& node) {
-  return make_component<Decoder>(node, kFactories);
+  return make_component<Decoder>(node, kDecoderFactories);
 }
 
 }  // namespace vlmtrain::text

@@ -8,7 +8,7 @@
 
 namespace vlmtrain::text {
 
-/// Turns tokens back into text. Thread-safe.
+/// A decoder of tokenizer.json, which converts tokens to text. Immutable and thread-safe.
 class Decoder {
  public:
   Decoder() = default;
@@ -16,12 +16,12 @@ class Decoder {
   Decoder& operator=(const Decoder&) = delete;
   virtual ~Decoder() = default;
 
-  /// Rewrites the list of tokens; what is left at the end is joined to the text.
+  /// Rewrites the list of tokens. The text is the concatenation of the list after the last decoder.
   virtual void apply(std::vector<std::string>& tokens) const = 0;
 };
 
-/// The decoder of tokenizer.json that `node` describes: ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip or
-/// Sequence.
+/// Returns the decoder that `node` describes: ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip or Sequence.
+/// Throws UserError (kBadData) for other types.
 std::unique_ptr<Decoder> make_decoder(const JsonNode& node);
 
 }  // namespace vlmtrain::text

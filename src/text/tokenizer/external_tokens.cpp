@@ -6,10 +6,13 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <mutex>
+#include <set>
 #include <string_view>
 
-#include "text/is_file.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
@@ -20,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// transformers' SPECIAL_TOKENS_ATTRIBUTES, in their order.
+/// SPECIAL_TOKENS_ATTRIBUTES of transformers, in their order.
 constexpr std::array kStandardNames{"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 constexpr const char* kDecoderKey = "added_tokens_decoder";
@@ -31,7 +34,7 @@ bool is_standard_name(std::string_view key) {
   return std::ranges::find(kStandardNames, key) != kStandardNames.end();
 }
 
-/// A text, or an added token with its properties; nothing for null and for what is neither.
+/// Parses a text, or an added token with its properties. Returns nothing for other values.
 std::optional<ExternalToken> parse_token(const Json& value, const std::string& source) {
   if (value.is_string()) return ExternalToken{.content = value.get<std::string>(), .source = source};
   if (!value.is_object() || !value.contains("content")) return std::nullopt;
@@ -59,13 +62,13 @@ int64_t parse_token_id(const std::string& key, const std::string& source) {
   return id;
 }
 
-/// An object of a file. The ordered form of a file with thousands of tokens would take long, so its keys are put in
-/// order where that matters.
+/// A JSON file with an object. Parsing into an ordered object is slow for thousands of tokens, so that the order of
+/// keys is recovered from the text where it matters.
 struct JsonFile {
   std::string text;
   Json json = Json::object();
 
-  /// The keys of `object`, which is of this file, in the file's order.
+  /// Returns the keys of `object`, a part of this file, in the order of the file.
   std::vector<std::string> list_keys_in_file_order(const Json& object) const {
     std::vector<std::pair<size_t, std::string>> offsets;
     for (const auto& [key, value] : object.items()) offsets.emplace_back(text.find('"' + key + '"'), key);
@@ -92,7 +95,7 @@ std::vector<ExternalToken> parse_decoder_tokens(const Json& decoder, const std::
   std::map<int64_t, ExternalToken> by_id;
   for (const auto& [key, value] : decoder.items()) {
     ExternalToken token = parse_required_token(value, source);
-    if (value.is_object() && !value.contains("special")) token.special = false;  // as the class AddedToken
+    if (value.is_object() && !value.contains("special")) token.special = false;  // default of the class AddedToken
     if (value.is_object() && !value.contains("normalized")) token.normalized = !token.special;
     token.id = parse_token_id(key, source);
     token.overrides = true;
@@ -112,6 +115,7 @@ std::vector<ExternalToken> parse_token_list(const Json& list, const std::string&
   return tokens;
 }
 
+/// A reader of the files next to tokenizer.json; see read_external_tokens() for their order.
 class ExternalTokenReader {
  public:
   explicit ExternalTokenReader(const fs::path& folder)
@@ -183,7 +187,7 @@ class ExternalTokenReader {
     }
   }
 
-  /// Tokens with a name of the model's own, such as image_token.
+  /// Adds tokens with a model-specific name, such as image_token.
   void add_model_tokens(const JsonFile& object, const char* file) {
     Json model_tokens = Json::object();
     for (const auto& [key, value] : object.json.items()) {
@@ -261,6 +265,23 @@ class ExternalTokenReader {
 
 ExternalTokens read_external_tokens(const fs::path& folder) {
   return ExternalTokenReader(folder).read();
+}
+
+bool is_file(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return false;
+  if (fs::is_regular_file(path, error)) return true;
+  const std::string_view kind =
+      fs::exists(path, error) ? describe_non_regular_file(path) : "a link to a file that is not there";
+  throw data_error("{}: is {}; a file is wanted here: fetch the checkpoint again", path.string(), kind);
+}
+
+void warn_once(const std::string& message) {
+  static std::mutex mutex;
+  static std::set<std::string> logged_messages;
+  const std::lock_guard lock(mutex);
+  if (logged_messages.insert(message).second) spdlog::warn("{}", message);
 }
 
 }  // namespace vlmtrain::text

@@ -9,35 +9,42 @@
 
 namespace vlmtrain::text {
 
-/// A token that a checkpoint names outside tokenizer.json, with the properties of an added token there.
+/// A token of a file other than tokenizer.json, with the properties of an added token.
 struct ExternalToken {
   std::string content;
-  std::optional<int64_t> id{};  ///< that the file gives it; nothing: the next one
+  std::optional<int64_t> id{};  ///< from the file; nothing: the next free id
   bool single_word = false;
   bool lstrip = false;
   bool rstrip = false;
   bool normalized = false;
   bool special = true;
-  /// Whether its properties win over those that tokenizer.json gives the same token.
+  /// Replaces the properties of the same token in tokenizer.json.
   bool overrides = false;
   std::string source{};  ///< for messages: file and key
 };
 
-/// What the files next to tokenizer.json say about tokens.
+/// The tokens of the files next to tokenizer.json.
 struct ExternalTokens {
-  std::vector<ExternalToken> tokens;  ///< in the order in which they get their ids
-  /// Tokens by the names that templates have for them, such as bos_token and image_token.
+  std::vector<ExternalToken> tokens;  ///< in the order of their ids
+  /// Names of tokens in templates, such as bos_token and image_token, with the tokens.
   std::vector<std::pair<std::string, std::string>> named_tokens;
-  /// Named by files that are not read next to others that are.
+  /// Tokens of files that transformers ignores because of another file.
   std::vector<ExternalToken> ignored_tokens;
   bool has_decoder = false;  ///< tokenizer_config.json has added_tokens_decoder
 };
 
-/// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json of `folder` as transformers 5.24 does
-/// (PreTrainedTokenizerBase._from_pretrained, TokenizersBackend.__init__): added_tokens_decoder by ascending ids, or
-/// without it added_tokens.json, then named tokens, then extra_special_tokens (additional_special_tokens without it).
-/// special_tokens_map.json is read only without added_tokens_decoder, and wins then. Files may be missing. Throws
-/// UserError (kBadData) that names file and key for values of another type.
+/// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json of `folder` as transformers 5.24
+/// (PreTrainedTokenizerBase._from_pretrained, TokenizersBackend.__init__). The order is added_tokens_decoder by
+/// ascending id (without it added_tokens.json), named tokens, extra_special_tokens (without it
+/// additional_special_tokens). special_tokens_map.json is read only without added_tokens_decoder, and takes precedence
+/// then. Files may be missing. Throws UserError (kBadData) that names file and key for values of another type.
 ExternalTokens read_external_tokens(const std::filesystem::path& folder);
+
+/// Returns whether the file `path` exists. Throws UserError (kBadData) if `path` exists but is no readable file, such
+/// as a broken link into a download cache, which must not count as a missing file.
+bool is_file(const std::filesystem::path& path);
+
+/// Logs a warning, unless this process has logged the same message; a run reads each file several times. Thread-safe.
+void warn_once(const std::string& message);
 
 }  // namespace vlmtrain::text

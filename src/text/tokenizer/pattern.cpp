@@ -1,5 +1,6 @@
 #include "text/tokenizer/pattern.h"
 
+#include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 #include "vlmtrain/base/printable.h"
 
@@ -53,10 +54,11 @@ struct MatchContextDeleter {
   void operator()(pcre2_match_context* match_context) const { pcre2_match_context_free(match_context); }
 };
 
-/// PCRE2's own limit of the heap is 20 GB, and a build of it may have others: what a checkpoint's expression
-/// may use is the same everywhere.
+/// Returns limits of time and memory for a match. PCRE2's defaults depend on its build (its heap limit is 20 GB), and
+/// hostile expressions must fail on each machine.
 pcre2_match_context* get_match_limits() {
   static const std::unique_ptr<pcre2_match_context, MatchContextDeleter> limits = [] {
+    // PCRE2's default; an exponential expression fails within seconds.
     constexpr uint32_t kMaxMatchSteps = 10'000'000;
     constexpr uint32_t kMaxHeapKib = 256 * 1024;
     std::unique_ptr<pcre2_match_context, MatchContextDeleter> match_context(pcre2_match_context_create(nullptr));
@@ -80,7 +82,7 @@ class RegexPattern : public Pattern {
       throw node.error("has the regular expression \"{}\", which does not compile: {} at offset {}",
                        make_excerpt(expression), get_pcre2_message(error_code), offset);
     }
-    // Without the JIT, matching is slower and the same.
+    // A failure is ignored: without the JIT, matching is slower but gives the same result.
     pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
   }
 
@@ -103,7 +105,7 @@ class RegexPattern : public Pattern {
  private:
   bool match(std::string_view text, size_t begin, pcre2_match_data* data) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-    // The text was validated once; the check of each match would start at its beginning.
+    // PCRE2 would validate the text from its beginning for each match, which is quadratic; encode() has validated it.
     int result = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, data, get_match_limits());
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
       result = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,

@@ -16,7 +16,7 @@ struct Range {
   size_t end;
 };
 
-/// Something to look for in a text. Thread-safe.
+/// A pattern of tokenizer.json that matches parts of a text. Immutable and thread-safe.
 class Pattern {
  public:
   Pattern() = default;
@@ -24,19 +24,19 @@ class Pattern {
   Pattern& operator=(const Pattern&) = delete;
   virtual ~Pattern() = default;
 
-  /// Appends all matches from left to right, none empty or overlapping. REQUIRES valid UTF-8.
+  /// Appends all matches to `matches` from left to right, none empty or overlapping. REQUIRES valid UTF-8.
   virtual void find_all(std::string_view text, std::vector<Range>& matches) const = 0;
 };
 
-/// Finds a string as it is; REQUIRES that it is not empty.
+/// Returns a pattern that matches the string. REQUIRES a string that is not empty.
 std::unique_ptr<Pattern> make_literal_pattern(std::string literal);
-/// Finds single numeric characters (is_numeric).
+/// Returns a pattern that matches single numeric characters, see is_numeric().
 std::unique_ptr<Pattern> make_numeric_pattern();
-/// Finds a regular expression in PCRE2's syntax, with Unicode classes. Throws an error of `node`, which names it, if it
-/// does not compile.
+/// Returns a pattern that matches a regular expression in PCRE2's syntax, with Unicode classes. Throws UserError
+/// (kBadData) that names `node` if it does not compile. find_all() throws UserError for expressions that take too long.
 std::unique_ptr<Pattern> make_regex_pattern(const std::string& expression, const JsonNode& node);
 
-/// The pattern under the key `pattern` of `node`: {"String": …} or {"Regex": …}.
+/// Returns the pattern of the key `pattern` of `node`: {"String": …} or {"Regex": …}.
 std::unique_ptr<Pattern> make_pattern(const JsonNode& node);
 
 }  // namespace vlmtrain::text

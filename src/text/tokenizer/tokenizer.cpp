@@ -3,16 +3,16 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe.h"
-#include "text/component.h"
 #include "text/tokenizer/decoder.h"
 #include "text/tokenizer/json_node.h"
 #include "text/tokenizer/normalizer.h"
-#include "text/post_processor.h"
 #include "text/tokenizer/pre_tokenizer.h"
 #include "text/unicode/utf8.h"
 #include "vlmtrain/base/error.h"
@@ -20,8 +20,99 @@
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::text {
+
+/// A post-processor of tokenizer.json, which adds special tokens around an encoded text. Immutable and thread-safe.
+class PostProcessor {
+ public:
+  PostProcessor() = default;
+  PostProcessor(const PostProcessor&) = delete;
+  PostProcessor& operator=(const PostProcessor&) = delete;
+  virtual ~PostProcessor() = default;
+
+  virtual void apply(Encoding& encoding) const = 0;
+};
+
+/// Returns the post-processor that `node` describes: ByteLevel, TemplateProcessing or Sequence.
+std::unique_ptr<PostProcessor> make_post_processor(const JsonNode& node);
+
 namespace {
 
+/// The post-processor ByteLevel. It trims white space from offsets, which Encoding::starts must keep.
+class ByteLevelTrim : public PostProcessor {
+ public:
+  void apply(Encoding&) const override {}
+};
+
+/// The post-processor TemplateProcessing for a single text.
+class TemplateProcessing : public PostProcessor {
+ public:
+  TemplateProcessing(std::vector<int64_t> prefix_ids, std::vector<int64_t> suffix_ids)
+      : prefix_ids_(std::move(prefix_ids)), suffix_ids_(std::move(suffix_ids)) {}
+
+  void apply(Encoding& encoding) const override {
+    const uint32_t first_start = encoding.starts.empty() ? 0 : encoding.starts.front();
+    const uint32_t last_start = encoding.starts.empty() ? 0 : encoding.starts.back();
+    encoding.ids.insert(encoding.ids.begin(), prefix_ids_.begin(), prefix_ids_.end());
+    encoding.ids.insert(encoding.ids.end(), suffix_ids_.begin(), suffix_ids_.end());
+    encoding.starts.insert(encoding.starts.begin(), prefix_ids_.size(), first_start);
+    encoding.starts.insert(encoding.starts.end(), suffix_ids_.size(), last_start);
+  }
+
+ private:
+  std::vector<int64_t> prefix_ids_;
+  std::vector<int64_t> suffix_ids_;
+};
+
+class PostProcessorSequence : public PostProcessor {
+ public:
+  explicit PostProcessorSequence(std::vector<std::unique_ptr<PostProcessor>> post_processors)
+      : post_processors_(std::move(post_processors)) {}
+
+  void apply(Encoding& encoding) const override {
+    for (const auto& post_processor : post_processors_) post_processor->apply(encoding);
+  }
+
+ private:
+  std::vector<std::unique_ptr<PostProcessor>> post_processors_;
+};
+
+std::unique_ptr<PostProcessor> make_byte_level_trim(const JsonNode&) {
+  return std::make_unique<ByteLevelTrim>();
+}
+
+std::unique_ptr<PostProcessor> make_template_processing(const JsonNode& node) {
+  std::vector<int64_t> prefix_ids;
+  std::vector<int64_t> suffix_ids;
+  size_t num_sequences = 0;
+  for (const JsonNode& item : node.get_list("single")) {
+    if (item.has("Sequence")) {
+      ++num_sequences;
+      continue;
+    }
+    const JsonNode special = item.at("SpecialToken");
+    const JsonNode token = node.at("special_tokens").at(special.get_string("id"));
+    for (const JsonNode& id : token.get_list("ids"))
+      (num_sequences == 0 ? prefix_ids : suffix_ids).push_back(id.integer());
+  }
+  if (num_sequences != 1)
+    throw node.at("single").error("must hold the text once, and holds it {} times", num_sequences);
+  return std::make_unique<TemplateProcessing>(std::move(prefix_ids), std::move(suffix_ids));
+}
+
+std::unique_ptr<PostProcessor> make_post_processor_sequence(const JsonNode& node) {
+  std::vector<std::unique_ptr<PostProcessor>> post_processors;
+  for (const JsonNode& post_processor : node.get_list("processors"))
+    post_processors.push_back(make_post_processor(post_processor));
+  return std::make_unique<PostProcessorSequence>(std::move(post_processors));
+}
+
+constexpr std::array<ComponentFactory<PostProcessor>, 3> kPostProcessorFactories{{
+    {"ByteLevel", make_byte_level_trim},
+    {"TemplateProcessing", make_template_processing},
+    {"Sequence", make_post_processor_sequence},
+}};
+
+/// Throws UserError (kBadData) if `text` is not UTF-8.
 void check_utf8(std::string_view text) {
   if (const auto pos = find_invalid_utf8(text)) {
     throw data_error("A text is not valid UTF-8 at byte {} of {}; convert it to UTF-8 or drop it", *pos, text.size());
@@ -29,6 +120,10 @@ void check_utf8(std::string_view text) {
 }
 
 }  // namespace
+
+std::unique_ptr<PostProcessor> make_post_processor(const JsonNode& node) {
+  return make_component<PostProcessor>(node, kPostProcessorFactories);
+}
 
 struct Tokenizer::Impl {
   Impl(const JsonNode& root, std::span<const ExternalToken> external_tokens)
@@ -39,7 +134,7 @@ struct Tokenizer::Impl {
         decoder(make_optional(root, "decoder", &make_decoder)),
         added_tokens(root, model.vocabulary(), normalizer.get(), external_tokens) {}
 
-  /// What one call of encode works with.
+  /// The result and the buffers of one call of encode().
   struct EncodeState {
     Encoding out;
     Bpe::Workspace workspace;
@@ -51,7 +146,7 @@ struct Tokenizer::Impl {
     state.out.starts.push_back(start);
   }
 
-  /// Text without added tokens, normalised.
+  /// Encodes normalized text without added tokens.
   void encode_normalized(AlignedText text, EncodeState& state) const {
     PreTokenized pre_tokenized{std::move(text), {}};
     pre_tokenized.pieces.push_back({0, pre_tokenized.text.bytes.size()});
@@ -66,7 +161,7 @@ struct Tokenizer::Impl {
     }
   }
 
-  /// Original text without added tokens that are looked for in it.
+  /// Encodes original text between added tokens; `begin` is its offset.
   void encode_segment(std::string_view segment, uint32_t begin, EncodeState& state) const {
     AlignedText text = AlignedText::from_original(segment, begin);
     if (normalizer) normalizer->apply(text);

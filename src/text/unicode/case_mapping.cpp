@@ -1,12 +1,26 @@
 #include "text/unicode/case_mapping.h"
 
-#include <algorithm>
+#include <utf8proc.h>
 
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 
-namespace vlmtrain::text::jinja {
+namespace vlmtrain::text {
+namespace {
 
-const std::array<SpecialCase, 102> kSpecialUpper = {{
+/// A character whose uppercase or titlecase form has several characters. Source: Unicode's SpecialCasing.txt, its
+/// mappings that hold in every language, which are those that Python applies.
+struct SpecialCase {
+  char32_t character;
+  std::u32string_view replacement;
+};
+
+/// Uppercase forms of several characters, in ascending order.
+constexpr std::array<SpecialCase, 102> kSpecialUpper = {{
     {0x00DF, U"SS"},
     {0x0149, U"\u02BCN"},
     {0x01F0, U"J\u030C"},
@@ -111,7 +125,8 @@ const std::array<SpecialCase, 102> kSpecialUpper = {{
     {0xFB17, U"\u0544\u053D"},
 }};
 
-const std::array<SpecialCase, 48> kSpecialTitle = {{
+/// Titlecase forms of several characters, in ascending order.
+constexpr std::array<SpecialCase, 48> kSpecialTitle = {{
     {0x00DF, U"Ss"},
     {0x0149, U"\u02BCN"},
     {0x01F0, U"J\u030C"},
@@ -162,12 +177,55 @@ const std::array<SpecialCase, 48> kSpecialTitle = {{
     {0xFB17, U"\u0544\u056D"},
 }};
 
-bool append_special_case(const SpecialCase* begin, const SpecialCase* end, char32_t character, std::string& out) {
-  const auto precedes = [](const SpecialCase& special_case, char32_t value) { return special_case.character < value; };
-  const SpecialCase* match = std::lower_bound(begin, end, character, precedes);
-  if (match == end || match->character != character) return false;
+/// Appends the special form of `character` to `out`. Returns whether `special_cases` has one.
+bool append_special_case(std::span<const SpecialCase> special_cases, char32_t character, std::string& out) {
+  const auto match = std::ranges::lower_bound(special_cases, character, {}, &SpecialCase::character);
+  if (match == special_cases.end() || match->character != character) return false;
   for (const char32_t code_point : match->replacement) append_utf8(out, code_point);
   return true;
 }
 
-}  // namespace vlmtrain::text::jinja
+bool is_cased(char32_t character) {
+  return is_upper(character) || is_lower(character) || is_title(character);
+}
+
+constexpr char32_t kSigma = 0x3A3;
+constexpr char32_t kFinalSigma = 0x3C2;
+constexpr char32_t kCapitalIWithDot = 0x130;
+constexpr std::string_view kSmallIWithDot = "i\xCC\x87";  // the only lowercase form of several characters
+
+/// Returns whether the sigma at `pos` ends a word, which Python lowercases to kFinalSigma.
+bool is_word_final(std::string_view text, size_t pos) {
+  const size_t next = next_character(text, pos);
+  const bool follows_cased = pos > 0 && is_cased(read_utf8(text, previous_character(text, pos)).code_point);
+  return follows_cased && (next == text.size() || !is_cased(read_utf8(text, next).code_point));
+}
+
+}  // namespace
+
+void append_upper(std::string_view text, size_t pos, std::string& out) {
+  const char32_t character = read_utf8(text, pos).code_point;
+  if (!append_special_case(kSpecialUpper, character, out)) {
+    append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(character))));
+  }
+}
+
+void append_lower(std::string_view text, size_t pos, std::string& out) {
+  const char32_t character = read_utf8(text, pos).code_point;
+  if (character == kSigma && is_word_final(text, pos)) {
+    append_utf8(out, kFinalSigma);
+  } else if (character == kCapitalIWithDot) {
+    out += kSmallIWithDot;
+  } else {
+    append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character))));
+  }
+}
+
+void append_title(std::string_view text, size_t pos, std::string& out) {
+  const char32_t character = read_utf8(text, pos).code_point;
+  if (!append_special_case(kSpecialTitle, character, out)) {
+    append_utf8(out, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(character))));
+  }
+}
+
+}  // namespace vlmtrain::text

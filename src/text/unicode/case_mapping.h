@@ -1,26 +1,16 @@
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace vlmtrain::text::jinja {
+namespace vlmtrain::text {
 
-/// Characters that become several in capitals: all for which Python's str.upper() or str.title() gives more than one
-/// (Unicode's SpecialCasing.txt, what holds in every language). In order.
-struct SpecialCase {
-  char32_t character;
-  std::u32string_view replacement;
-};
+/// Appends the uppercase, lowercase or titlecase form of the character at byte `pos` of `text` to `out`, as Python's
+/// str.upper(), str.lower() and str.title() map it. One character may become several; a final sigma depends on its
+/// neighbors. REQUIRES valid UTF-8 and pos < text.size().
+void append_upper(std::string_view text, size_t pos, std::string& out);
+void append_lower(std::string_view text, size_t pos, std::string& out);
+void append_title(std::string_view text, size_t pos, std::string& out);
 
-extern const std::array<SpecialCase, 102> kSpecialUpper;
-extern const std::array<SpecialCase, 48> kSpecialTitle;
-
-bool append_special_case(const SpecialCase* begin, const SpecialCase* end, char32_t character, std::string& out);
-
-template <class Table>
-bool append_special_case(const Table& table, char32_t character, std::string& out) {
-  return append_special_case(table.data(), table.data() + table.size(), character, out);
-}
-
-}  // namespace vlmtrain::text::jinja
+}  // namespace vlmtrain::text

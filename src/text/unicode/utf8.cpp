@@ -2,7 +2,7 @@
 
 #include <utf8proc.h>
 
-#include <algorithm>
+#include <cstring>
 
 namespace vlmtrain::text {
 namespace {
@@ -13,14 +13,15 @@ unsigned char get_byte(std::string_view text, size_t pos) {
   return static_cast<unsigned char>(text[pos]);
 }
 
+/// The layout of a UTF-8 sequence by its lead byte (Unicode 15, table 3-7).
 struct SequenceLayout {
   size_t bytes;
-  unsigned char
-      min_second_byte;  // the second byte's limits exclude overlong forms, surrogates and what is past U+10FFFF
+  unsigned char min_second_byte;  // the limits exclude overlong forms, surrogates and code points above U+10FFFF
   unsigned char max_second_byte;
   char32_t lead_bits;
 };
 
+/// Returns the layout of the sequence that `lead_byte` begins, or nothing if it begins none.
 std::optional<SequenceLayout> find_sequence_layout(unsigned char lead_byte) {
   if (lead_byte >= 0xC2 && lead_byte <= 0xDF) return SequenceLayout{2, 0x80, 0xBF, lead_byte & 0x1FU};
   if (lead_byte == 0xE0) return SequenceLayout{3, 0xA0, 0xBF, 0};
@@ -81,28 +82,28 @@ std::string replace_invalid_utf8(std::string_view text) {
   return out;
 }
 
-bool is_white_space(char32_t code_point) {
-  if (code_point < 0x80) return code_point == ' ' || (code_point >= '\t' && code_point <= '\r');
-  return code_point == 0x85 || code_point == 0xA0 || code_point == 0x1680 ||
-         (code_point >= 0x2000 && code_point <= 0x200A) || code_point == 0x2028 || code_point == 0x2029 ||
-         code_point == 0x202F || code_point == 0x205F || code_point == 0x3000;
+size_t next_character(std::string_view text, size_t pos) {
+  return pos + read_utf8(text, pos).bytes;
 }
 
-bool is_word_character(char32_t code_point) {
-  // Alphabetic also holds symbols: circled and squared letters.
-  if ((code_point >= 0x24B6 && code_point <= 0x24E9) || (code_point >= 0x1F130 && code_point <= 0x1F149) ||
-      (code_point >= 0x1F150 && code_point <= 0x1F169) || (code_point >= 0x1F170 && code_point <= 0x1F189) ||
-      code_point == 0x200C || code_point == 0x200D) {
-    return true;
-  }
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC;
+size_t previous_character(std::string_view text, size_t pos) {
+  do {
+    --pos;
+  } while (pos > 0 && (static_cast<unsigned char>(text[pos]) & 0xC0U) == 0x80U);
+  return pos;
 }
 
-bool is_numeric(char32_t code_point) {
-  if (code_point < 0x80) return code_point >= '0' && code_point <= '9';
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-  return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
+size_t to_byte_offset(std::string_view text, size_t index) {
+  size_t pos = 0;
+  for (; index > 0 && pos < text.size(); --index) pos = next_character(text, pos);
+  return pos;
+}
+
+size_t find_text(std::string_view text, std::string_view needle, size_t pos) {
+  if (pos > text.size()) return std::string_view::npos;
+  if (needle.empty()) return pos;
+  const void* match = memmem(text.data() + pos, text.size() - pos, needle.data(), needle.size());
+  return match == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(match) - text.data());
 }
 
 }  // namespace vlmtrain::text

@@ -3,20 +3,22 @@
 #include <span>
 #include <string_view>
 
-#include "text/jinja/method_table.h"
+#include "text/jinja/runtime/object.h"
 
 namespace vlmtrain::text::jinja {
 
-/// What a template can name: null where there is none of that name. A filter's or test's `self` is what it is applied
-/// to; a test gives a boolean.
+// The filters, tests and global functions of templates. The arguments `self` of a filter or test is the value on its
+// left.
+
+/// Each returns the filter, test or function `name`, or null.
 const Builtin* find_filter(std::string_view name);
 const Builtin* find_test(std::string_view name);
 const Builtin* find_function(std::string_view name);
 
-/// As map('name', …) and `value is name(…)` do it.
+/// Returns the result of a filter, or the boolean of a test, for `self`. Throws EvaluationError for wrong arguments.
 Value apply_builtin(Context& context, const Builtin& builtin, const Value& self, const Arguments& arguments);
 
-/// Their parts.
+/// The tables that the functions above search.
 std::span<const Builtin> text_filters();
 std::span<const Builtin> number_filters();
 std::span<const Builtin> list_filters();
@@ -24,6 +26,7 @@ std::span<const Builtin> select_filters();
 std::span<const Builtin> tests();
 std::span<const Builtin> functions();
 
+/// Returns a generator of `items`, which yields them once.
 Value make_generator(std::vector<Value> items);
 
 }  // namespace vlmtrain::text::jinja

@@ -1,28 +1,29 @@
 #include <algorithm>
 #include <array>
 
-#include "text/jinja/access.h"
 #include "text/jinja/builtins/builtins.h"
-#include "text/unicode/unicode_classes.h"
+#include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/operators.h"
+#include "text/jinja/runtime/text_edit.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// A text as what sorts without regard to case, anything else as it is.
+/// Returns a text in lowercase unless `case_sensitive`, other values unchanged.
 Value fold_case(const Value& value, bool case_sensitive, Budget& budget) {
   if (case_sensitive || value.text() == nullptr) return value;
   budget.charge_allocation(value.text()->view().size());
   return Value::text(to_lower(value.text()->content));
 }
 
-/// An item and what it is sorted by.
+/// An item with its sort key.
 struct KeyedItem {
   Value key;
   Value item;
 };
 
-/// The items of `value` by the attribute that `attribute_path` names (null: themselves).
+/// Returns the items of `value` with their attribute `attribute_path` as keys; null: the items themselves. `fallback`,
+/// if not null, replaces undefined keys.
 std::vector<KeyedItem> make_keyed_items(Context& context, const Value& value, const Value* attribute_path,
                                         bool case_sensitive, const Value* fallback = nullptr) {
   const auto items = to_sequence(value, context.budget);
@@ -60,7 +61,7 @@ Value sort_filter(Context& context, const Value& value, const BoundArguments& ar
     sort_by_key(keyed_items, reverse, context.budget);
     return Value::list(extract_items(std::move(keyed_items)));
   }
-  // By several attributes: lists of keys sort as Python has them.
+  // Several attributes: lists of keys compare item by item.
   std::vector<KeyedItem> keyed_items = make_keyed_items(context, value, nullptr, true);
   for (KeyedItem& keyed_item : keyed_items) {
     std::vector<Value> keys;
@@ -150,37 +151,38 @@ Value sum_filter(Context& context, const Value& value, const BoundArguments& arg
   return sum;
 }
 
-Value length_filter(Context& /*context*/, const Value& value, const BoundArguments& /*given*/) {
+Value length_filter(Context& /*context*/, const Value& value, const BoundArguments& /*args*/) {
   return Value(get_length(value));
 }
 
-Value first_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value first_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr && !value.text()->view().empty()) return get_item(value, Value(0), context.budget);
   const auto items = to_sequence(value, context.budget);
   return items->items.empty() ? Value::undefined("No first item, sequence was empty.") : items->items.front();
 }
 
+/// Throws EvaluationError for generators.
 void require_reversible(const Value& value) {
   if (value.sequence() != nullptr && !value.sequence()->has_length()) {
     throw evaluation_error("a generator cannot be read from its end; make a list of it");
   }
 }
 
-Value last_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value last_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   require_reversible(value);
   if (value.text() != nullptr && !value.text()->view().empty()) return get_item(value, Value(-1), context.budget);
   const auto items = to_sequence(value, context.budget);
   return items->items.empty() ? Value::undefined("No last item, sequence was empty.") : items->items.back();
 }
 
-Value list_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value list_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   const auto items = to_sequence(value, context.budget);
   if (items->type == Sequence::Type::kList) return Value(items);
   context.budget.charge_allocation(items->items.size() * sizeof(Value));
   return Value::list(items->items);
 }
 
-Value reverse_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value reverse_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr) return get_slice(value, Value::none(), Value::none(), Value(-1), context.budget);
   const auto items = to_sequence(value, context.budget);
   context.budget.charge_allocation(items->items.size() * sizeof(Value));
@@ -189,7 +191,7 @@ Value reverse_filter(Context& context, const Value& value, const BoundArguments&
   return is_generator ? Value::list(std::move(reversed_items)) : make_generator(std::move(reversed_items));
 }
 
-Value items_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value items_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.is_undefined()) return make_generator({});
   if (value.dict() == nullptr) throw evaluation_error("items needs a dict, not {}", value.type_name());
   context.budget.charge_allocation(value.dict()->entries.size() * sizeof(Value) * 4);
@@ -206,7 +208,7 @@ Value batch_filter(Context& context, const Value& value, const BoundArguments& a
   std::vector<Value> batch;
   const auto flush_batch = [&] { batches.push_back(Value::list(std::exchange(batch, {}))); };
   for (size_t i = 0; i < items->items.size(); ++i) {
-    // Python compares before it adds: a count that is never reached makes one batch.
+    // Jinja2 compares before it appends, so that a count of 0 or less gives one batch.
     if (static_cast<int64_t>(batch.size()) == count) flush_batch();
     batch.push_back(items->items[i]);
   }

@@ -7,8 +7,10 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
+/// Limit of conversions to integers, slightly below 2^63, which doubles cannot represent exactly.
 constexpr double kIntegerLimit = 9.2e18;
 
+/// Returns the number. Throws EvaluationError that names `filter` for other types.
 Number require_number(std::string_view filter, const Value& value) {
   const auto number = to_number(value);
   if (number) return *number;
@@ -16,12 +18,13 @@ Number require_number(std::string_view filter, const Value& value) {
   throw evaluation_error("{} needs a number, not {}", filter, value.type_name());
 }
 
+/// Returns int(real). Throws EvaluationError beyond kIntegerLimit.
 Value to_integer_value(double real) {
   if (!(std::fabs(real) < kIntegerLimit)) throw evaluation_error("{} is no whole number of 64 bits", real);
   return Value(static_cast<int64_t>(real));
 }
 
-Value abs_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value abs_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   const Number number = require_number("abs", value);
   return compare(Comparison::kLess, value, Value(0), context.budget) ? negate(value)
          : number.is_integer                                         ? Value(number.integer)

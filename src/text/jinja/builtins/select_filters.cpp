@@ -1,13 +1,13 @@
 #include <array>
 
-#include "text/jinja/access.h"
 #include "text/jinja/builtins/builtins.h"
+#include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/operators.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// The arguments from the one at `num_dropped` on.
+/// Returns the arguments without the first `num_dropped` positional ones.
 Arguments drop_arguments(const Arguments& arguments, size_t num_dropped) {
   Arguments remaining;
   remaining.positional.assign(arguments.positional.begin() + static_cast<std::ptrdiff_t>(num_dropped),
@@ -16,7 +16,8 @@ Arguments drop_arguments(const Arguments& arguments, size_t num_dropped) {
   return remaining;
 }
 
-/// select, reject, selectattr and rejectattr: those items for which the test that is named holds, or is_true.
+/// select, reject, selectattr and rejectattr: the items, or those whose attribute, satisfies the named test; without a
+/// name, is_true().
 template <bool keeps_matches, bool by_attribute>
 Value select_filter(Context& context, const Value& value, const BoundArguments& args) {
   const Arguments& filter_arguments = args.arguments();
@@ -44,6 +45,7 @@ Value select_filter(Context& context, const Value& value, const BoundArguments& 
   return make_generator(std::move(selected_items));
 }
 
+/// Returns the keyword argument `name`, or null.
 const Value* find_keyword(const Arguments& arguments, std::string_view name) {
   for (const auto& [key, value] : arguments.keyword) {
     if (key == name) return &value;
@@ -51,7 +53,7 @@ const Value* find_keyword(const Arguments& arguments, std::string_view name) {
   return nullptr;
 }
 
-/// map(attribute=…, default=…).
+/// Returns the items of map(attribute=…, default=…).
 std::vector<Value> map_attributes(Context& context, const Sequence& items, const Arguments& filter_arguments) {
   const Value* path = find_keyword(filter_arguments, "attribute");
   const Value* fallback = find_keyword(filter_arguments, "default");

@@ -1,10 +1,10 @@
 #include <array>
 
 #include "text/jinja/builtins/builtins.h"
-#include "text/unicode/unicode_classes.h"
 #include "text/jinja/runtime/numbers.h"
 #include "text/jinja/runtime/operators.h"
 #include "text/jinja/runtime/python_text.h"
+#include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 
 namespace vlmtrain::text::jinja {
@@ -13,7 +13,7 @@ namespace {
 using Predicate = bool (*)(const Value&);
 
 template <Predicate predicate>
-Value value_test(Context& /*context*/, const Value& value, const BoundArguments& /*given*/) {
+Value value_test(Context& /*context*/, const Value& value, const BoundArguments& /*args*/) {
   return Value(predicate(value));
 }
 
@@ -38,7 +38,7 @@ Value remainder_test(Context& context, const Value& value, const Value& divisor,
 }
 
 template <int64_t remainder>
-Value parity_test(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value parity_test(Context& context, const Value& value, const BoundArguments& /*args*/) {
   return remainder_test(context, value, Value(2), Value(remainder));
 }
 
@@ -50,9 +50,9 @@ Value sameas_test(Context& /*context*/, const Value& value, const BoundArguments
   return Value(value.is_same(*args[0]));
 }
 
-/// str.islower() or str.isupper() of what str() gives.
+/// Returns str(value).islower() or str(value).isupper().
 template <bool (*is_expected_case)(char32_t), bool (*is_other_case)(char32_t)>
-Value case_test(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value case_test(Context& context, const Value& value, const BoundArguments& /*args*/) {
   const TrackedText text = to_str(value, context.budget);
   bool has_cased = false;
   for (size_t pos = 0; pos < text.size(); pos = next_character(text.bytes(), pos)) {

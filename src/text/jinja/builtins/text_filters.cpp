@@ -1,18 +1,20 @@
 #include <algorithm>
 #include <array>
 
-#include "text/jinja/access.h"
 #include "text/jinja/builtins/builtins.h"
-#include "text/unicode/unicode_classes.h"
+#include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/operators.h"
-#include "text/jinja/runtime/string_format.h"
 #include "text/jinja/runtime/python_text.h"
+#include "text/jinja/runtime/string_format.h"
 #include "text/jinja/runtime/text_edit.h"
+#include "text/unicode/case_mapping.h"
+#include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
 
+/// Returns str(value).
 Text to_text(Context& context, const Value& value) {
   return Text(to_str(value, context.budget));
 }
@@ -23,11 +25,11 @@ Value make_text_result(Context& context, TrackedText text) {
 }
 
 template <TrackedText (*transform)(const TrackedText&)>
-Value transform_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value transform_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   return make_text_result(context, transform(to_str(value, context.budget)));
 }
 
-/// As Jinja's filter takes words, which is not what str.title() does.
+/// Returns the text as Jinja2's filter title, whose words differ from those of str.title().
 TrackedText capitalize_words(const TrackedText& text) {
   const std::string_view bytes = text.bytes();
   bool is_word_start = true;
@@ -49,20 +51,20 @@ TrackedText capitalize_words(const TrackedText& text) {
   return out;
 }
 
-Value escape_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value escape_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr && value.text()->is_escaped) return value;
   TrackedText escaped = escape_html(to_str(value, context.budget));
   context.budget.charge_allocation(escaped.size());
   return Value::text(std::move(escaped), true);
 }
 
-Value forceescape_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value forceescape_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   TrackedText escaped = escape_html(to_str(value, context.budget));
   context.budget.charge_allocation(escaped.size());
   return Value::text(std::move(escaped), true);
 }
 
-Value safe_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value safe_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   return Value::text(to_str(value, context.budget), true);
 }
 
@@ -76,7 +78,7 @@ Value replace_filter(Context& context, const Value& value, const BoundArguments&
       replace(to_text(context, value), to_text(context, *args[0]), to_text(context, *args[1]), count, context.budget));
 }
 
-Value string_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value string_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   return value.text() != nullptr ? value : Value::text(to_str(value, context.budget));
 }
 
@@ -84,7 +86,7 @@ Value center_filter(Context& context, const Value& value, const BoundArguments& 
   return Value::text(center(to_text(context, value), args.integer(0, 80), context.budget));
 }
 
-/// The line break that ends a line, as one \n.
+/// Appends \n with the origin of `line_break`.
 void append_newline(TrackedText& out, const TrackedText& line_break) {
   bool is_written = false;
   out.append_transformed(line_break, [&](size_t /*begin*/, size_t /*end*/, std::string& buffer) {
@@ -141,7 +143,7 @@ Value format_filter(Context& context, const Value& value, const BoundArguments& 
   return format_percent(text, Value::dict(arguments.keyword), context.budget);
 }
 
-Value wordcount_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value wordcount_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   const Text text = to_text(context, value);
   context.budget.charge_scan(text.view().size());
   int64_t count = 0;
@@ -170,6 +172,7 @@ Value truncate_filter(Context& context, const Value& value, const BoundArguments
   return make_text_result(context, std::move(out));
 }
 
+/// Returns the text as urllib.parse.quote(), or quote_plus() with `is_query`.
 TrackedText percent_encode(const TrackedText& text, bool is_query) {
   const std::string_view bytes = text.bytes();
   TrackedText out;
@@ -190,7 +193,7 @@ TrackedText percent_encode(const TrackedText& text, bool is_query) {
   return out;
 }
 
-Value urlencode_filter(Context& context, const Value& value, const BoundArguments& /*given*/) {
+Value urlencode_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr || !can_iterate(value))
     return make_text_result(context, percent_encode(to_str(value, context.budget), false));
   std::vector<TrackedText> query_fields;

@@ -1,19 +1,17 @@
-#include "text/jinja/methods.h"
-
 #include <algorithm>
 #include <array>
 
-#include "text/jinja/method_table.h"
+#include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/operators.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// What Python's types have besides the tables.
+/// Methods of Python's str and dict that the tables lack.
 constexpr std::array kUnsupportedTextMethods = {"casefold", "encode",    "expandtabs", "format_map",
                                                 "istitle",  "maketrans", "translate"};
 constexpr std::array kUnsupportedDictMethods = {"fromkeys"};
-/// What changes a value, which the sandbox does not let templates do.
+/// Methods that modify a value, which Jinja2's ImmutableSandboxedEnvironment hides.
 constexpr std::array kMutatingDictMethods = {"clear", "pop", "popitem", "setdefault", "update"};
 constexpr std::array kMutatingListMethods = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 
@@ -41,7 +39,7 @@ std::shared_ptr<Sequence> make_dict_view(Sequence::Type type, const Dict& dict, 
 }
 
 template <Sequence::Type type>
-Value view_method(Context& context, const Value& self, const BoundArguments& /*given*/) {
+Value view_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
   return Value(std::shared_ptr<const Sequence>(make_dict_view(type, *self.dict(), context.budget)));
 }
 
@@ -54,7 +52,7 @@ Value get_method(Context& context, const Value& self, const BoundArguments& args
   return args[1] != nullptr ? *args[1] : Value::none();
 }
 
-Value copy_method(Context& /*context*/, const Value& self, const BoundArguments& /*given*/) {
+Value copy_method(Context& /*context*/, const Value& self, const BoundArguments& /*args*/) {
   return self;
 }
 

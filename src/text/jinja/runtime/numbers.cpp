@@ -15,6 +15,7 @@ namespace {
   throw evaluation_error("a whole number leaves 64 bits");
 }
 
+/// Returns left ** right.
 Value compute_power(const Number& left, const Number& right) {
   if (!left.is_integer || !right.is_integer || right.integer < 0) {
     if (left.real == 0 && right.real < 0) throw evaluation_error("0 cannot be raised to a negative power");
@@ -34,9 +35,9 @@ Value compute_power(const Number& left, const Number& right) {
   return Value(result);
 }
 
-/// Python's floor division and its remainder, which has the divisor's sign.
+/// Returns Python's left // right, or left % right, which has the sign of the divisor.
 Value floor_divide(int64_t left, int64_t right, bool returns_remainder) {
-  if (right == -1) {  // what would overflow
+  if (right == -1) {  // INT64_MIN / -1 overflows
     if (returns_remainder) return Value(int64_t{0});
     if (left == INT64_MIN) throw_overflow();
     return Value(-left);
@@ -63,6 +64,7 @@ Value floor_divide(double left, double right, bool returns_remainder) {
   return Value(quotient - floored > 0.5 ? floored + 1 : floored);
 }
 
+/// Returns `text` without underscores. Clears `is_valid` unless each one is between two digits, as Python demands.
 std::string remove_underscores(std::string_view text, bool& is_valid) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -114,7 +116,7 @@ Value calculate(BinaryOperator op, const Number& left, const Number& right) {
 }
 
 int compare_numbers(const Number& left, const Number& right) {
-  // x86's long double holds every 64-bit integer.
+  // The long double of x86 has 64 bits of mantissa, so it holds each int64_t and each double.
   const auto widen = [](const Number& number) {
     return number.is_integer ? static_cast<long double>(number.integer) : static_cast<long double>(number.real);
   };
@@ -128,7 +130,7 @@ int compare_numbers(const Number& left, const Number& right) {
 Value round_number(const Number& number, int64_t digits) {
   if (number.is_integer) {
     if (digits >= 0) return Value(number.integer);
-    if (digits < -18) return Value(int64_t{0});
+    if (digits < -18) return Value(int64_t{0});  // 10^19 exceeds 64 bits
     int64_t unit = 1;
     for (int64_t i = digits; i < 0; ++i) unit *= 10;
     int64_t remainder = number.integer % unit;
@@ -145,7 +147,7 @@ Value round_number(const Number& number, int64_t digits) {
     const double unit = std::pow(10.0, static_cast<double>(-digits));
     return Value(std::nearbyint(number.real / unit) * unit);
   }
-  // Exact, and half to even, as printf does it.
+  // to_chars rounds the exact value half to even, as Python.
   char buffer[1024];
   const auto printed =
       std::to_chars(buffer, buffer + sizeof buffer, number.real, std::chars_format::fixed, static_cast<int>(digits));
@@ -195,7 +197,7 @@ std::optional<double> parse_float(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(magnitude.data(), magnitude.data() + magnitude.size(), value);
   if (end != magnitude.data() + magnitude.size() || error == std::errc::invalid_argument) return std::nullopt;
-  if (magnitude.find('(') != std::string_view::npos) return std::nullopt;  // nan(…)
+  if (magnitude.find('(') != std::string_view::npos) return std::nullopt;  // from_chars accepts nan(…), Python does not
   if (error == std::errc::result_out_of_range) value = std::strtod(std::string(magnitude).c_str(), nullptr);
   return is_negative ? -value : value;
 }

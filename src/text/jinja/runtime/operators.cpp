@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <array>
 
-#include "text/unicode/unicode_classes.h"
 #include "text/jinja/runtime/numbers.h"
 #include "text/jinja/runtime/string_format.h"
 #include "text/jinja/runtime/text_edit.h"
+#include "text/unicode/utf8.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
 
+/// Symbols by BinaryOperator, for messages.
 constexpr std::array kOperatorSymbols = {"+", "-", "*", "/", "//", "%", "**"};
 
+/// Throws EvaluationError for undefined values.
 void check_defined(const Value& value) {
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
 }
@@ -22,6 +24,7 @@ bool is_list_or_tuple(const Value& value) {
          (value.sequence()->type == Sequence::Type::kList || value.sequence()->type == Sequence::Type::kTuple);
 }
 
+/// Returns value * times of a text, list or tuple.
 Value repeat(const Value& value, int64_t times, Budget& budget) {
   const auto count = static_cast<size_t>(std::max<int64_t>(times, 0));
   const auto charge_repeated = [&](size_t size) {
@@ -44,7 +47,7 @@ Value repeat(const Value& value, int64_t times, Budget& budget) {
   return Value(std::make_shared<const Sequence>(value.sequence()->type, std::move(out)));
 }
 
-/// Joined, or undefined where they are no two of a kind.
+/// Returns left + right of two texts, lists or tuples, or undefined for other types.
 Value concatenate(const Value& left, const Value& right, Budget& budget) {
   if (left.text() != nullptr && right.text() != nullptr) {
     budget.charge_allocation(left.text()->view().size() + right.text()->view().size());
@@ -83,6 +86,7 @@ bool has_equal_entries(const Dict& left, const Dict& right, Budget& budget) {
   return true;
 }
 
+/// Returns `element in container`.
 bool contains(const Value& container, const Value& element, Budget& budget) {
   if (container.text() != nullptr) {
     if (element.text() == nullptr)
@@ -181,7 +185,7 @@ bool is_less(const Value& left, const Value& right, Budget& budget) {
   if (left_number && right_number) return compare_numbers(*left_number, *right_number) < 0;
   if (left.text() != nullptr && right.text() != nullptr) {
     budget.charge_scan(std::min(left.text()->view().size(), right.text()->view().size()));
-    return left.text()->view() < right.text()->view();  // UTF-8 has the order of the code points
+    return left.text()->view() < right.text()->view();  // UTF-8 bytes sort like code points
   }
   if (is_list_or_tuple(left) && is_list_or_tuple(right) && left.sequence()->type == right.sequence()->type) {
     const std::vector<Value>& left_items = left.sequence()->items;
@@ -195,7 +199,7 @@ bool is_less(const Value& left, const Value& right, Budget& budget) {
 }
 
 bool compare(Comparison comparison, const Value& left, const Value& right, Budget& budget) {
-  // Not the opposite of the other: of NaN neither holds.
+  // Not !is_less(b, a), because all comparisons with NaN are false.
   const auto is_less_or_equal = [&](const Value& first, const Value& second) {
     return is_less(first, second, budget) || is_equal(first, second, budget);
   };

@@ -8,24 +8,36 @@
 
 namespace vlmtrain::text::jinja {
 
-/// Python's operators. All throw Failure where Python raises, and where a number leaves 64 bits.
+// Python's operators. All functions throw EvaluationError where Python raises an exception, for results beyond 64 bits,
+// and beyond the budget.
 
 enum class BinaryOperator { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
 enum class Comparison { kEqual, kUnequal, kLess, kLessOrEqual, kGreater, kGreaterOrEqual, kIn, kNotIn };
 
+/// Returns bool(value).
 bool is_true(const Value& value);
+
+/// Returns `left op right`. `%` with a text on the left formats it.
 Value calculate(BinaryOperator op, const Value& left, const Value& right, Budget& budget);
+
+/// Returns -value.
 Value negate(const Value& value);
+
+/// Returns +value.
 Value apply_unary_plus(const Value& value);
+
+/// Returns whether the comparison holds.
 bool compare(Comparison comparison, const Value& left, const Value& right, Budget& budget);
 bool is_equal(const Value& left, const Value& right, Budget& budget);
 bool is_less(const Value& left, const Value& right, Budget& budget);
 
-/// len().
+/// Returns len(value).
 size_t get_length(const Value& value);
+
+/// Returns whether iter(value) works. Undefined values iterate over nothing, as in Jinja2.
 bool can_iterate(const Value& value);
-/// What iter() goes through: the characters of a text, the keys of a dict, nothing of what is undefined. Uses a
-/// generator up.
+
+/// Returns the items of iter(value): the characters of a text, the keys of a dict. Exhausts a generator.
 std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget);
 
 }  // namespace vlmtrain::text::jinja

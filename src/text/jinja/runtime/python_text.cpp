@@ -4,13 +4,15 @@
 #include <charconv>
 #include <cmath>
 
-#include "text/unicode/unicode_classes.h"
+#include "text/jinja/runtime/budget.h"
 #include "text/jinja/runtime/operators.h"
+#include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
 
+/// Appends repr() of a text: quotes as Python chooses them, and escapes.
 void append_text_repr(TrackedText& out, const TrackedText& text) {
   const std::string_view bytes = text.bytes();
   const bool uses_double_quotes =
@@ -40,6 +42,7 @@ void append_text_repr(TrackedText& out, const TrackedText& text) {
   out.append(std::string_view(&quote, 1));
 }
 
+/// Appends repr() of a sequence. Throws EvaluationError for ranges and generators.
 void append_sequence_repr(TrackedText& out, const Sequence& sequence, Budget& budget) {
   const auto write_items = [&](const char* opening, const char* closing) {
     out.append(opening);
@@ -66,6 +69,7 @@ void append_sequence_repr(TrackedText& out, const Sequence& sequence, Budget& bu
   }
 }
 
+/// Appends a text as a JSON string.
 void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_ascii) {
   const std::string_view bytes = text.bytes();
   out.append("\"");
@@ -92,7 +96,7 @@ void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_asc
   out.append("\"");
 }
 
-/// json.dumps of one value and what lies in it.
+/// A writer of json.dumps.
 class JsonWriter {
  public:
   JsonWriter(TrackedText& out, const JsonStyle& style, Budget& budget) : out_(out), style_(style), budget_(budget) {}
@@ -172,12 +176,25 @@ class JsonWriter {
   Budget& budget_;
 };
 
+/// Parses exactly `num_digits` digits. Throws EvaluationError for surrogates and numbers above U+10FFFF.
+char32_t parse_code_point(std::string_view digits, size_t num_digits, int base) {
+  uint32_t code_point = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code_point, base);
+  if (digits.size() != num_digits || error != std::errc{} || end != digits.data() + digits.size()) {
+    throw evaluation_error("a text has an escape with too few digits");
+  }
+  if (code_point > 0x10FFFF || (code_point >= 0xD800 && code_point < 0xE000))
+    throw evaluation_error("a text has an escape of no character");
+  return code_point;
+}
+
 }  // namespace
 
 std::string format_float_repr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  // The shortest digits that give this number again, with an exponent where Python writes one.
+  // to_chars writes the shortest digits that round-trip, as Python, but chooses the exponent form differently. Python
+  // writes an exponent below 1e-4 and from 1e16.
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
   const std::string_view scientific(buffer, static_cast<size_t>(end - buffer));
@@ -238,6 +255,38 @@ TrackedText to_str(const Value& value, Budget& budget) {
 void append_json(TrackedText& out, const Value& value, const JsonStyle& style, Budget& budget) {
   JsonWriter(out, style, budget).write(value, 0);
   budget.charge_allocation(out.size());
+}
+
+std::string unescape_literal(std::string_view literal) {
+  std::string text;
+  for (size_t pos = 0; pos < literal.size();) {
+    if (literal[pos] != '\\' || pos + 1 == literal.size()) {
+      text += literal[pos++];
+      continue;
+    }
+    const char letter = literal[pos + 1];
+    pos += 2;
+    constexpr std::string_view kEscapeLetters = "\\'\"abfnrtv";
+    constexpr std::string_view kUnescapedCharacters = "\\'\"\a\b\f\n\r\t\v";
+    const size_t escape_index = kEscapeLetters.find(letter);
+    if (escape_index != std::string_view::npos) {
+      text += kUnescapedCharacters[escape_index];
+    } else if (letter == 'x' || letter == 'u' || letter == 'U') {
+      const size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : 8;
+      append_utf8(text, parse_code_point(literal.substr(pos, digits), digits, 16));
+      pos += digits;
+    } else if (letter >= '0' && letter <= '7') {
+      size_t end = pos;
+      while (end < literal.size() && end < pos + 2 && literal[end] >= '0' && literal[end] <= '7') ++end;
+      append_utf8(text, parse_code_point(literal.substr(pos - 1, end - pos + 1), end - pos + 1, 8));
+      pos = end;
+    } else if (letter == 'N') {
+      throw evaluation_error("a text has the escape \\N, which is not supported");
+    } else if (letter != '\n') {
+      text.append(1, '\\').append(1, letter);
+    }
+  }
+  return text;
 }
 
 }  // namespace vlmtrain::text::jinja

@@ -4,17 +4,18 @@
 #include <cmath>
 #include <cstdio>
 
-#include "text/jinja/access.h"
-#include "text/unicode/unicode_classes.h"
 #include "text/jinja/runtime/numbers.h"
+#include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/python_text.h"
+#include "text/unicode/utf8.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
 
+/// Limit of width and precision. Keeps the buffer of format_digits() small; templates need a few characters.
 constexpr size_t kMaxWidth = 1000;
 
-/// What stands between % and its letter.
+/// A conversion specifier of the operator `%`.
 struct Conversion {
   std::string flags;
   size_t width = 0;
@@ -23,6 +24,7 @@ struct Conversion {
   bool has(char flag_char) const { return flags.find(flag_char) != std::string::npos; }
 };
 
+/// Returns the digits of a number, with sign and precision but without width.
 std::string format_digits(const Conversion& conversion, const Value& value) {
   const auto number = to_number(value);
   if (!number) throw evaluation_error("%{} needs a number, not {}", conversion.type, value.type_name());
@@ -65,6 +67,7 @@ std::string format_digits(const Conversion& conversion, const Value& value) {
   }
 }
 
+/// Returns a converted value, with width only where zeros fill it.
 TrackedText format_value(const Conversion& conversion, const Value& value, Budget& budget) {
   TrackedText out;
   switch (conversion.type) {
@@ -97,13 +100,13 @@ TrackedText format_value(const Conversion& conversion, const Value& value, Budge
   return out;
 }
 
-/// The text after a % that format_percent reads.
+/// A parser of the text after a %. Throws EvaluationError for truncated specifiers.
 class ConversionParser {
  public:
   ConversionParser(std::string_view text, size_t pos) : text_(text), pos_(pos) {}
   size_t position() const { return pos_; }
 
-  /// What is between ( and ), or nothing.
+  /// Returns the name between ( and ), or nothing.
   std::optional<std::string_view> parse_name() {
     if (peek() != '(') return std::nullopt;
     const size_t end = text_.find(')', pos_);
@@ -147,7 +150,8 @@ class ConversionParser {
   size_t pos_;
 };
 
-/// Reads what stands in braces: a name or number, then attributes and items.
+/// Returns the value of a replacement field of format(): a name or number, then attributes and items. `next_index` is
+/// the number of the next field without a name.
 Value look_up_field(Context& context, std::string_view path, const Arguments& arguments, size_t& next_index) {
   const size_t end = std::min(path.find_first_of(".["), path.size());
   const std::string_view name = path.substr(0, end);

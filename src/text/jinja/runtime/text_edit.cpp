@@ -3,15 +3,28 @@
 #include <algorithm>
 #include <array>
 
+#include "text/unicode/case_mapping.h"
 #include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
 
+/// Returns whether str.splitlines() splits at the character.
 bool is_line_break(char32_t character) {
   return (character >= 0x0A && character <= 0x0D) || (character >= 0x1C && character <= 0x1E) || character == 0x85 ||
          character == 0x2028 || character == 0x2029;
+}
+
+/// Returns `text` with append_converted(bytes, pos, out) applied to each character.
+template <class AppendConverted>
+TrackedText convert_case(const TrackedText& text, AppendConverted append_converted) {
+  TrackedText out;
+  const std::string_view bytes = text.bytes();
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) append_converted(bytes, pos, buffer);
+  });
+  return out;
 }
 
 }  // namespace
@@ -124,6 +137,7 @@ TrackedText center(const Text& text, int64_t width, Budget& budget, std::string_
   if (width <= length) return text.content;
   Budget::check_size(static_cast<size_t>(width) * fill.size());
   const int64_t num_missing = width - length;
+  // CPython's rule for an odd number of fill characters.
   const int64_t num_left = num_missing / 2 + (num_missing & width & 1);
   TrackedText out;
   for (int64_t i = 0; i < num_left; ++i) out.append(fill);
@@ -138,6 +152,113 @@ Value to_list_value(std::vector<TrackedText> texts) {
   items.reserve(texts.size());
   for (TrackedText& text : texts) items.push_back(Value::text(std::move(text)));
   return Value::list(std::move(items));
+}
+
+std::vector<TrackedText> split_by_separator(const Text& text, std::string_view separator, int64_t max_splits,
+                                            bool from_right) {
+  const std::string_view bytes = text.view();
+  std::vector<size_t> separator_positions;
+  if (from_right) {
+    for (size_t end = bytes.size();
+         static_cast<int64_t>(separator_positions.size()) < max_splits && end >= separator.size();) {
+      const size_t pos = bytes.rfind(separator, end - separator.size());
+      if (pos == std::string_view::npos) break;
+      separator_positions.push_back(pos);
+      end = pos;
+    }
+    std::reverse(separator_positions.begin(), separator_positions.end());
+  } else {
+    for (size_t pos = find_text(bytes, separator, 0);
+         pos != std::string_view::npos && static_cast<int64_t>(separator_positions.size()) < max_splits;
+         pos = find_text(bytes, separator, pos + separator.size())) {
+      separator_positions.push_back(pos);
+    }
+  }
+  std::vector<TrackedText> pieces;
+  pieces.reserve(separator_positions.size() + 1);
+  size_t begin = 0;
+  for (const size_t pos : separator_positions) {
+    pieces.push_back(text.content.slice(begin, pos));
+    begin = pos + separator.size();
+  }
+  pieces.push_back(text.content.slice(begin, bytes.size()));
+  return pieces;
+}
+
+std::vector<TrackedText> split_whitespace(const Text& text, int64_t max_splits) {
+  const std::string_view bytes = text.view();
+  const auto is_space_character = [&](size_t pos) { return is_space(read_utf8(bytes, pos).code_point); };
+  std::vector<TrackedText> words;
+  for (size_t pos = 0; pos < bytes.size();) {
+    while (pos < bytes.size() && is_space_character(pos)) pos = next_character(bytes, pos);
+    if (pos == bytes.size()) break;
+    size_t end = pos;
+    if (static_cast<int64_t>(words.size()) == max_splits) end = bytes.size();
+    while (end < bytes.size() && !is_space_character(end)) end = next_character(bytes, end);
+    words.push_back(text.content.slice(pos, end));
+    pos = end;
+  }
+  return words;
+}
+
+std::vector<TrackedText> rsplit_whitespace(const Text& text, int64_t max_splits) {
+  const std::string_view bytes = text.view();
+  const auto is_previous_space = [&](size_t pos) {
+    return is_space(read_utf8(bytes, previous_character(bytes, pos)).code_point);
+  };
+  std::vector<TrackedText> words;
+  for (size_t end = bytes.size(); end > 0;) {
+    while (end > 0 && is_previous_space(end)) end = previous_character(bytes, end);
+    if (end == 0) break;
+    size_t begin = end;
+    if (static_cast<int64_t>(words.size()) == max_splits) begin = 0;
+    while (begin > 0 && !is_previous_space(begin)) begin = previous_character(bytes, begin);
+    words.push_back(text.content.slice(begin, end));
+    end = begin;
+  }
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
+TrackedText to_upper(const TrackedText& text) {
+  return convert_case(text, append_upper);
+}
+
+TrackedText to_lower(const TrackedText& text) {
+  return convert_case(text, append_lower);
+}
+
+TrackedText to_title_case(const TrackedText& text) {
+  const std::string_view bytes = text.bytes();
+  TrackedText out;
+  bool in_word = false;
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+      const char32_t character = read_utf8(bytes, pos).code_point;
+      if (in_word) {
+        append_lower(bytes, pos, buffer);
+      } else {
+        append_title(bytes, pos, buffer);
+      }
+      in_word = is_upper(character) || is_lower(character) || is_title(character);
+    }
+  });
+  return out;
+}
+
+TrackedText swap_case(const TrackedText& text) {
+  const std::string_view bytes = text.bytes();
+  TrackedText out;
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+      if (is_upper(read_utf8(bytes, pos).code_point)) {
+        append_lower(bytes, pos, buffer);
+      } else {
+        append_upper(bytes, pos, buffer);
+      }
+    }
+  });
+  return out;
 }
 
 }  // namespace vlmtrain::text::jinja

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <array>
 
-#include "text/unicode/unicode_classes.h"
-#include "text/jinja/method_table.h"
+#include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/operators.h"
 #include "text/jinja/runtime/string_format.h"
 #include "text/jinja/runtime/text_edit.h"
+#include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 
 namespace vlmtrain::text::jinja {
@@ -16,13 +16,14 @@ Value make_method_result(Context& context, TrackedText text) {
   return Value::text(std::move(text));
 }
 
-/// The bytes between the characters that two arguments name, as a slice does.
+/// Bytes [begin, end) of a text.
 struct ByteRange {
   size_t begin;
   size_t end;
 };
 
-/// Nothing where it begins past the text or its end.
+/// Returns the bytes between the characters that arguments `first_argument` and the next one name, as a slice. Returns
+/// nothing if the begin is past the end.
 std::optional<ByteRange> find_byte_range(const Text& text, const BoundArguments& args, size_t first_argument) {
   const auto length = static_cast<int64_t>(text.length);
   const auto resolve_index = [&](size_t argument_index, int64_t fallback) {
@@ -42,74 +43,6 @@ Value strip_method(Context& context, const Value& self, const BoundArguments& ar
   return make_method_result(context, strip(*self.text(), args.text(0), side));
 }
 
-/// Pieces between separators, from the left or from the right, at most `max_splits` cuts.
-std::vector<TrackedText> split_by_separator(const Text& text, std::string_view separator, int64_t max_splits,
-                                            bool from_right) {
-  const std::string_view bytes = text.view();
-  std::vector<size_t> separator_positions;
-  if (from_right) {
-    for (size_t end = bytes.size();
-         static_cast<int64_t>(separator_positions.size()) < max_splits && end >= separator.size();) {
-      const size_t pos = bytes.rfind(separator, end - separator.size());
-      if (pos == std::string_view::npos) break;
-      separator_positions.push_back(pos);
-      end = pos;
-    }
-    std::reverse(separator_positions.begin(), separator_positions.end());
-  } else {
-    for (size_t pos = find_text(bytes, separator, 0);
-         pos != std::string_view::npos && static_cast<int64_t>(separator_positions.size()) < max_splits;
-         pos = find_text(bytes, separator, pos + separator.size())) {
-      separator_positions.push_back(pos);
-    }
-  }
-  std::vector<TrackedText> pieces;
-  pieces.reserve(separator_positions.size() + 1);
-  size_t begin = 0;
-  for (const size_t pos : separator_positions) {
-    pieces.push_back(text.content.slice(begin, pos));
-    begin = pos + separator.size();
-  }
-  pieces.push_back(text.content.slice(begin, bytes.size()));
-  return pieces;
-}
-
-/// Words between white space.
-std::vector<TrackedText> split_whitespace(const Text& text, int64_t max_splits) {
-  const std::string_view bytes = text.view();
-  const auto is_space_character = [&](size_t pos) { return is_space(read_utf8(bytes, pos).code_point); };
-  std::vector<TrackedText> words;
-  for (size_t pos = 0; pos < bytes.size();) {
-    while (pos < bytes.size() && is_space_character(pos)) pos = next_character(bytes, pos);
-    if (pos == bytes.size()) break;
-    size_t end = pos;
-    if (static_cast<int64_t>(words.size()) == max_splits) end = bytes.size();
-    while (end < bytes.size() && !is_space_character(end)) end = next_character(bytes, end);
-    words.push_back(text.content.slice(pos, end));
-    pos = end;
-  }
-  return words;
-}
-
-std::vector<TrackedText> rsplit_whitespace(const Text& text, int64_t max_splits) {
-  const std::string_view bytes = text.view();
-  const auto is_previous_space = [&](size_t pos) {
-    return is_space(read_utf8(bytes, previous_character(bytes, pos)).code_point);
-  };
-  std::vector<TrackedText> words;
-  for (size_t end = bytes.size(); end > 0;) {
-    while (end > 0 && is_previous_space(end)) end = previous_character(bytes, end);
-    if (end == 0) break;
-    size_t begin = end;
-    if (static_cast<int64_t>(words.size()) == max_splits) begin = 0;
-    while (begin > 0 && !is_previous_space(begin)) begin = previous_character(bytes, begin);
-    words.push_back(text.content.slice(begin, end));
-    end = begin;
-  }
-  std::reverse(words.begin(), words.end());
-  return words;
-}
-
 template <bool from_right>
 Value split_method(Context& context, const Value& self, const BoundArguments& args) {
   const Text& text = *self.text();
@@ -117,7 +50,7 @@ Value split_method(Context& context, const Value& self, const BoundArguments& ar
   const int64_t maxsplit = args.integer(1, -1);
   const int64_t max_splits = maxsplit < 0 ? INT64_MAX : maxsplit;
   if (separator != nullptr && separator->view().empty()) throw evaluation_error("split(): the separator is empty");
-  // The worst case of rfind.
+  // The worst case of rfind is the product of both sizes.
   if (separator != nullptr && from_right)
     context.budget.charge_scan(text.view().size() * std::min<size_t>(separator->view().size(), 1000));
   std::vector<TrackedText> pieces = separator != nullptr
@@ -182,45 +115,11 @@ Value replace_method(Context& context, const Value& self, const BoundArguments& 
 }
 
 template <TrackedText (*transform)(const TrackedText&)>
-Value transform_method(Context& context, const Value& self, const BoundArguments& /*given*/) {
+Value transform_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
   return make_method_result(context, transform(self.text()->content));
 }
 
-/// Words begin with a capital, where a word is letters.
-TrackedText to_title_case(const TrackedText& text) {
-  const std::string_view bytes = text.bytes();
-  TrackedText out;
-  bool in_word = false;
-  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
-    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
-      const char32_t character = read_utf8(bytes, pos).code_point;
-      if (in_word) {
-        append_lower(bytes, pos, buffer);
-      } else {
-        append_title(bytes, pos, buffer);
-      }
-      in_word = is_upper(character) || is_lower(character) || is_title(character);
-    }
-  });
-  return out;
-}
-
-TrackedText swap_case(const TrackedText& text) {
-  const std::string_view bytes = text.bytes();
-  TrackedText out;
-  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
-    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
-      if (is_upper(read_utf8(bytes, pos).code_point)) {
-        append_lower(bytes, pos, buffer);
-      } else {
-        append_upper(bytes, pos, buffer);
-      }
-    }
-  });
-  return out;
-}
-
-/// find, rfind, index and rindex: -1, or a Failure, where it is not in the window.
+/// find, rfind, index and rindex. Without a match, the first two return -1 and the others throw EvaluationError.
 template <bool from_right, bool is_required>
 Value find_method(Context& context, const Value& self, const BoundArguments& args) {
   const Text& text = *self.text();
@@ -271,9 +170,9 @@ Value format_method(Context& context, const Value& self, const BoundArguments& a
   return format_braces(context, *self.text(), args.arguments());
 }
 
-/// Whether there is a character and `predicate` for each.
+/// Returns whether the text is not empty and `predicate` holds for all characters.
 template <bool (*predicate)(char32_t)>
-Value all_characters_method(Context& context, const Value& self, const BoundArguments& /*given*/) {
+Value all_characters_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
   const std::string_view bytes = self.text()->view();
   context.budget.charge_scan(bytes.size());
   for (size_t pos = 0; pos < bytes.size(); pos = next_character(bytes, pos)) {
@@ -287,7 +186,7 @@ bool is_alphanumeric(char32_t character) {
 }
 
 template <bool (*is_expected_case)(char32_t), bool (*is_other_case)(char32_t)>
-Value case_method(Context& context, const Value& self, const BoundArguments& /*given*/) {
+Value case_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
   const std::string_view bytes = self.text()->view();
   context.budget.charge_scan(bytes.size());
   bool has_cased = false;
@@ -299,7 +198,7 @@ Value case_method(Context& context, const Value& self, const BoundArguments& /*g
   return Value(has_cased);
 }
 
-Value isascii_method(Context& /*context*/, const Value& self, const BoundArguments& /*given*/) {
+Value isascii_method(Context& /*context*/, const Value& self, const BoundArguments& /*args*/) {
   return Value(self.text()->is_ascii);
 }
 

@@ -5,7 +5,7 @@
 namespace vlmtrain::text::jinja {
 
 void TrackedText::add_span(OriginSpan origin_span) {
-  // An empty run beside characters of its own origin says nothing.
+  // An empty span next to characters of its own origin is redundant.
   for (size_t i = origin_spans_.size(); i-- > 0 && origin_spans_[i].end == origin_span.begin;) {
     if (origin_spans_[i].origin == origin_span.origin) {
       if (origin_span.empty()) return;
@@ -42,7 +42,7 @@ void TrackedText::append(const TrackedText& other, size_t begin, size_t end) {
        origin_span != other.origin_spans_.end() && origin_span->begin <= end; ++origin_span) {
     const size_t span_begin = std::max(origin_span->begin, begin);
     const size_t span_end = std::min(origin_span->end, end);
-    // Of several characters, none of a neighbour's origin.
+    // A slice with characters has no empty spans of adjacent origins.
     if (span_begin == span_end && !origin_span->empty() && begin < end) continue;
     add_span({offset + span_begin - begin, offset + span_end - begin, origin_span->origin});
   }

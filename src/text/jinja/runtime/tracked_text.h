@@ -9,7 +9,8 @@
 
 namespace vlmtrain::text::jinja {
 
-/// Bytes [begin, end) of a text that came from the message text `origin`. An empty run is the place of an empty text.
+/// Bytes [begin, end) of a text that come from the message text number `origin`. An empty span marks the position of an
+/// empty message text.
 struct OriginSpan {
   size_t begin;
   size_t end;
@@ -25,37 +26,39 @@ struct GeneratedSpan {
   bool operator==(const GeneratedSpan&) const = default;
 };
 
-/// A text (UTF-8) that knows where its characters come from. Runs are in order, do not overlap, and neighbours of one
-/// origin are one run; what none covers was made by the template.
+/// A UTF-8 text that records the origin of its characters. Origin spans are ordered, do not overlap, and adjacent spans
+/// of one origin are merged. Bytes outside of all spans come from the template itself.
 class TrackedText {
  public:
   TrackedText() = default;
   explicit TrackedText(std::string bytes) : bytes_(std::move(bytes)) {}
-  /// All of it from `origin`, even if it is empty.
+  /// Creates a text that comes from `origin` as a whole, even if it is empty.
   TrackedText(std::string bytes, int origin) : bytes_(std::move(bytes)), origin_spans_{{0, bytes_.size(), origin}} {}
 
   const std::string& bytes() const { return bytes_; }
   std::span<const OriginSpan> origin_spans() const { return origin_spans_; }
-  /// What `generation` blocks wrote of it, in order, without overlap, none empty.
+  /// Returns the output of `generation` blocks: ordered, without overlap, none empty.
   std::span<const GeneratedSpan> generated() const { return generated_; }
-  /// From now on a `generation` block wrote all of it.
+  /// Marks the whole text as output of a `generation` block.
   void mark_generated();
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
 
-  /// Bytes [begin, end) of it. Of no bytes at all, the empty runs of the origins beside that place.
+  /// Returns bytes [begin, end). An empty slice has the empty spans of the origins on both sides.
   TrackedText slice(size_t begin, size_t end) const;
 
+  /// Appends text without origin.
   void append(std::string_view plain) { bytes_ += plain; }
+  /// Appends `other`, or bytes [begin, end) of it, with their origins.
   void append(const TrackedText& other) { append(other, 0, other.size()); }
-  /// What `other.slice(begin, end)` is.
   void append(const TrackedText& other, size_t begin, size_t end);
-  /// Where this is empty and `source`, of which it was made, was of origins: empty runs of them, so that an empty
-  /// answer has a place.
+
+  /// Adds an empty span for each origin of `source` if this text, made from `source`, is empty. Without it an empty
+  /// answer would have no position.
   void inherit_origins(const TrackedText& source);
 
-  /// Appends what `write(begin, end, out)` writes in place of `source`'s bytes [begin, end): it is called for parts of
-  /// one origin each, which what it writes keeps.
+  /// Appends `source` as transform(begin, end, out) writes it. `transform` is called for ranges of one origin each, and
+  /// its output keeps that origin.
   template <class Transform>
   void append_transformed(const TrackedText& source, Transform transform) {
     size_t pos = 0;
@@ -70,6 +73,7 @@ class TrackedText {
   }
 
  private:
+  /// Adds a span at the end of the text, merged with an adjacent one of the same origin.
   void add_span(OriginSpan origin_span);
 
   std::string bytes_;

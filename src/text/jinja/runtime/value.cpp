@@ -12,7 +12,7 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Python's ==, for keys.
+/// Returns whether two keys are the same in Python: 1, 1.0 and True are.
 bool is_same_key(const Value& left_key, const Value& right_key) {
   if (left_key.text() != nullptr && right_key.text() != nullptr)
     return left_key.text()->view() == right_key.text()->view();
@@ -98,7 +98,7 @@ Value Value::from_json(const nlohmann::ordered_json& json) {
       return list(std::move(items));
     }
     case nlohmann::json::value_t::object: {
-      // Keys of a JSON object are each there once.
+      // The keys of a JSON object are unique, so that insert_or_assign() and its search are not needed.
       std::vector<std::pair<Value, Value>> entries;
       entries.reserve(json.size());
       for (const auto& [key, value] : json.items()) entries.emplace_back(text(key), from_json(value));

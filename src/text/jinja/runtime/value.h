@@ -19,7 +19,7 @@ class Object;
 struct Sequence;
 struct Dict;
 
-/// A text, with what is asked of it again and again.
+/// A string value, with properties that are computed once.
 struct Text {
   explicit Text(TrackedText text, bool is_escaped = false);
   std::string_view view() const { return content.bytes(); }
@@ -27,13 +27,13 @@ struct Text {
   TrackedText content;
   bool is_ascii;
   size_t length;    ///< in code points
-  bool is_escaped;  ///< by the filters escape and safe: what + joins to it is escaped too
+  bool is_escaped;  ///< by the filters escape and safe; `+` then escapes the other operand
 };
 
-/// A value as Python has it, with what a template can do to it. Cheap to copy: data is shared and never changes.
+/// A value of the template language, with Python's types. Cheap to copy: data is shared and immutable.
 class Value {
  public:
-  /// What a name that nothing was given to has; `message` is what an error about it says ("" for "it is undefined").
+  /// The value of an unassigned name. `message` is the text of errors about it; null: a default text.
   struct Undefined {
     std::shared_ptr<const std::string> message;
   };
@@ -52,9 +52,9 @@ class Value {
   explicit Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
   explicit Value(std::shared_ptr<Object> object) : data_(std::move(object)) {}
 
-  /// A text without origin. `bytes` is UTF-8; what is not becomes U+FFFD.
+  /// Returns a text without origin. Invalid UTF-8 becomes U+FFFD.
   static Value text(std::string bytes);
-  /// A text all of whose characters are of `origin` (>= 0).
+  /// Returns a text whose characters all have the origin `origin`. REQUIRES origin >= 0.
   static Value text(std::string bytes, int origin);
   static Value text(TrackedText text, bool is_escaped = false) {
     return Value(std::make_shared<const Text>(std::move(text), is_escaped));
@@ -62,12 +62,12 @@ class Value {
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value dict(std::vector<std::pair<std::string, Value>> entries);
-  /// Texts of it are without origin. Throws UserError (bad data) for a number beyond 64 bits.
+  /// Returns the JSON value, with texts without origin. Throws UserError (bad data) for numbers beyond 64 bits.
   static Value from_json(const nlohmann::ordered_json& json);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
-  /// The value as this type, or null.
+  /// Each returns the value if it has this type, else null.
   const bool* boolean() const { return std::get_if<bool>(&data_); }
   const int64_t* integer() const { return std::get_if<int64_t>(&data_); }
   const double* real() const { return std::get_if<double>(&data_); }
@@ -79,16 +79,16 @@ class Value {
     return object != nullptr ? object->get() : nullptr;
   }
   std::shared_ptr<const Sequence> shared_sequence() const { return std::get<std::shared_ptr<const Sequence>>(data_); }
-  /// An integer, True and False as 1 and 0 with them, as Python has it.
+  /// Stores an int or bool in `out`. Returns whether the value is one.
   bool to_integer(int64_t& out) const;
 
-  /// What an error about this undefined value says.
+  /// Returns the message of errors about this value. REQUIRES is_undefined().
   std::string get_undefined_message() const;
-  /// Python's name of its type.
+  /// Returns Python's name of the type, such as "str".
   std::string_view type_name() const;
-  /// How deep lists lie in it.
+  /// Returns the depth of nested containers, 0 for scalars.
   int depth() const;
-  /// Whether both are one and the same value.
+  /// Returns whether both are the same object or equal scalars, as Python's `is`.
   bool is_same(const Value& other) const;
 
  private:
@@ -104,14 +104,14 @@ class Value {
   Data data_;
 };
 
-/// The depth of what holds a value of `depth`. Throws Failure where that is too deep.
+/// Returns the depth of a container of values of depth `depth`. Throws EvaluationError above kMaxValueDepth.
 int get_container_depth(int depth);
 
-/// Python's lists, and all that can be walked through.
+/// A list or another iterable that is not a text or a dict.
 struct Sequence {
   enum class Type { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
 
-  /// Throws Failure where lists lie too deep in it.
+  /// Throws EvaluationError above kMaxValueDepth.
   Sequence(Type type, std::vector<Value> items);
   bool has_length() const { return type != Type::kGenerator; }
   bool can_index() const { return type == Type::kList || type == Type::kTuple || type == Type::kRange; }
@@ -119,13 +119,15 @@ struct Sequence {
   Type type;
   std::vector<Value> items;
   int depth;
-  bool is_group = false;              ///< what groupby gives: a tuple with names for its items
-  mutable bool is_exhausted = false;  ///< of a generator, which gives its items once
+  bool is_group = false;              ///< result of groupby: a tuple whose items are also attributes
+  mutable bool is_exhausted = false;  ///< of a generator, which yields its items once
 };
 
-/// Keys are texts, numbers, booleans or None, each once.
+/// A dict. Keys are texts, numbers, booleans or None, without duplicates, in the order of insertion.
 struct Dict {
+  /// Throws EvaluationError above kMaxValueDepth. REQUIRES entries without duplicate keys.
   explicit Dict(std::vector<std::pair<Value, Value>> entries);
+  /// Returns the value of `key`, or null.
   const Value* find(std::string_view key) const;
   const Value* find(const Value& key) const;
 
@@ -133,7 +135,7 @@ struct Dict {
   int depth;
 };
 
-/// Puts the entry in, in place of one with that key. Throws Failure for a key that no dict here can have.
+/// Sets `key` to `value`. Throws EvaluationError for unhashable and unsupported keys.
 void insert_or_assign(std::vector<std::pair<Value, Value>>& entries, Value key, Value value);
 
 }  // namespace vlmtrain::text::jinja

@@ -1,41 +1,63 @@
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "text/jinja/syntax/lexer.h"
 #include "text/jinja/syntax/syntax.h"
-#include "text/jinja/token_stream.h"
 
 namespace vlmtrain::text::jinja {
 
-/// Where a template reads a name, or gives something to it.
+/// An occurrence of a name: a read, or an assignment.
 struct NameAccess {
   size_t name;
   bool is_store;
   int line;
 };
 
-/// Reads expressions as Jinja2's parser does, down to what it takes for an argument of a test.
+/// Returns the height of the tree, 0 for null.
+inline int get_height(const Expression* expression) {
+  return expression == nullptr ? 0 : expression->height;
+}
+
+/// Returns the height of the tallest argument.
+inline int get_height(const CallArguments& arguments) {
+  int height = std::max(get_height(arguments.star_args.get()), get_height(arguments.star_kwargs.get()));
+  for (const auto& value : arguments.positional) height = std::max(height, value->height);
+  for (const auto& [name, value] : arguments.keyword) height = std::max(height, value->height);
+  return height;
+}
+
+/// A recursive-descent parser of expressions, with the grammar and precedence of Jinja2's parser. All functions throw
+/// UserError (bad data) "FILE:LINE: …" for syntax errors.
 class ExpressionParser {
  public:
   ExpressionParser(TokenStream& tokens, SyntaxTree& tree) : tokens_(tokens), tree_(tree) {}
 
+  /// Parses an expression. `allow_conditional`: with `a if b else c` at the top level.
   ExpressionPtr parse(bool allow_conditional = true);
-  /// Expressions with commas between them are a tuple; `end` is a name that ends it.
+  /// Parses an expression, or a tuple of expressions separated by commas. The name `end` ends the tuple.
   ExpressionPtr parse_tuple(bool allow_conditional = true, std::string_view end = {}, bool is_parenthesized = false);
-  /// What a value is given to. With `allow_attributes`, attributes of namespaces too.
+  /// Parses the left side of an assignment. `allow_attributes`: with attributes of namespaces.
   Target parse_target(bool allow_attributes, std::string_view end = {});
+  /// Parses a single name on the left side of an assignment.
   Target parse_name_target();
-  /// `| filter…`, or with `starts_with_name` `filter…`, of what is in a block; null where there is none.
+  /// Parses the filters of a block: `| a | b`, or `a | b` with `starts_with_name`. Returns null without filters.
   ExpressionPtr parse_filter_chain(bool starts_with_name);
 
+  /// Returns all accesses so far, in the order of the source.
   const std::vector<NameAccess>& name_accesses() const { return name_accesses_; }
+  /// Records an assignment to `name` at the current line.
   void record_store(size_t name) { name_accesses_.push_back({name, true, tokens_.line()}); }
-  /// Fails for the first name of a filter, test or function that there is not. One that an `if` guards is none: it
-  /// fails when it is reached, as in Jinja2.
+  /// Throws for the first unknown filter, test or function that no `if` guards. Guarded ones throw when they are
+  /// evaluated, as in Jinja2.
   void check_names() const;
-  /// What is read while it lives is guarded by an `if`.
+  /// Marks the names that are parsed in its lifetime as guarded by an `if`.
   class IfGuard {
    public:
     explicit IfGuard(ExpressionParser& parser)
@@ -50,7 +72,7 @@ class ExpressionParser {
     size_t first_called_;
   };
 
-  /// A level more of nesting while it lives. Fails where there are too many.
+  /// One level of nesting for the lifetime of the guard. Throws above kMaxTreeHeight.
   class DepthGuard {
    public:
     explicit DepthGuard(ExpressionParser& parser);
@@ -63,11 +85,12 @@ class ExpressionParser {
   };
 
  private:
+  /// Creates a node above `children`, which may be null.
   template <class Node>
   ExpressionPtr make_node(int line, Node node, std::initializer_list<const Expression*> children);
-  /// On top of what has the height `children`.
+  /// Creates a node whose tallest child has the height `child_height`. Throws above kMaxTreeHeight.
   template <class Node>
-  ExpressionPtr make_parent_node(int line, Node node, int children);
+  ExpressionPtr make_parent_node(int line, Node node, int child_height);
   ExpressionPtr make_list(int line, ListLiteral list);
 
   ExpressionPtr parse_or();
@@ -94,7 +117,7 @@ class ExpressionParser {
   Target parse_targets(bool allow_attributes, std::string_view end, bool is_parenthesized);
   bool is_tuple_end(std::string_view end) const;
   std::string parse_dotted_name(std::string_view description);
-  /// A text that is given as the argument `argument_index` must name a filter or test.
+  /// Checks that argument `argument_index`, if it is a string literal, names a filter or test.
   void check_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter, int line);
   void add_unknown_name(int line, std::string_view kind, std::string_view name);
   void mark_guarded(size_t first_unknown, size_t first_called);
@@ -116,5 +139,20 @@ class ExpressionParser {
   std::vector<UnknownName> unknown_names_;
   std::vector<CalledName> called_names_;
 };
+
+template <class Node>
+ExpressionPtr ExpressionParser::make_parent_node(int line, Node node, int child_height) {
+  if (child_height >= kMaxTreeHeight) {
+    tokens_.fail_on_line(line, fmt::format("an expression is more than {} operations deep", kMaxTreeHeight));
+  }
+  return std::make_unique<const Expression>(Expression{line, child_height + 1, std::move(node)});
+}
+
+template <class Node>
+ExpressionPtr ExpressionParser::make_node(int line, Node node, std::initializer_list<const Expression*> children) {
+  int height = 0;
+  for (const Expression* expression : children) height = std::max(height, get_height(expression));
+  return make_parent_node(line, std::move(node), height);
+}
 
 }  // namespace vlmtrain::text::jinja

@@ -3,18 +3,19 @@
 #include <algorithm>
 #include <array>
 
-#include "text/unicode/unicode_classes.h"
 #include "text/jinja/runtime/budget.h"
-#include "text/jinja/text_literal.h"
+#include "text/jinja/runtime/python_text.h"
+#include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
 
 using Kind = Token::Kind;
 
-/// Line breaks are \n, and one at the end is dropped.
+/// Returns the source with \n as line break, without the last one (keep_trailing_newline is off).
 std::string normalize_newlines(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -26,6 +27,7 @@ std::string normalize_newlines(std::string_view source) {
   return text;
 }
 
+/// Returns `text` without white space at its end.
 std::string_view strip_trailing_space(std::string_view text) {
   const std::string_view stripped = strip_whitespace(text);
   return stripped.empty() ? stripped
@@ -36,6 +38,7 @@ bool is_decimal_digit(char letter) {
   return letter >= '0' && letter <= '9';
 }
 
+/// A lexer with the rules of Jinja2's lexer, configured as in transformers: trim_blocks and lstrip_blocks.
 class Lexer {
  public:
   Lexer(std::string_view source, std::string_view source_name)
@@ -54,6 +57,7 @@ class Lexer {
  private:
   [[noreturn]] void fail(const std::string& message) { throw data_error("{}:{}: {}", source_name_, line(), message); }
 
+  /// Returns the line of the cursor. Counts each byte once, so that a long template takes linear time.
   int line() {
     line_ +=
         static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_end_),
@@ -74,13 +78,13 @@ class Lexer {
     while (pos_ < text_.size() && is_space(read_utf8(text_, pos_).code_point)) pos_ = next_character(text_, pos_);
   }
 
-  /// Adds the text [at_, tag), which a tag with `sign` ends.
+  /// Adds the text up to a tag with this sign.
   void add_data(size_t tag_begin, char sign, bool is_before_variable) {
     std::string_view data = std::string_view(text_).substr(pos_, tag_begin - pos_);
     if (sign == '-') {
       data = strip_trailing_space(data);
     } else if (sign != '+' && !is_before_variable) {
-      // White space alone between a line's start and a tag is dropped.
+      // lstrip_blocks: white space between the start of a line and a tag is dropped.
       const size_t line_begin = data.rfind('\n') == std::string_view::npos ? 0 : data.rfind('\n') + 1;
       if ((line_begin > 0 || is_line_start()) && strip_whitespace(data.substr(line_begin)).empty())
         data = data.substr(0, line_begin);
@@ -88,7 +92,7 @@ class Lexer {
     if (!data.empty()) add_token(Kind::kData, data);
   }
 
-  /// The - or + after a tag's two letters.
+  /// Returns the sign - or + at `pos`, or 0.
   char peek_sign(size_t pos) const {
     return pos < text_.size() && (text_[pos] == '-' || text_[pos] == '+') ? text_[pos] : '\0';
   }
@@ -129,7 +133,7 @@ class Lexer {
     finish_tag(sign, true);
   }
 
-  /// What comes after a tag's end: nothing of it is kept after -, and no line break without a sign.
+  /// Skips white space after a tag with the sign -, and a line break after a tag without a sign (trim_blocks).
   void finish_tag(char sign, bool trims_newline) {
     if (sign == '-') {
       skip_space();
@@ -138,7 +142,7 @@ class Lexer {
     }
   }
 
-  /// Moves behind `keyword` and the tag's end if that is what stands at `content_begin`.
+  /// Moves past `keyword` and the end of the tag if both follow `content_begin`. Returns whether they do.
   bool skip_keyword_tag(size_t content_begin, std::string_view keyword, bool trims_newline) {
     const size_t begin = pos_;
     pos_ = content_begin;
@@ -191,9 +195,9 @@ class Lexer {
     return true;
   }
 
-  /// The tokens up to a tag's end.
+  /// Reads the tokens of a tag and its end.
   void read_tag(bool is_variable) {
-    std::string open_brackets;  // brackets: what looks like an end within them is none
+    std::string open_brackets;  // closing brackets to come; inside them, }} and %} do not end the tag
     while (pos_ < text_.size()) {
       if (open_brackets.empty() && (is_variable ? read_variable_end() : read_block_end())) return;
       const size_t begin = pos_;
@@ -204,7 +208,7 @@ class Lexer {
     fail(is_variable ? "a {{ lacks its }}" : "a {% lacks its %}");
   }
 
-  /// Where digits with single underscores between them end.
+  /// Returns the end of digits with single underscores between them.
   template <class IsDigit>
   size_t find_digits_end(size_t pos, IsDigit is_digit_char) const {
     const auto has_digit = [&](size_t offset) { return offset < text_.size() && is_digit_char(text_[offset]); };
@@ -307,6 +311,31 @@ class Lexer {
 
 std::vector<Token> tokenize(std::string_view source, std::string_view source_name) {
   return Lexer(source, source_name).run();
+}
+
+Token TokenStream::next() {
+  Token token = current();
+  if (pos_ + 1 < tokens_.size()) ++pos_;
+  return token;
+}
+
+void TokenStream::fail_on_line(int line, const std::string& message) const {
+  throw data_error("{}:{}: {}", source_name_, line, message);
+}
+
+std::string TokenStream::describe(const Token& token) {
+  switch (token.kind) {
+    case Token::Kind::kEof:
+      return "the template's end";
+    case Token::Kind::kBlockEnd:
+      return "%}";
+    case Token::Kind::kVariableEnd:
+      return "}}";
+    case Token::Kind::kString:
+      return "a text";
+    default:
+      return fmt::format("\"{}\"", make_excerpt(token.value, 40));
+  }
 }
 
 }  // namespace vlmtrain::text::jinja

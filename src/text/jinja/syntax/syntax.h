@@ -3,27 +3,29 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "text/jinja/method_table.h"
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/runtime/operators.h"
 
 namespace vlmtrain::text::jinja {
 
-/// What the parser makes of a template. Names are numbers into Tree::names.
+// The syntax tree of a template. Names are indices into SyntaxTree::names. Line numbers begin at 1.
 
 struct Expression;
 struct Statement;
 using ExpressionPtr = std::unique_ptr<const Expression>;
 using Block = std::vector<Statement>;
 
+/// The arguments of a call.
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> keyword;
-  ExpressionPtr star_args;    ///< after *, or null
-  ExpressionPtr star_kwargs;  ///< after **, or null
+  ExpressionPtr star_args;    ///< after *; or null
+  ExpressionPtr star_kwargs;  ///< after **; or null
 };
 
 struct Literal {
@@ -32,6 +34,7 @@ struct Literal {
 struct NameReference {
   size_t name;
 };
+/// A list or a tuple.
 struct ListLiteral {
   std::vector<ExpressionPtr> items;
   bool is_tuple;
@@ -49,14 +52,17 @@ struct BinaryExpression {
   ExpressionPtr left;
   ExpressionPtr right;
 };
+/// `and` or `or`.
 struct LogicalExpression {
   bool is_and;
   ExpressionPtr left;
   ExpressionPtr right;
 };
+/// Operands of `~`.
 struct Concatenation {
   std::vector<ExpressionPtr> elements;
 };
+/// `first < a <= b …`
 struct ComparisonChain {
   ExpressionPtr first;
   std::vector<std::pair<Comparison, ExpressionPtr>> comparisons;
@@ -76,7 +82,7 @@ struct ItemAccess {
 };
 struct SliceAccess {
   ExpressionPtr object;
-  ExpressionPtr begin;  ///< or null, as the others
+  ExpressionPtr begin;  ///< or null, as `end` and `step`
   ExpressionPtr end;
   ExpressionPtr step;
 };
@@ -85,35 +91,37 @@ struct Call {
   CallArguments arguments;
 };
 struct FilterCall {
-  const Builtin* filter;  ///< null where there is none of that name
+  const Builtin* filter;  ///< null if the name is unknown
   std::string name;
-  ExpressionPtr operand;  ///< null in a filter block: what is in the block
+  ExpressionPtr operand;  ///< null in a filter block, whose content is the operand
   CallArguments arguments;
 };
 struct TestCall {
-  const Builtin* test;  ///< null where there is none of that name
+  const Builtin* test;  ///< null if the name is unknown
   std::string name;
   ExpressionPtr operand;
   CallArguments arguments;
 };
 
+/// An expression.
 struct Expression {
   int line;
-  int height;  ///< of what is below it
+  int height;  ///< of the tree below this node, itself included
   std::variant<Literal, NameReference, ListLiteral, DictLiteral, UnaryExpression, BinaryExpression, LogicalExpression,
                Concatenation, ComparisonChain, ConditionalExpression, AttributeAccess, ItemAccess, SliceAccess, Call,
                FilterCall, TestCall>
       node;
 };
 
-/// What a value is given to: a name, an attribute of a namespace, or several of them.
+/// The left side of an assignment: a name, an attribute of a namespace, or a tuple of targets.
 struct Target {
   size_t name = 0;
-  std::string attribute;  ///< "" for the name itself
+  std::string attribute;  ///< of the namespace `name`; empty: the name itself
   std::vector<Target> elements;
   bool is_tuple = false;
 };
 
+/// Text outside of tags.
 struct TemplateData {
   std::string text;
 };
@@ -140,10 +148,10 @@ struct SetBlock {
   ExpressionPtr filter;  ///< or null
   Block body;
 };
-/// A macro, or the body of a call block.
+/// The parameters of a macro or of the body of a call block.
 struct Signature {
   std::vector<size_t> parameters;
-  std::vector<ExpressionPtr> defaults;  ///< of the last ones
+  std::vector<ExpressionPtr> defaults;  ///< of the last parameters
   bool takes_caller = false;
   bool takes_varargs = false;
   bool takes_kwargs = false;
@@ -171,6 +179,7 @@ struct GenerationBlock {
 struct Break {};
 struct Continue {};
 
+/// A statement.
 struct Statement {
   int line;
   std::variant<TemplateData, Print, For, If, Set, SetBlock, MacroDefinition, CallBlock, FilterBlock, With,
@@ -178,19 +187,30 @@ struct Statement {
       node;
 };
 
-/// A template, with the names that it uses.
+/// The syntax tree of a template, and the table of its names.
 struct SyntaxTree {
   std::string source_name;
   std::vector<std::string> names;
-  std::map<std::string, size_t, std::less<>> name_indices;  ///< of the names
-  /// A function that is there from the start, for each name.
+  std::map<std::string, size_t, std::less<>> name_indices;  ///< inverse of `names`
+  /// The global function of each name, or undefined.
   std::vector<Value> functions;
   Block body;
 
-  size_t intern_name(std::string_view name);
+  /// Returns the index of `name`, which it adds if it is new.
+  size_t intern_name(std::string_view name) {
+    const auto [entry, is_inserted] = name_indices.try_emplace(std::string(name), names.size());
+    if (is_inserted) {
+      names.emplace_back(name);
+      const Builtin* builtin = find_function(name);
+      functions.push_back(builtin == nullptr ? Value()
+                                             : Value(std::shared_ptr<Object>(std::make_shared<Function>(
+                                                   builtin->name, builtin->parameters, builtin->body))));
+    }
+    return entry->second;
+  }
 };
 
-/// Names with a meaning of their own.
+/// Indices of the names that the evaluator sets.
 inline constexpr size_t kLoopName = 0;
 inline constexpr size_t kCallerName = 1;
 inline constexpr size_t kVarargsName = 2;
