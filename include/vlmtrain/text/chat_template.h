@@ -37,12 +37,14 @@ struct MediaSpan {
 /// A conversation in the form that the model reads.
 struct RenderedChat {
   std::string text;
-  /// The bytes to learn, in order and without overlap. Of an assistant turn: everything from the first to the last
-  /// character of its text, white space between the generation prompt and the text, and the end of turn with the
-  /// characters before it. Also the output of `{% generation %}` blocks. Excludes media and other template output.
+  /// The bytes to learn, in order and without overlap. Of an assistant turn: everything from the
+  /// first to the last character of its text, white space between the generation prompt and the
+  /// text, and the end of turn with the characters before it. Also the output of `{% generation %}`
+  /// blocks. Excludes media and other template output.
   std::vector<Span> answers{};
   std::vector<MediaSpan> media{};  ///< in order
-  /// Parts of the conversation that the template omits, and answers without an end of turn. At most one per kind.
+  /// Parts of the conversation that the template omits, and answers without an end of turn. At most
+  /// one per kind.
   std::vector<io::Notice> notices{};
 };
 
@@ -56,7 +58,8 @@ struct MediaPlaceholder {
 struct TemplateSettings {
   MediaPlaceholder image{std::string(kImagePlaceholder), std::string(kImagePlaceholder)};
   MediaPlaceholder video{};  ///< empty: the family has no video
-  /// Text after an image at the beginning of a turn, for templates that take a turn's text as one string.
+  /// Text after an image at the beginning of a turn, for templates that take a turn's text as one
+  /// string.
   std::string after_image = "\n";
   /// Template variables such as bos_token and eos_token, with their texts.
   std::vector<std::pair<std::string, std::string>> special_tokens{};
@@ -67,37 +70,41 @@ struct TemplateSettings {
 
 /// A checkpoint's chat template, rendered as transformers renders it.
 ///
-/// A turn becomes a message with a list of blocks (images, videos, texts) if the template supports lists, else with one
-/// string; the constructor detects the form. A line break right after the placeholders at the beginning of a turn is
-/// dropped, because LLaVA's data writes "<image>\nQuestion" for the blocks [image, "Question"]. Other text is
-/// unchanged.
+/// A turn becomes a message with a list of blocks (images, videos, texts) if the template supports
+/// lists, else with one string; the constructor detects the form. A line break right after the
+/// placeholders at the beginning of a turn is dropped, because LLaVA's data writes
+/// "<image>\nQuestion" for the blocks [image, "Question"]. Other text is unchanged.
 ///
-/// Answers are located by the origin of each character, not by searching for their text. If the template writes no end
-/// token after the last answer (llava-hf's templates), the first of `end_tokens` replaces the white space there;
-/// otherwise the model would not learn to stop.
+/// Answers are located by the origin of each character, not by searching for their text. If the
+/// template writes no end token after the last answer (llava-hf's templates), the first of
+/// `end_tokens` replaces the white space there; otherwise the model would not learn to stop.
 ///
 /// Immutable and thread-safe.
 class ChatTemplate {
  public:
-  /// Renders small conversations to detect the template's traits. Throws UserError (bad data) that names source, line
-  /// and fault: a syntax error, an unsupported feature, a template that writes no answers, an end-of-turn token that
-  /// the tokenizer lacks.
+  /// Renders small conversations to detect the template's traits. Throws UserError (bad data) that
+  /// names source, line and fault: a syntax error, an unsupported feature, a template that writes
+  /// no answers, an end-of-turn token that the tokenizer lacks.
   ChatTemplate(TemplateSource source, TemplateSettings settings, const Tokenizer& tokenizer);
 
-  /// Returns the template, with the family's markup in place of `<image>` and `<video>` if it is a built-in one.
+  /// Returns the template, with the family's markup in place of `<image>` and `<video>` if it is a
+  /// built-in one.
   const TemplateSource& source() const;
   /// Returns the token that ends an answer, such as "<end_of_utterance>".
   std::string_view end_of_turn() const;
-  /// Returns whether the template omits the end of turn after the last answer, so that render() adds it.
+  /// Returns whether the template omits the end of turn after the last answer, so that render()
+  /// adds it.
   bool lacks_end_of_turn() const;
-  /// Returns whether rendered text begins with the tokenizer's start token, which must not be added again.
+  /// Returns whether rendered text begins with the tokenizer's start token, which must not be added
+  /// again.
   bool writes_bos() const;
-  /// Returns a line for the log: the source, the end of answers, and differences between generating and training.
+  /// Returns a line for the log: the source, the end of answers, and differences between generating
+  /// and training.
   std::string description() const;
 
-  /// Returns `turns` as text. With `add_generation_prompt`, the text ends where the next answer begins. Tokens of the
-  /// tokenizer's post-processor (such as `<s>`) are not included. Throws UserError (bad data) if `turns` is empty or
-  /// the template rejects the conversation.
+  /// Returns `turns` as text. With `add_generation_prompt`, the text ends where the next answer
+  /// begins. Tokens of the tokenizer's post-processor (such as `<s>`) are not included. Throws
+  /// UserError (bad data) if `turns` is empty or the template rejects the conversation.
   RenderedChat render(std::span<const Turn> turns, bool add_generation_prompt) const;
 
  private:
@@ -105,10 +112,10 @@ class ChatTemplate {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Returns the mask of label tokens, one entry per token of `encoding`: 1 if the token begins inside one of `answers`,
-/// else 0. A token that begins before an answer and reaches into it is a label if only white space of the token
-/// precedes the answer (" Yes" after "Answer: "). REQUIRES that `encoding` is of `text`, and spans in order without
-/// overlap.
+/// Returns the mask of label tokens, one entry per token of `encoding`: 1 if the token begins
+/// inside one of `answers`, else 0. A token that begins before an answer and reaches into it is a
+/// label if only white space of the token precedes the answer (" Yes" after "Answer: "). REQUIRES
+/// that `encoding` is of `text`, and spans in order without overlap.
 std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text, std::span<const Span> answers);
 
 }  // namespace vlmtrain::text

@@ -7,8 +7,8 @@
 namespace vlmtrain::text::jinja {
 
 Evaluator::~Evaluator() {
-  // Objects and scopes may refer to each other in cycles. Moving their values out first breaks the cycles, and frees
-  // deep structures one by one instead of recursively.
+  // Objects and scopes may refer to each other in cycles. Moving their values out first breaks the
+  // cycles, and frees deep structures one by one instead of recursively.
   std::vector<Value> values;
   for (const auto& object : context_.retained_objects) {
     for (Value& value : object->release_values()) values.push_back(std::move(value));

@@ -10,7 +10,8 @@
 
 namespace vlmtrain::text::jinja {
 
-/// The variables of a block, which hide those of enclosing blocks. Names are indices into SyntaxTree::names.
+/// The variables of a block, which hide those of enclosing blocks. Names are indices into
+/// SyntaxTree::names.
 struct Scope {
   explicit Scope(std::shared_ptr<Scope> enclosing) : parent(std::move(enclosing)) {}
 
@@ -138,7 +139,8 @@ class Evaluator::ScopeGuard {
   std::shared_ptr<Scope> outer_;
 };
 
-/// One level of nested evaluations for the lifetime of the guard. Throws EvaluationError above kMaxNesting.
+/// One level of nested evaluations for the lifetime of the guard. Throws EvaluationError above
+/// kMaxNesting.
 class Evaluator::NestingGuard {
  public:
   explicit NestingGuard(Evaluator& evaluator) : evaluator_(evaluator) {

@@ -86,8 +86,8 @@ Value Loop::cycle(const Arguments& arguments) const {
   return arguments.positional[index_ % arguments.positional.size()];
 }
 
-/// Moves a loop to the context at the end of the statement if a variable still refers to it, because it may then be
-/// part of a cycle.
+/// Moves a loop to the context at the end of the statement if a variable still refers to it,
+/// because it may then be part of a cycle.
 struct LoopRetainer {
   Context& context;
   const std::shared_ptr<Loop>& loop;
@@ -164,7 +164,8 @@ Evaluator::Flow Evaluator::execute_node(const For& node) {
       assign(node.target, loop->item());
       flow = execute(node.body);
     }
-    // As in the code that Jinja2 generates: iterations that end with continue or break do not count for the else.
+    // As in the code that Jinja2 generates: iterations that end with continue or break do not count
+    // for the else.
     is_body_completed = is_body_completed || flow == Flow::kNormal;
     if (flow == Flow::kBreak) break;
   }

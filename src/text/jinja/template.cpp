@@ -10,7 +10,8 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// A recursive-descent parser of statements. Throws UserError (bad data) "FILE:LINE: …" for syntax errors.
+/// A recursive-descent parser of statements. Throws UserError (bad data) "FILE:LINE: …" for syntax
+/// errors.
 class Parser {
  public:
   Parser(std::string_view source, std::string source_name)
@@ -29,8 +30,8 @@ class Parser {
   using EndNames = std::initializer_list<std::string_view>;
   using DepthGuard = ExpressionParser::DepthGuard;
 
-  /// Parses statements up to a tag that begins with one of `end_names`, past the beginning of this tag, or to the end
-  /// of the template if there are no `end_names`.
+  /// Parses statements up to a tag that begins with one of `end_names`, past the beginning of this
+  /// tag, or to the end of the template if there are no `end_names`.
   Block parse_block(EndNames end_names) {
     Block block;
     while (true) {
@@ -178,8 +179,8 @@ class Parser {
     return signature;
   }
 
-  /// Parses the body of a macro or call block. `break` in it cannot end an outer loop. The names that it reads decide
-  /// whether callers may pass more arguments, as in Jinja2.
+  /// Parses the body of a macro or call block. `break` in it cannot end an outer loop. The names
+  /// that it reads decide whether callers may pass more arguments, as in Jinja2.
   Block parse_callable_body(std::string_view end, Signature& signature) {
     const size_t first_access = expressions_.name_accesses().size();
     const int outer_loop_depth = std::exchange(loop_depth_, 0);

@@ -18,8 +18,9 @@ struct SyntaxTree;
 /// The output of a template, with the origin of its bytes.
 struct Rendering {
   std::string text;
-  /// The bytes that come from message texts, in order and without overlap; the template itself wrote all others. An
-  /// empty span marks the position of an empty text, unless a span of the same origin touches it.
+  /// The bytes that come from message texts, in order and without overlap; the template itself
+  /// wrote all others. An empty span marks the position of an empty text, unless a span of the same
+  /// origin touches it.
   std::vector<OriginSpan> origin_spans;
   std::vector<GeneratedSpan> generated{};  ///< output of `generation` blocks, in order and without overlap
 };
@@ -42,8 +43,9 @@ class TemplateError : public UserError {
 /// (docs/chat-templates.md). Immutable and thread-safe.
 class Template {
  public:
-  /// Parses a template. Throws UserError (bad data) "FILE:LINE: …" for syntax errors, and for unknown filters, tests,
-  /// statements, methods and functions, so that they are reported before training.
+  /// Parses a template. Throws UserError (bad data) "FILE:LINE: …" for syntax errors, and for
+  /// unknown filters, tests, statements, methods and functions, so that they are reported before
+  /// training.
   static Template parse(std::string_view source, std::string source_name);
 
   /// Renders the template with these variables. Throws TemplateError.

@@ -8,8 +8,8 @@
 namespace vlmtrain::text {
 namespace {
 
-/// Number of characters next to an omitted part that must match to locate it in the answer. Fewer would match by
-/// chance.
+/// Number of characters next to an omitted part that must match to locate it in the answer. Fewer
+/// would match by chance.
 constexpr size_t kContextBytes = 4;
 
 /// The search for one answer in a rendering.
@@ -61,8 +61,8 @@ class AnswerSpanFinder {
            !contains_token(settings_.video.token);
   }
 
-  /// Returns the begin of the first turn text that ends after `offset`, at least `offset`; the end of the text without
-  /// one.
+  /// Returns the begin of the first turn text that ends after `offset`, at least `offset`; the end
+  /// of the text without one.
   size_t find_next_span(size_t offset) const {
     const auto next = std::ranges::find_if(rendering_.origin_spans, [offset](const jinja::OriginSpan& origin_span) {
       return !origin_span.empty() && origin_span.end > offset;
@@ -79,8 +79,8 @@ class AnswerSpanFinder {
     return end;
   }
 
-  /// Returns the begin of the answer with the visible characters `answer_bytes`, of which `first_bytes` begin at
-  /// `offset`.
+  /// Returns the begin of the answer with the visible characters `answer_bytes`, of which
+  /// `first_bytes` begin at `offset`.
   size_t extend_begin(std::string_view answer_bytes, std::string_view first_bytes, size_t offset) const {
     size_t search_begin = find_previous_span_end(offset);
     const size_t prompt = traits_.generation_prompt.empty()

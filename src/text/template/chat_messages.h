@@ -17,8 +17,8 @@ struct MediaPiece {
   std::string_view text{};  ///< a view of the turn's text
 };
 
-/// Returns the text of `turn` split at its placeholders. Literal placeholders remain text. A line break after a
-/// placeholder at the beginning of the turn is dropped. No piece of text is empty.
+/// Returns the text of `turn` split at its placeholders. Literal placeholders remain text. A line
+/// break after a placeholder at the beginning of the turn is dropped. No piece of text is empty.
 std::vector<MediaPiece> split_media_placeholders(const Turn& turn);
 
 /// The form of a message's content that a template supports, by role.
@@ -31,11 +31,12 @@ struct ContentFormat {
   bool uses_blocks(Role role) const;
 };
 
-/// The origin of the types of blocks ("text", "image"). A template that writes them prints lists instead of reading
-/// them. Larger than the number of turns in any conversation.
+/// The origin of the types of blocks ("text", "image"). A template that writes them prints lists
+/// instead of reading them. Larger than the number of turns in any conversation.
 inline constexpr int kBlockTypeOrigin = 1 << 30;
 
-/// Returns the variable `messages` of a template. The text of turn n has the origin n; images and videos have none.
+/// Returns the variable `messages` of a template. The text of turn n has the origin n; images and
+/// videos have none.
 jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
                            const TemplateSettings& settings);
 

@@ -21,7 +21,8 @@ std::string replace_media_mark(std::string jinja, std::string_view mark, const s
   return jinja;
 }
 
-/// Returns a built-in template with the family's markup for images and videos, other templates unchanged.
+/// Returns a built-in template with the family's markup for images and videos, other templates
+/// unchanged.
 TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& settings) {
   if (source.end_of_turn.data() == nullptr) return source;
   if (settings.image.block != kImagePlaceholder) {
@@ -33,7 +34,8 @@ TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& se
   return source;
 }
 
-/// Returns the begin of the token after the i-th one. Tokens of one character begin at the same byte.
+/// Returns the begin of the token after the i-th one. Tokens of one character begin at the same
+/// byte.
 size_t find_token_end(const Encoding& encoding, size_t i, size_t text_bytes) {
   for (size_t next = i + 1; next < encoding.starts.size(); ++next) {
     if (encoding.starts[next] > encoding.starts[i]) return encoding.starts[next];
@@ -128,7 +130,8 @@ class RenderedChatReader {
     return visible_bytes;
   }
 
-  /// Throws UserError if the text contains an answer twice. The probe has checked other conversations than this one.
+  /// Throws UserError if the text contains an answer twice. The probe has checked other
+  /// conversations than this one.
   void reject_repeated(int turn, const std::string& text) const {
     if (!is_repeated(rendering_, turn, text)) return;
     throw data_error(
@@ -137,7 +140,8 @@ class RenderedChatReader {
         turn + 1);
   }
 
-  /// Returns the spans of an answer, extended by the white space before it and the end of turn after it.
+  /// Returns the spans of an answer, extended by the white space before it and the end of turn
+  /// after it.
   std::vector<Span> extend_answer(std::vector<Span> spans, bool is_last_answer) {
     spans.front().begin -= compute_prefix_length(spans.front().begin);
     size_t& end = spans.back().end;
@@ -156,8 +160,8 @@ class RenderedChatReader {
     return spans;
   }
 
-  /// Returns compute_ending_length(), or the length up to an end of turn further on if only the template wrote the text
-  /// before it.
+  /// Returns compute_ending_length(), or the length up to an end of turn further on if only the
+  /// template wrote the text before it.
   size_t compute_later_ending_length(size_t offset) const {
     if (const size_t ending_length = compute_ending_length(offset); ending_length > 0) return ending_length;
     const size_t token_begin = rendering_.text.find(traits_.end_of_turn, offset);
@@ -170,8 +174,8 @@ class RenderedChatReader {
     return is_from_template ? end - offset : 0;
   }
 
-  /// Returns the end of the `generation` block that contains `offset`, without white space at its end, which an end of
-  /// turn replaces. Returns `offset` without such a block.
+  /// Returns the end of the `generation` block that contains `offset`, without white space at its
+  /// end, which an end of turn replaces. Returns `offset` without such a block.
   size_t find_generation_end(size_t offset) const {
     for (const jinja::GeneratedSpan& generated_span : rendering_.generated) {
       if (generated_span.begin >= offset || offset >= generated_span.end) continue;
@@ -188,8 +192,8 @@ class RenderedChatReader {
            std::ranges::any_of(traits_.endings, [text](const std::string& ending) { return text.ends_with(ending); });
   }
 
-  /// Adds the output of `generation` blocks to the answers, without media. Without an end of turn in the block, white
-  /// space at its end is not added.
+  /// Adds the output of `generation` blocks to the answers, without media. Without an end of turn
+  /// in the block, white space at its end is not added.
   void add_generated_spans(RenderedChat& chat) const {
     if (rendering_.generated.empty()) return;
     std::vector<Span> answer_spans = chat.answers;
@@ -220,7 +224,8 @@ class RenderedChatReader {
     return is_from_template ? answer_begin.size() : 0;
   }
 
-  /// Returns the length of template text from `offset` to the end of turn, 0 if no end of turn follows.
+  /// Returns the length of template text from `offset` to the end of turn, 0 if no end of turn
+  /// follows.
   size_t compute_ending_length(size_t offset) const {
     const std::string_view following_text = std::string_view(rendering_.text).substr(offset);
     const auto is_template_text = [&](std::string_view ending) {
@@ -263,8 +268,8 @@ class RenderedChatReader {
     }
   }
 
-  /// Returns all media tokens. If turns are lists of blocks, only the template writes media, and the same token in a
-  /// turn's text is text.
+  /// Returns all media tokens. If turns are lists of blocks, only the template writes media, and
+  /// the same token in a turn's text is text.
   std::vector<MediaSpan> find_media() const {
     std::vector<MediaSpan> spans;
     for (size_t pos = 0;;) {

@@ -198,8 +198,8 @@ class TemplateProbe {
     return std::nullopt;
   }
 
-  /// Returns the end token in the text between an answer and the next turn, or nothing. A special token there may also
-  /// begin the next turn.
+  /// Returns the end token in the text between an answer and the next turn, or nothing. A special
+  /// token there may also begin the next turn.
   std::optional<TokenMatch> find_earlier_end(std::string_view text) const {
     const auto token = find_special_token(text);
     if (!token || token->end != count_leading_white_space(text) + token->text.size()) return std::nullopt;

@@ -19,8 +19,8 @@ struct TemplateTraits {
   /// The text that add_generation_prompt appends. Empty if it changes the text elsewhere.
   std::string generation_prompt{};
   std::string end_of_turn{};
-  /// Template text from an answer to the end of its turn, such as " </s>": after the last answer, and after earlier
-  /// answers if it differs there.
+  /// Template text from an answer to the end of its turn, such as " </s>": after the last answer,
+  /// and after earlier answers if it differs there.
   std::vector<std::string> endings{};
   bool lacks_end_of_turn = false;
   bool writes_bos = false;
@@ -36,11 +36,12 @@ jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const T
 TemplateTraits probe_template(const jinja::Template& jinja, const TemplateSource& source,
                               const TemplateSettings& settings, const Tokenizer& tokenizer);
 
-/// Returns the bytes that come from `origin`, in order; an empty span for an empty text. Returns nothing if the
-/// template omits the text.
+/// Returns the bytes that come from `origin`, in order; an empty span for an empty text. Returns
+/// nothing if the template omits the text.
 std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin);
 
-/// Returns whether the `text` of this origin occurs more than once, so that its position is ambiguous.
+/// Returns whether the `text` of this origin occurs more than once, so that its position is
+/// ambiguous.
 bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text);
 
 }  // namespace vlmtrain::text

@@ -67,7 +67,8 @@ Templates read_folder_templates(const fs::path& folder) {
   return templates;
 }
 
-/// Returns the templates of the key chat_template: a text, a list of {name, template}, or an object of names and texts.
+/// Returns the templates of the key chat_template: a text, a list of {name, template}, or an object
+/// of names and texts.
 std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json, const fs::path& path) {
   std::map<std::string, TemplateSource> templates;
   const std::string source = path.string();
@@ -109,8 +110,8 @@ void warn_about_unused(const Templates& selected, const std::vector<Templates>& 
   }
 }
 
-/// Returns the eos_token_id, or nothing if it is malformed. Generation reports the error; rendering does not need the
-/// id.
+/// Returns the eos_token_id, or nothing if it is malformed. Generation reports the error; rendering
+/// does not need the id.
 std::vector<int64_t> parse_eos_ids_or_empty(const nlohmann::json& config, const fs::path& file) {
   try {
     return parse_eos_token_ids(config, file.string());
@@ -162,8 +163,8 @@ std::vector<int64_t> parse_eos_token_ids(const nlohmann::json& config, const std
 }
 
 std::map<std::string, TemplateSource> load_checkpoint_templates(const fs::path& folder) {
-  // The order of ProcessorMixin.get_processor_dict of transformers 5.24; tokenizers without a processor begin with the
-  // third.
+  // The order of ProcessorMixin.get_processor_dict of transformers 5.24; tokenizers without a
+  // processor begin with the third.
   std::vector<Templates> sources;
   sources.push_back(read_template_file(folder / "processor_config.json"));
   sources.push_back(read_template_file(folder / kTemplateFile));

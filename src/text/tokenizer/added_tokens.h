@@ -17,7 +17,8 @@
 
 namespace vlmtrain::text {
 
-/// A token that is cut out of the text before the model encodes it, with the properties of tokenizer.json.
+/// A token that is cut out of the text before the model encodes it, with the properties of
+/// tokenizer.json.
 struct AddedToken {
   std::string content;
   std::string spelling;  ///< the text to match and decode: `content`, normalized if `normalized`
@@ -54,7 +55,8 @@ class TokenTrie {
   std::array<uint32_t, 256> root_children_{};  // by byte, because most lookups end at the root
 };
 
-/// The section `added_tokens` of tokenizer.json, and the tokens of other files. Immutable and thread-safe.
+/// The section `added_tokens` of tokenizer.json, and the tokens of other files. Immutable and
+/// thread-safe.
 class AddedTokens {
  public:
   /// A part of a text: an added token, or text between them (`token` is null).
@@ -63,13 +65,15 @@ class AddedTokens {
     const AddedToken* token;
   };
 
-  /// Reads the tokens of the document `root`, then adds `external_tokens` that it lacks. `normalizer` may be null.
-  /// Throws UserError (kBadData) for a token whose id differs from that of the library `tokenizers`
-  /// (AddedVocabulary::add_tokens): the vocabulary's id, else the number of all tokens so far.
+  /// Reads the tokens of the document `root`, then adds `external_tokens` that it lacks.
+  /// `normalizer` may be null. Throws UserError (kBadData) for a token whose id differs from that
+  /// of the library `tokenizers` (AddedVocabulary::add_tokens): the vocabulary's id, else the
+  /// number of all tokens so far.
   AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
               std::span<const ExternalToken> external_tokens = {});
 
-  /// Splits an original text at the tokens that are not `normalized`. Segments are in order, none empty.
+  /// Splits an original text at the tokens that are not `normalized`. Segments are in order, none
+  /// empty.
   std::vector<Segment> split_original(std::string_view text) const { return split(text, original_trie_); }
   /// Splits a normalized text at the tokens that are `normalized`.
   std::vector<Segment> split_normalized(std::string_view text) const { return split(text, normalized_trie_); }

@@ -47,8 +47,8 @@ struct Merge {
   uint32_t id;  ///< of the merged token
 };
 
-/// The merges of a BPE model by pair of ids: an open-addressing hash table, at most half full. Lookups take most of the
-/// time of encoding, and std::unordered_map is several times slower.
+/// The merges of a BPE model by pair of ids: an open-addressing hash table, at most half full.
+/// Lookups take most of the time of encoding, and std::unordered_map is several times slower.
 class MergeTable {
  public:
   explicit MergeTable(size_t merges) : slots_(std::bit_ceil(merges * 2 + 2)) {}
@@ -90,7 +90,8 @@ struct BpeToken {
   uint32_t begin;
 };
 
-/// The model of tokenizer.json with type BPE. Immutable and thread-safe; each thread needs its own Workspace.
+/// The model of tokenizer.json with type BPE. Immutable and thread-safe; each thread needs its own
+/// Workspace.
 class Bpe {
  public:
   /// Reads the section `model`. Throws UserError (kBadData) for other types and contradictions.
@@ -101,8 +102,9 @@ class Bpe {
   /// Buffers of encode(), reused from piece to piece.
   class Workspace;
 
-  /// Appends the tokens of `piece` to `out` in O(n log n). Depending on the file, characters that the vocabulary lacks
-  /// become the tokens of their bytes (byte_fallback), the unknown token, or nothing. REQUIRES valid UTF-8.
+  /// Appends the tokens of `piece` to `out` in O(n log n). Depending on the file, characters that
+  /// the vocabulary lacks become the tokens of their bytes (byte_fallback), the unknown token, or
+  /// nothing. REQUIRES valid UTF-8.
   void encode(std::string_view piece, Workspace& workspace, std::vector<BpeToken>& out) const;
 
  private:

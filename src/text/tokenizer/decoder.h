@@ -20,8 +20,8 @@ class Decoder {
   virtual void apply(std::vector<std::string>& tokens) const = 0;
 };
 
-/// Returns the decoder that `node` describes: ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip or Sequence.
-/// Throws UserError (kBadData) for other types.
+/// Returns the decoder that `node` describes: ByteFallback, ByteLevel, Fuse, Metaspace, Replace,
+/// Strip or Sequence. Throws UserError (kBadData) for other types.
 std::unique_ptr<Decoder> make_decoder(const JsonNode& node);
 
 }  // namespace vlmtrain::text

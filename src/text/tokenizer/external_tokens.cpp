@@ -62,8 +62,8 @@ int64_t parse_token_id(const std::string& key, const std::string& source) {
   return id;
 }
 
-/// A JSON file with an object. Parsing into an ordered object is slow for thousands of tokens, so that the order of
-/// keys is recovered from the text where it matters.
+/// A JSON file with an object. Parsing into an ordered object is slow for thousands of tokens, so
+/// that the order of keys is recovered from the text where it matters.
 struct JsonFile {
   std::string text;
   Json json = Json::object();

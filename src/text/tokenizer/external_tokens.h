@@ -33,18 +33,21 @@ struct ExternalTokens {
   bool has_decoder = false;  ///< tokenizer_config.json has added_tokens_decoder
 };
 
-/// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json of `folder` as transformers 5.24
-/// (PreTrainedTokenizerBase._from_pretrained, TokenizersBackend.__init__). The order is added_tokens_decoder by
-/// ascending id (without it added_tokens.json), named tokens, extra_special_tokens (without it
-/// additional_special_tokens). special_tokens_map.json is read only without added_tokens_decoder, and takes precedence
-/// then. Files may be missing. Throws UserError (kBadData) that names file and key for values of another type.
+/// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json of `folder` as
+/// transformers 5.24 (PreTrainedTokenizerBase._from_pretrained, TokenizersBackend.__init__). The
+/// order is added_tokens_decoder by ascending id (without it added_tokens.json), named tokens,
+/// extra_special_tokens (without it additional_special_tokens). special_tokens_map.json is read
+/// only without added_tokens_decoder, and takes precedence then. Files may be missing. Throws
+/// UserError (kBadData) that names file and key for values of another type.
 ExternalTokens read_external_tokens(const std::filesystem::path& folder);
 
-/// Returns whether the file `path` exists. Throws UserError (kBadData) if `path` exists but is no readable file, such
-/// as a broken link into a download cache, which must not count as a missing file.
+/// Returns whether the file `path` exists. Throws UserError (kBadData) if `path` exists but is no
+/// readable file, such as a broken link into a download cache, which must not count as a missing
+/// file.
 bool is_file(const std::filesystem::path& path);
 
-/// Logs a warning, unless this process has logged the same message; a run reads each file several times. Thread-safe.
+/// Logs a warning, unless this process has logged the same message; a run reads each file several
+/// times. Thread-safe.
 void warn_once(const std::string& message);
 
 }  // namespace vlmtrain::text

@@ -16,8 +16,9 @@
 
 namespace vlmtrain::text {
 
-/// A value of a JSON file with its path, so that each error names file and key. Refers to the document and to `source`,
-/// which must outlive it. All accessors throw UserError (kBadData) for missing keys and other types.
+/// A value of a JSON file with its path, so that each error names file and key. Refers to the
+/// document and to `source`, which must outlive it. All accessors throw UserError (kBadData) for
+/// missing keys and other types.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& value, const std::string& source) : JsonNode(value, source, "") {}
@@ -85,7 +86,8 @@ struct ComponentFactory {
   std::unique_ptr<Component> (*make)(const JsonNode&);
 };
 
-/// Returns the component that `node` describes. Throws UserError (kBadData) that lists the supported types.
+/// Returns the component that `node` describes. Throws UserError (kBadData) that lists the
+/// supported types.
 template <class Component>
 std::unique_ptr<Component> make_component(const JsonNode& node,
                                           std::span<const ComponentFactory<Component>> factories) {

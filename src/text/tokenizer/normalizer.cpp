@@ -36,8 +36,8 @@ CodePointList decompose(char32_t code_point) {
   return decompose(bytes);
 }
 
-/// Returns the starters that compose with a character before them (NFC_Quick_Check=Maybe, combining class 0) except
-/// Hangul: those that are second in a canonical composition.
+/// Returns the starters that compose with a character before them (NFC_Quick_Check=Maybe, combining
+/// class 0) except Hangul: those that are second in a canonical composition.
 std::vector<utf8proc_int32_t> find_composing_starters() {
   std::vector<utf8proc_int32_t> starters;
   for (char32_t code_point = kFirstCombining; code_point <= kLastCodePoint; ++code_point) {
@@ -53,7 +53,8 @@ std::vector<utf8proc_int32_t> find_composing_starters() {
   return starters;
 }
 
-/// Returns whether the text before `code_point` and the text from it on can be normalized separately.
+/// Returns whether the text before `code_point` and the text from it on can be normalized
+/// separately.
 bool starts_chunk(char32_t code_point) {
   static const std::vector<utf8proc_int32_t> composing_starters = find_composing_starters();
   if (code_point < kFirstCombining) return true;
@@ -90,8 +91,8 @@ size_t find_chunk_end(std::string_view text, size_t begin) {
   return end;
 }
 
-/// Returns Unicode normalization form C. Characters that compose or reorder with each other have the offset of the
-/// first.
+/// Returns Unicode normalization form C. Characters that compose or reorder with each other have
+/// the offset of the first.
 AlignedText to_nfc(const AlignedText& text) {
   AlignedText out;
   out.reserve(text.bytes.size());

@@ -43,7 +43,8 @@ struct AlignedText {
   }
 };
 
-/// A normalizer of tokenizer.json, which rewrites a text before it is split. Immutable and thread-safe.
+/// A normalizer of tokenizer.json, which rewrites a text before it is split. Immutable and
+/// thread-safe.
 class Normalizer {
  public:
   Normalizer() = default;
@@ -55,8 +56,8 @@ class Normalizer {
   virtual void apply(AlignedText& text) const = 0;
 };
 
-/// Returns the normalizer that `node` describes: NFC, Prepend, Replace or Sequence. Throws UserError (kBadData) for
-/// other types.
+/// Returns the normalizer that `node` describes: NFC, Prepend, Replace or Sequence. Throws
+/// UserError (kBadData) for other types.
 std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node);
 
 }  // namespace vlmtrain::text

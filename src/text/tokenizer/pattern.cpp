@@ -54,8 +54,8 @@ struct MatchContextDeleter {
   void operator()(pcre2_match_context* match_context) const { pcre2_match_context_free(match_context); }
 };
 
-/// Returns limits of time and memory for a match. PCRE2's defaults depend on its build (its heap limit is 20 GB), and
-/// hostile expressions must fail on each machine.
+/// Returns limits of time and memory for a match. PCRE2's defaults depend on its build (its heap
+/// limit is 20 GB), and hostile expressions must fail on each machine.
 pcre2_match_context* get_match_limits() {
   static const std::unique_ptr<pcre2_match_context, MatchContextDeleter> limits = [] {
     // PCRE2's default; an exponential expression fails within seconds.
@@ -105,7 +105,8 @@ class RegexPattern : public Pattern {
  private:
   bool match(std::string_view text, size_t begin, pcre2_match_data* data) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-    // PCRE2 would validate the text from its beginning for each match, which is quadratic; encode() has validated it.
+    // PCRE2 would validate the text from its beginning for each match, which is quadratic; encode()
+    // has validated it.
     int result = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, data, get_match_limits());
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
       result = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,

@@ -24,7 +24,8 @@ class Pattern {
   Pattern& operator=(const Pattern&) = delete;
   virtual ~Pattern() = default;
 
-  /// Appends all matches to `matches` from left to right, none empty or overlapping. REQUIRES valid UTF-8.
+  /// Appends all matches to `matches` from left to right, none empty or overlapping. REQUIRES valid
+  /// UTF-8.
   virtual void find_all(std::string_view text, std::vector<Range>& matches) const = 0;
 };
 
@@ -32,8 +33,9 @@ class Pattern {
 std::unique_ptr<Pattern> make_literal_pattern(std::string literal);
 /// Returns a pattern that matches single numeric characters, see is_numeric().
 std::unique_ptr<Pattern> make_numeric_pattern();
-/// Returns a pattern that matches a regular expression in PCRE2's syntax, with Unicode classes. Throws UserError
-/// (kBadData) that names `node` if it does not compile. find_all() throws UserError for expressions that take too long.
+/// Returns a pattern that matches a regular expression in PCRE2's syntax, with Unicode classes.
+/// Throws UserError (kBadData) that names `node` if it does not compile. find_all() throws
+/// UserError for expressions that take too long.
 std::unique_ptr<Pattern> make_regex_pattern(const std::string& expression, const JsonNode& node);
 
 /// Returns the pattern of the key `pattern` of `node`: {"String": …} or {"Regex": …}.

@@ -141,7 +141,8 @@ SplitBehavior parse_split_behavior(const JsonNode& node) {
       name);
 }
 
-/// Splits each piece of `text` at the matches of `pattern`; with `invert`, at the text between them.
+/// Splits each piece of `text` at the matches of `pattern`; with `invert`, at the text between
+/// them.
 void split_pieces(PreTokenized& text, const Pattern& pattern, SplitBehavior behavior, bool invert = false) {
   std::vector<Range> pieces;
   std::vector<Range> matches;
@@ -163,7 +164,8 @@ void split_pieces(PreTokenized& text, const Pattern& pattern, SplitBehavior beha
 /// The regular expression of GPT-2, which ByteLevel with use_regex applies.
 constexpr const char* kGpt2Regex = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// Inserts `prefix` before each piece for which needs_prefix(bytes, offset of the first byte) holds.
+/// Inserts `prefix` before each piece for which needs_prefix(bytes, offset of the first byte)
+/// holds.
 template <class Predicate>
 void prepend_to_pieces(PreTokenized& text, std::string_view prefix, Predicate needs_prefix) {
   PreTokenized out;

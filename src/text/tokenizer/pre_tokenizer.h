@@ -13,16 +13,17 @@
 
 namespace vlmtrain::text {
 
-/// Returns the printable character (in UTF-8) that represents each byte in byte-level vocabularies. Source: GPT-2's
-/// `bytes_to_unicode`. Printable Latin-1 characters represent themselves; the other bytes map to U+0100 and up in
-/// order.
+/// Returns the printable character (in UTF-8) that represents each byte in byte-level vocabularies.
+/// Source: GPT-2's `bytes_to_unicode`. Printable Latin-1 characters represent themselves; the other
+/// bytes map to U+0100 and up in order.
 const std::array<std::string, 256>& byte_alphabet();
 
-/// Returns the bytes that `token` represents, or nothing if one of its characters represents no byte.
+/// Returns the bytes that `token` represents, or nothing if one of its characters represents no
+/// byte.
 std::optional<std::string> decode_byte_level(std::string_view token);
 
-/// The options of tokenizer.json's Metaspace, which is a pre-tokenizer and a decoder. It represents spaces by a visible
-/// character, usually U+2581.
+/// The options of tokenizer.json's Metaspace, which is a pre-tokenizer and a decoder. It represents
+/// spaces by a visible character, usually U+2581.
 struct MetaspaceOptions {
   enum class PrependScheme { kAlways, kFirst, kNever };
 
@@ -52,8 +53,8 @@ class PreTokenizer {
   virtual void apply(PreTokenized& text) const = 0;
 };
 
-/// Returns the pre-tokenizer that `node` describes: ByteLevel, Digits, Metaspace, Split or Sequence. Throws UserError
-/// (kBadData) for other types.
+/// Returns the pre-tokenizer that `node` describes: ByteLevel, Digits, Metaspace, Split or
+/// Sequence. Throws UserError (kBadData) for other types.
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node);
 
 }  // namespace vlmtrain::text

@@ -29,8 +29,8 @@ using io::HarmlessKey;
 
 constexpr const char* kConfig = "tokenizer_config.json";
 
-/// Keys of tokenizer_config.json that this file, external_tokens.cpp and template_source.cpp read. Keys that end with
-/// _token are read as well.
+/// Keys of tokenizer_config.json that this file, external_tokens.cpp and template_source.cpp read.
+/// Keys that end with _token are read as well.
 constexpr std::array<std::string_view, 7> kReadKeys{"chat_template",
                                                     "added_tokens_decoder",
                                                     "extra_special_tokens",
@@ -140,7 +140,8 @@ void warn_prefix_space(const nlohmann::json& config, const Tokenizer& tokenizer,
                   source, io::to_json_string(*setting)));
 }
 
-/// Warns if added_tokens_decoder lacks tokens of tokenizer.json. Classes that build their tokenizer from it split them.
+/// Warns if added_tokens_decoder lacks tokens of tokenizer.json. Classes that build their tokenizer
+/// from it split them.
 void warn_incomplete_decoder(const nlohmann::json& config, const Tokenizer& tokenizer,
                              const ExternalTokens& external_tokens, const std::string& source) {
   const auto tokenizer_class = config.find("tokenizer_class");
@@ -171,8 +172,9 @@ void warn_ignored_tokens(const Tokenizer& tokenizer, const ExternalTokens& exter
   }
 }
 
-/// Compares tokenizer_config.json with `tokenizer`, which was read from `folder`. Throws UserError (kBadData) for
-/// split_special_tokens, with which image tokens would be split; logs warnings for other contradictions.
+/// Compares tokenizer_config.json with `tokenizer`, which was read from `folder`. Throws UserError
+/// (kBadData) for split_special_tokens, with which image tokens would be split; logs warnings for
+/// other contradictions.
 void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer,
                               const ExternalTokens& external_tokens) {
   warn_ignored_tokens(tokenizer, external_tokens);
@@ -196,7 +198,8 @@ void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer
 
 constexpr std::string_view kJsonSpace = " \t\r\n";
 
-/// Returns the offset after the string that begins at `quote`. This and the next functions REQUIRE valid JSON.
+/// Returns the offset after the string that begins at `quote`. This and the next functions REQUIRE
+/// valid JSON.
 size_t find_json_string_end(std::string_view json, size_t quote) {
   size_t pos = quote + 1;
   while (json[pos] != '"') pos += json[pos] == '\\' ? 2 : 1;

@@ -21,7 +21,8 @@
 
 namespace vlmtrain::text {
 
-/// A post-processor of tokenizer.json, which adds special tokens around an encoded text. Immutable and thread-safe.
+/// A post-processor of tokenizer.json, which adds special tokens around an encoded text. Immutable
+/// and thread-safe.
 class PostProcessor {
  public:
   PostProcessor() = default;
@@ -37,7 +38,8 @@ std::unique_ptr<PostProcessor> make_post_processor(const JsonNode& node);
 
 namespace {
 
-/// The post-processor ByteLevel. It trims white space from offsets, which Encoding::starts must keep.
+/// The post-processor ByteLevel. It trims white space from offsets, which Encoding::starts must
+/// keep.
 class ByteLevelTrim : public PostProcessor {
  public:
   void apply(Encoding&) const override {}

@@ -12,8 +12,9 @@
 namespace vlmtrain::text {
 namespace {
 
-/// A character whose uppercase or titlecase form has several characters. Source: Unicode's SpecialCasing.txt, its
-/// mappings that hold in every language, which are those that Python applies.
+/// A character whose uppercase or titlecase form has several characters. Source: Unicode's
+/// SpecialCasing.txt, its mappings that hold in every language, which are those that Python
+/// applies.
 struct SpecialCase {
   char32_t character;
   std::u32string_view replacement;

@@ -21,7 +21,8 @@ bool is_white_space(char32_t code_point) {
 }
 
 bool is_word_character(char32_t code_point) {
-  // The property Alphabetic also includes symbols, circled and squared letters, which the categories below exclude.
+  // The property Alphabetic also includes symbols, circled and squared letters, which the
+  // categories below exclude.
   if ((code_point >= 0x24B6 && code_point <= 0x24E9) || (code_point >= 0x1F130 && code_point <= 0x1F149) ||
       (code_point >= 0x1F150 && code_point <= 0x1F169) || (code_point >= 0x1F170 && code_point <= 0x1F189) ||
       code_point == 0x200C || code_point == 0x200D) {

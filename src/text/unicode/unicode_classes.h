@@ -8,12 +8,14 @@
 
 namespace vlmtrain::text {
 
-// Character classes of the libraries whose behavior this part reproduces. Their names follow Unicode where both agree.
+// Character classes of the libraries whose behavior this part reproduces. Their names follow
+// Unicode where both agree.
 
 /// Returns whether the character has the Unicode property White_Space.
 bool is_white_space(char32_t code_point);
 
-/// Returns whether `\w` of Rust's regex crate matches: letters, marks, decimal and letter numbers, connectors, joiners.
+/// Returns whether `\w` of Rust's regex crate matches: letters, marks, decimal and letter numbers,
+/// connectors, joiners.
 bool is_word_character(char32_t code_point);
 
 /// Returns whether the general category is N (Nd, Nl or No), as Python's str.isnumeric().
@@ -31,16 +33,18 @@ bool is_letter(char32_t character);
 /// Returns whether Python's str.isdecimal() holds: general category Nd.
 bool is_decimal(char32_t character);
 
-/// Returns whether Python's str.isdigit() holds: decimals, superscripts, subscripts and circled digits.
+/// Returns whether Python's str.isdigit() holds: decimals, superscripts, subscripts and circled
+/// digits.
 bool is_digit(char32_t character);
 
-/// Returns whether the character is uppercase, lowercase or titlecase (general category Lt), as str.isupper(),
-/// str.islower() and str.istitle() see it.
+/// Returns whether the character is uppercase, lowercase or titlecase (general category Lt), as
+/// str.isupper(), str.islower() and str.istitle() see it.
 bool is_upper(char32_t character);
 bool is_lower(char32_t character);
 bool is_title(char32_t character);
 
-/// Returns `text` without the characters at its ends for which is_space() holds. REQUIRES valid UTF-8.
+/// Returns `text` without the characters at its ends for which is_space() holds. REQUIRES valid
+/// UTF-8.
 std::string_view strip_whitespace(std::string_view text);
 
 /// ASCII white space, which chat templates trim and insert.

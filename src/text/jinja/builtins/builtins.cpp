@@ -18,10 +18,12 @@ const Builtin* find_by_name(std::span<const Builtin> table, std::string_view nam
   return match == table.end() ? nullptr : &*match;
 }
 
-/// Limit of strftime_now's format. Each directive writes some bytes, so that the result fits in a small buffer.
+/// Limit of strftime_now's format. Each directive writes some bytes, so that the result fits in a
+/// small buffer.
 constexpr size_t kMaxFormatBytes = 1000;
 
-/// Returns the number in digits [pos, pos + count) of a date. Throws EvaluationError for other characters.
+/// Returns the number in digits [pos, pos + count) of a date. Throws EvaluationError for other
+/// characters.
 int parse_digits(const std::string& now, size_t pos, size_t count) {
   int value = 0;
   for (size_t i = pos; i < pos + count; ++i) {
@@ -35,7 +37,8 @@ bool is_leap(int year) {
   return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
 }
 
-/// Parses "2026-11-22" or "2026-11-22T10:30:00". Throws EvaluationError for other texts and invalid dates.
+/// Parses "2026-11-22" or "2026-11-22T10:30:00". Throws EvaluationError for other texts and invalid
+/// dates.
 std::tm parse_date(const std::string& now) {
   std::tm date{};
   const int year = parse_digits(now, 0, 4);
@@ -95,7 +98,8 @@ std::string format_date(const std::string& now, const std::string& format) {
   return {buffer.data(), size - 1};
 }
 
-/// Returns the entries of dict(…) and namespace(…): those of a dict or of pairs, then keyword arguments.
+/// Returns the entries of dict(…) and namespace(…): those of a dict or of pairs, then keyword
+/// arguments.
 std::vector<std::pair<Value, Value>> collect_entries(Context& context, const BoundArguments& args) {
   const Arguments& arguments = args.arguments();
   std::vector<std::pair<Value, Value>> entries;

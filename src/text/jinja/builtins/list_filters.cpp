@@ -22,8 +22,8 @@ struct KeyedItem {
   Value item;
 };
 
-/// Returns the items of `value` with their attribute `attribute_path` as keys; null: the items themselves. `fallback`,
-/// if not null, replaces undefined keys.
+/// Returns the items of `value` with their attribute `attribute_path` as keys; null: the items
+/// themselves. `fallback`, if not null, replaces undefined keys.
 std::vector<KeyedItem> make_keyed_items(Context& context, const Value& value, const Value* attribute_path,
                                         bool case_sensitive, const Value* fallback = nullptr) {
   const auto items = to_sequence(value, context.budget);

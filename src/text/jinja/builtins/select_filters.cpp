@@ -16,8 +16,8 @@ Arguments drop_arguments(const Arguments& arguments, size_t num_dropped) {
   return remaining;
 }
 
-/// select, reject, selectattr and rejectattr: the items, or those whose attribute, satisfies the named test; without a
-/// name, is_true().
+/// select, reject, selectattr and rejectattr: the items, or those whose attribute, satisfies the
+/// named test; without a name, is_true().
 template <bool keeps_matches, bool by_attribute>
 Value select_filter(Context& context, const Value& value, const BoundArguments& args) {
   const Arguments& filter_arguments = args.arguments();

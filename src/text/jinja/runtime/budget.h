@@ -8,12 +8,13 @@
 
 namespace vlmtrain::text::jinja {
 
-// Limits against hostile templates. The templates of published checkpoints stay far below each of them. Without the
-// limits on height, nesting and depth, deep input would overflow the stack; without the others, a render would not end
-// or take all memory.
+// Limits against hostile templates. The templates of published checkpoints stay far below each of
+// them. Without the limits on height, nesting and depth, deep input would overflow the stack;
+// without the others, a render would not end or take all memory.
 
 inline constexpr size_t kMaxSourceBytes = size_t{4} << 20U;
-/// Height of the syntax tree: nested expressions and blocks. Parser, evaluator and destructor recurse once per level.
+/// Height of the syntax tree: nested expressions and blocks. Parser, evaluator and destructor
+/// recurse once per level.
 inline constexpr int kMaxTreeHeight = 250;
 /// Depth of nested evaluations, those of recursive macros included.
 inline constexpr int kMaxNesting = 1000;
@@ -28,7 +29,8 @@ inline constexpr size_t kMaxAllocatedBytes = size_t{512} << 20U;
 /// Length of range(). Source: jinja2.sandbox, MAX_RANGE.
 inline constexpr size_t kMaxRangeItems = 100'000;
 
-/// An error in the evaluation of a template. The evaluator converts it to a TemplateError with file and line.
+/// An error in the evaluation of a template. The evaluator converts it to a TemplateError with file
+/// and line.
 struct EvaluationError {
   std::string message;
   bool raised_by_template = false;  ///< by raise_exception
@@ -40,7 +42,8 @@ EvaluationError evaluation_error(fmt::format_string<Args...> format, Args&&... f
   return {fmt::format(format, std::forward<Args>(format_args)...)};
 }
 
-/// A counter of the work and memory of one render. Each function throws EvaluationError beyond a limit.
+/// A counter of the work and memory of one render. Each function throws EvaluationError beyond a
+/// limit.
 class Budget {
  public:
   /// Counts evaluated nodes and similar steps.
@@ -67,7 +70,8 @@ class Budget {
   }
 
  private:
-  /// Bytes or items per step, because a pass over them is much cheaper than the evaluation of a node.
+  /// Bytes or items per step, because a pass over them is much cheaper than the evaluation of a
+  /// node.
   static constexpr size_t kItemsPerStep = 16;
 
   size_t steps_ = 0;

@@ -64,7 +64,8 @@ Value floor_divide(double left, double right, bool returns_remainder) {
   return Value(quotient - floored > 0.5 ? floored + 1 : floored);
 }
 
-/// Returns `text` without underscores. Clears `is_valid` unless each one is between two digits, as Python demands.
+/// Returns `text` without underscores. Clears `is_valid` unless each one is between two digits, as
+/// Python demands.
 std::string remove_underscores(std::string_view text, bool& is_valid) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -67,7 +67,8 @@ struct SliceIndices {
   int64_t count;
 };
 
-/// Returns the items of value[begin:end:step] of a value of `size` items, as Python's slice.indices().
+/// Returns the items of value[begin:end:step] of a value of `size` items, as Python's
+/// slice.indices().
 SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value& end, const Value& step) {
   const auto integer_or = [](const Value& bound, int64_t fallback) {
     int64_t out = fallback;

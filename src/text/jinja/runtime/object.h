@@ -25,10 +25,12 @@ struct Parameters {
   int num_required = 0;    ///< the first so many parameters have no default
 };
 
-/// The arguments of a call, assigned to parameters. Refers to `callee_name` and `arguments`, which must outlive it.
+/// The arguments of a call, assigned to parameters. Refers to `callee_name` and `arguments`, which
+/// must outlive it.
 class BoundArguments {
  public:
-  /// Throws EvaluationError that names `callee_name` for missing, duplicate, unknown or too many arguments.
+  /// Throws EvaluationError that names `callee_name` for missing, duplicate, unknown or too many
+  /// arguments.
   BoundArguments(std::string_view callee_name, const Parameters& parameters, const Arguments& arguments);
 
   const Arguments& arguments() const { return *arguments_; }
@@ -36,8 +38,8 @@ class BoundArguments {
   const Value* operator[](size_t index) const { return index < values_.size() ? values_[index] : nullptr; }
   /// Returns the argument, or null if it is missing or None.
   const Value* value_or_null(size_t index) const;
-  /// Each returns the argument converted, or `fallback` if it is missing. integer() throws EvaluationError for other
-  /// types.
+  /// Each returns the argument converted, or `fallback` if it is missing. integer() throws
+  /// EvaluationError for other types.
   bool boolean(size_t index, bool fallback) const;
   int64_t integer(size_t index, int64_t fallback) const;
   /// Returns the text, or null if it is missing or None. Throws EvaluationError for other types.
@@ -53,7 +55,8 @@ class BoundArguments {
 
 /// The inputs of a render other than its variables.
 struct RenderSettings {
-  /// The time that strftime_now formats: "2026-11-22" or "2026-11-22T10:30:00". Empty: strftime_now fails.
+  /// The time that strftime_now formats: "2026-11-22" or "2026-11-22T10:30:00". Empty: strftime_now
+  /// fails.
   std::string now;
 };
 
@@ -61,7 +64,8 @@ struct RenderSettings {
 struct Context {
   const RenderSettings& settings;
   Budget budget;
-  /// Objects that may refer to each other in a cycle. The evaluator releases their values at the end of the render.
+  /// Objects that may refer to each other in a cycle. The evaluator releases their values at the
+  /// end of the render.
   std::vector<std::shared_ptr<Object>> retained_objects;
 };
 
@@ -130,23 +134,24 @@ std::span<const Builtin> text_methods();
 std::span<const Builtin> dict_methods();
 std::span<const Builtin> list_methods();
 
-/// Returns `value.name`: an attribute, else the item of that name, else undefined. Throws EvaluationError for undefined
-/// values and unsupported methods.
+/// Returns `value.name`: an attribute, else the item of that name, else undefined. Throws
+/// EvaluationError for undefined values and unsupported methods.
 Value get_attribute(const Value& value, std::string_view name);
 
-/// Returns `value[key]`: an item, else the attribute of that name, else undefined. Throws as get_attribute().
+/// Returns `value[key]`: an item, else the attribute of that name, else undefined. Throws as
+/// get_attribute().
 Value get_item(const Value& value, const Value& key, Budget& budget);
 
 /// Returns `value[begin:end:step]`, each of which may be None.
 Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget);
 
-/// Returns the item at `path`, the argument `attribute` of filters: "a.0.b" is item b of item 0 of item a. A number is
-/// a path of one item; None is the value itself.
+/// Returns the item at `path`, the argument `attribute` of filters: "a.0.b" is item b of item 0 of
+/// item a. A number is a path of one item; None is the value itself.
 Value get_path(const Value& value, const Value& path, Budget& budget);
 
-/// Returns the method `name` of a text, list, tuple or dict, bound to it, or nothing if Python has none. Returns
-/// undefined for methods that Jinja2's sandbox hides, such as list.append. Throws EvaluationError for unsupported
-/// methods.
+/// Returns the method `name` of a text, list, tuple or dict, bound to it, or nothing if Python has
+/// none. Returns undefined for methods that Jinja2's sandbox hides, such as list.append. Throws
+/// EvaluationError for unsupported methods.
 std::optional<Value> find_bound_method(const Value& value, std::string_view name);
 
 /// Returns whether `name` is a method of Python's str, list or dict that no type supports here.

@@ -8,8 +8,8 @@
 
 namespace vlmtrain::text::jinja {
 
-// Python's operators. All functions throw EvaluationError where Python raises an exception, for results beyond 64 bits,
-// and beyond the budget.
+// Python's operators. All functions throw EvaluationError where Python raises an exception, for
+// results beyond 64 bits, and beyond the budget.
 
 enum class BinaryOperator { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
 enum class Comparison { kEqual, kUnequal, kLess, kLessOrEqual, kGreater, kGreaterOrEqual, kIn, kNotIn };
@@ -37,7 +37,8 @@ size_t get_length(const Value& value);
 /// Returns whether iter(value) works. Undefined values iterate over nothing, as in Jinja2.
 bool can_iterate(const Value& value);
 
-/// Returns the items of iter(value): the characters of a text, the keys of a dict. Exhausts a generator.
+/// Returns the items of iter(value): the characters of a text, the keys of a dict. Exhausts a
+/// generator.
 std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget);
 
 }  // namespace vlmtrain::text::jinja

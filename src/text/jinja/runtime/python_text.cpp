@@ -176,7 +176,8 @@ class JsonWriter {
   Budget& budget_;
 };
 
-/// Parses exactly `num_digits` digits. Throws EvaluationError for surrogates and numbers above U+10FFFF.
+/// Parses exactly `num_digits` digits. Throws EvaluationError for surrogates and numbers above
+/// U+10FFFF.
 char32_t parse_code_point(std::string_view digits, size_t num_digits, int base) {
   uint32_t code_point = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code_point, base);
@@ -193,8 +194,8 @@ char32_t parse_code_point(std::string_view digits, size_t num_digits, int base) 
 std::string format_float_repr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  // to_chars writes the shortest digits that round-trip, as Python, but chooses the exponent form differently. Python
-  // writes an exponent below 1e-4 and from 1e16.
+  // to_chars writes the shortest digits that round-trip, as Python, but chooses the exponent form
+  // differently. Python writes an exponent below 1e-4 and from 1e16.
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
   const std::string_view scientific(buffer, static_cast<size_t>(end - buffer));

@@ -8,9 +8,9 @@
 
 namespace vlmtrain::text::jinja {
 
-// Values as Python prints them, and string literals as Python reads them. Characters of texts keep their origin;
-// characters around them have none. All functions that take a budget throw EvaluationError beyond it, and for values
-// that have no such form (functions, generators).
+// Values as Python prints them, and string literals as Python reads them. Characters of texts keep
+// their origin; characters around them have none. All functions that take a budget throw
+// EvaluationError beyond it, and for values that have no such form (functions, generators).
 
 /// Appends str(value). Undefined values append nothing.
 void append_str(TrackedText& out, const Value& value, Budget& budget);
@@ -36,8 +36,8 @@ struct JsonStyle {
 /// Appends json.dumps(value).
 void append_json(TrackedText& out, const Value& value, const JsonStyle& style, Budget& budget);
 
-/// Returns the text of a string literal, given the characters between its quotes. Throws EvaluationError for truncated
-/// escapes, surrogates and \N{name}.
+/// Returns the text of a string literal, given the characters between its quotes. Throws
+/// EvaluationError for truncated escapes, surrogates and \N{name}.
 std::string unescape_literal(std::string_view literal);
 
 }  // namespace vlmtrain::text::jinja

@@ -12,7 +12,8 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Limit of width and precision. Keeps the buffer of format_digits() small; templates need a few characters.
+/// Limit of width and precision. Keeps the buffer of format_digits() small; templates need a few
+/// characters.
 constexpr size_t kMaxWidth = 1000;
 
 /// A conversion specifier of the operator `%`.
@@ -150,8 +151,8 @@ class ConversionParser {
   size_t pos_;
 };
 
-/// Returns the value of a replacement field of format(): a name or number, then attributes and items. `next_index` is
-/// the number of the next field without a name.
+/// Returns the value of a replacement field of format(): a name or number, then attributes and
+/// items. `next_index` is the number of the next field without a name.
 Value look_up_field(Context& context, std::string_view path, const Arguments& arguments, size_t& next_index) {
   const size_t end = std::min(path.find_first_of(".["), path.size());
   const std::string_view name = path.substr(0, end);

@@ -12,10 +12,12 @@ namespace vlmtrain::text::jinja {
 
 enum class Side { kBoth, kLeft, kRight };
 
-/// Returns `text` without the characters of `characters` (null: white space) at its ends, as str.strip().
+/// Returns `text` without the characters of `characters` (null: white space) at its ends, as
+/// str.strip().
 TrackedText strip(const Text& text, const Text* characters, Side side);
 
-/// Returns `text` with at most `count` occurrences of `needle` replaced; all if `count` is negative.
+/// Returns `text` with at most `count` occurrences of `needle` replaced; all if `count` is
+/// negative.
 TrackedText replace(const Text& text, const Text& needle, const Text& replacement, int64_t count, Budget& budget);
 
 /// Returns the items with `separator` between them.
@@ -24,13 +26,13 @@ TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& i
 /// Returns the lines as str.splitlines().
 std::vector<TrackedText> split_lines(const TrackedText& text, bool keep_ends);
 
-/// Returns the parts between separators, after at most `max_splits` splits from the left or the right, as str.split()
-/// and str.rsplit(). REQUIRES a separator that is not empty.
+/// Returns the parts between separators, after at most `max_splits` splits from the left or the
+/// right, as str.split() and str.rsplit(). REQUIRES a separator that is not empty.
 std::vector<TrackedText> split_by_separator(const Text& text, std::string_view separator, int64_t max_splits,
                                             bool from_right);
 
-/// Returns the words between white space, after at most `max_splits` splits, as str.split() and str.rsplit() without a
-/// separator.
+/// Returns the words between white space, after at most `max_splits` splits, as str.split() and
+/// str.rsplit() without a separator.
 std::vector<TrackedText> split_whitespace(const Text& text, int64_t max_splits);
 std::vector<TrackedText> rsplit_whitespace(const Text& text, int64_t max_splits);
 

@@ -22,8 +22,8 @@ struct ByteRange {
   size_t end;
 };
 
-/// Returns the bytes between the characters that arguments `first_argument` and the next one name, as a slice. Returns
-/// nothing if the begin is past the end.
+/// Returns the bytes between the characters that arguments `first_argument` and the next one name,
+/// as a slice. Returns nothing if the begin is past the end.
 std::optional<ByteRange> find_byte_range(const Text& text, const BoundArguments& args, size_t first_argument) {
   const auto length = static_cast<int64_t>(text.length);
   const auto resolve_index = [&](size_t argument_index, int64_t fallback) {
@@ -119,7 +119,8 @@ Value transform_method(Context& context, const Value& self, const BoundArguments
   return make_method_result(context, transform(self.text()->content));
 }
 
-/// find, rfind, index and rindex. Without a match, the first two return -1 and the others throw EvaluationError.
+/// find, rfind, index and rindex. Without a match, the first two return -1 and the others throw
+/// EvaluationError.
 template <bool from_right, bool is_required>
 Value find_method(Context& context, const Value& self, const BoundArguments& args) {
   const Text& text = *self.text();

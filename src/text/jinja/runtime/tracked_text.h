@@ -9,8 +9,8 @@
 
 namespace vlmtrain::text::jinja {
 
-/// Bytes [begin, end) of a text that come from the message text number `origin`. An empty span marks the position of an
-/// empty message text.
+/// Bytes [begin, end) of a text that come from the message text number `origin`. An empty span
+/// marks the position of an empty message text.
 struct OriginSpan {
   size_t begin;
   size_t end;
@@ -26,8 +26,9 @@ struct GeneratedSpan {
   bool operator==(const GeneratedSpan&) const = default;
 };
 
-/// A UTF-8 text that records the origin of its characters. Origin spans are ordered, do not overlap, and adjacent spans
-/// of one origin are merged. Bytes outside of all spans come from the template itself.
+/// A UTF-8 text that records the origin of its characters. Origin spans are ordered, do not
+/// overlap, and adjacent spans of one origin are merged. Bytes outside of all spans come from the
+/// template itself.
 class TrackedText {
  public:
   TrackedText() = default;
@@ -53,12 +54,12 @@ class TrackedText {
   void append(const TrackedText& other) { append(other, 0, other.size()); }
   void append(const TrackedText& other, size_t begin, size_t end);
 
-  /// Adds an empty span for each origin of `source` if this text, made from `source`, is empty. Without it an empty
-  /// answer would have no position.
+  /// Adds an empty span for each origin of `source` if this text, made from `source`, is empty.
+  /// Without it an empty answer would have no position.
   void inherit_origins(const TrackedText& source);
 
-  /// Appends `source` as transform(begin, end, out) writes it. `transform` is called for ranges of one origin each, and
-  /// its output keeps that origin.
+  /// Appends `source` as transform(begin, end, out) writes it. `transform` is called for ranges of
+  /// one origin each, and its output keeps that origin.
   template <class Transform>
   void append_transformed(const TrackedText& source, Transform transform) {
     size_t pos = 0;

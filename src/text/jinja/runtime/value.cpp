@@ -98,7 +98,8 @@ Value Value::from_json(const nlohmann::ordered_json& json) {
       return list(std::move(items));
     }
     case nlohmann::json::value_t::object: {
-      // The keys of a JSON object are unique, so that insert_or_assign() and its search are not needed.
+      // The keys of a JSON object are unique, so that insert_or_assign() and its search are not
+      // needed.
       std::vector<std::pair<Value, Value>> entries;
       entries.reserve(json.size());
       for (const auto& [key, value] : json.items()) entries.emplace_back(text(key), from_json(value));

@@ -30,10 +30,12 @@ struct Text {
   bool is_escaped;  ///< by the filters escape and safe; `+` then escapes the other operand
 };
 
-/// A value of the template language, with Python's types. Cheap to copy: data is shared and immutable.
+/// A value of the template language, with Python's types. Cheap to copy: data is shared and
+/// immutable.
 class Value {
  public:
-  /// The value of an unassigned name. `message` is the text of errors about it; null: a default text.
+  /// The value of an unassigned name. `message` is the text of errors about it; null: a default
+  /// text.
   struct Undefined {
     std::shared_ptr<const std::string> message;
   };
@@ -62,7 +64,8 @@ class Value {
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value dict(std::vector<std::pair<std::string, Value>> entries);
-  /// Returns the JSON value, with texts without origin. Throws UserError (bad data) for numbers beyond 64 bits.
+  /// Returns the JSON value, with texts without origin. Throws UserError (bad data) for numbers
+  /// beyond 64 bits.
   static Value from_json(const nlohmann::ordered_json& json);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
@@ -104,7 +107,8 @@ class Value {
   Data data_;
 };
 
-/// Returns the depth of a container of values of depth `depth`. Throws EvaluationError above kMaxValueDepth.
+/// Returns the depth of a container of values of depth `depth`. Throws EvaluationError above
+/// kMaxValueDepth.
 int get_container_depth(int depth);
 
 /// A list or another iterable that is not a text or a dict.
@@ -123,7 +127,8 @@ struct Sequence {
   mutable bool is_exhausted = false;  ///< of a generator, which yields its items once
 };
 
-/// A dict. Keys are texts, numbers, booleans or None, without duplicates, in the order of insertion.
+/// A dict. Keys are texts, numbers, booleans or None, without duplicates, in the order of
+/// insertion.
 struct Dict {
   /// Throws EvaluationError above kMaxValueDepth. REQUIRES entries without duplicate keys.
   explicit Dict(std::vector<std::pair<Value, Value>> entries);

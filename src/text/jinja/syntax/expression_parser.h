@@ -33,29 +33,31 @@ inline int get_height(const CallArguments& arguments) {
   return height;
 }
 
-/// A recursive-descent parser of expressions, with the grammar and precedence of Jinja2's parser. All functions throw
-/// UserError (bad data) "FILE:LINE: …" for syntax errors.
+/// A recursive-descent parser of expressions, with the grammar and precedence of Jinja2's parser.
+/// All functions throw UserError (bad data) "FILE:LINE: …" for syntax errors.
 class ExpressionParser {
  public:
   ExpressionParser(TokenStream& tokens, SyntaxTree& tree) : tokens_(tokens), tree_(tree) {}
 
   /// Parses an expression. `allow_conditional`: with `a if b else c` at the top level.
   ExpressionPtr parse(bool allow_conditional = true);
-  /// Parses an expression, or a tuple of expressions separated by commas. The name `end` ends the tuple.
+  /// Parses an expression, or a tuple of expressions separated by commas. The name `end` ends the
+  /// tuple.
   ExpressionPtr parse_tuple(bool allow_conditional = true, std::string_view end = {}, bool is_parenthesized = false);
   /// Parses the left side of an assignment. `allow_attributes`: with attributes of namespaces.
   Target parse_target(bool allow_attributes, std::string_view end = {});
   /// Parses a single name on the left side of an assignment.
   Target parse_name_target();
-  /// Parses the filters of a block: `| a | b`, or `a | b` with `starts_with_name`. Returns null without filters.
+  /// Parses the filters of a block: `| a | b`, or `a | b` with `starts_with_name`. Returns null
+  /// without filters.
   ExpressionPtr parse_filter_chain(bool starts_with_name);
 
   /// Returns all accesses so far, in the order of the source.
   const std::vector<NameAccess>& name_accesses() const { return name_accesses_; }
   /// Records an assignment to `name` at the current line.
   void record_store(size_t name) { name_accesses_.push_back({name, true, tokens_.line()}); }
-  /// Throws for the first unknown filter, test or function that no `if` guards. Guarded ones throw when they are
-  /// evaluated, as in Jinja2.
+  /// Throws for the first unknown filter, test or function that no `if` guards. Guarded ones throw
+  /// when they are evaluated, as in Jinja2.
   void check_names() const;
   /// Marks the names that are parsed in its lifetime as guarded by an `if`.
   class IfGuard {

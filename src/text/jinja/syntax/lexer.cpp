@@ -38,7 +38,8 @@ bool is_decimal_digit(char letter) {
   return letter >= '0' && letter <= '9';
 }
 
-/// A lexer with the rules of Jinja2's lexer, configured as in transformers: trim_blocks and lstrip_blocks.
+/// A lexer with the rules of Jinja2's lexer, configured as in transformers: trim_blocks and
+/// lstrip_blocks.
 class Lexer {
  public:
   Lexer(std::string_view source, std::string_view source_name)
@@ -57,7 +58,8 @@ class Lexer {
  private:
   [[noreturn]] void fail(const std::string& message) { throw data_error("{}:{}: {}", source_name_, line(), message); }
 
-  /// Returns the line of the cursor. Counts each byte once, so that a long template takes linear time.
+  /// Returns the line of the cursor. Counts each byte once, so that a long template takes linear
+  /// time.
   int line() {
     line_ +=
         static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_end_),
@@ -133,7 +135,8 @@ class Lexer {
     finish_tag(sign, true);
   }
 
-  /// Skips white space after a tag with the sign -, and a line break after a tag without a sign (trim_blocks).
+  /// Skips white space after a tag with the sign -, and a line break after a tag without a sign
+  /// (trim_blocks).
   void finish_tag(char sign, bool trims_newline) {
     if (sign == '-') {
       skip_space();
@@ -142,7 +145,8 @@ class Lexer {
     }
   }
 
-  /// Moves past `keyword` and the end of the tag if both follow `content_begin`. Returns whether they do.
+  /// Moves past `keyword` and the end of the tag if both follow `content_begin`. Returns whether
+  /// they do.
   bool skip_keyword_tag(size_t content_begin, std::string_view keyword, bool trims_newline) {
     const size_t begin = pos_;
     pos_ = content_begin;

@@ -32,8 +32,9 @@ struct Token {
   int line;
 };
 
-/// Returns the tokens of a template; the last is kEof. Removes white space around tags as trim_blocks, lstrip_blocks
-/// and the signs - and + demand. Throws UserError (bad data) "FILE:LINE: …" for malformed input.
+/// Returns the tokens of a template; the last is kEof. Removes white space around tags as
+/// trim_blocks, lstrip_blocks and the signs - and + demand. Throws UserError (bad data) "FILE:LINE:
+/// …" for malformed input.
 std::vector<Token> tokenize(std::string_view source, std::string_view source_name);
 
 /// A cursor over the tokens of a template. Errors are UserError (bad data) "FILE:LINE: …".

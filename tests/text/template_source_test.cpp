@@ -1,9 +1,10 @@
+#include "vlmtrain/text/template_source.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::text {
 namespace {
