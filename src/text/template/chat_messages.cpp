@@ -87,10 +87,10 @@ std::vector<MediaPiece> split_media_placeholders(const Turn& turn) {
     pieces.push_back({MediaPiece::Kind::kText, text.substr(pos, end - pos)});
     is_at_start = false;
   };
-  for (const io::MediaPlaceholder& mark : io::find_placeholders(turn)) {
-    add_text(mark.begin);
-    pieces.push_back({mark.is_video ? MediaPiece::Kind::kVideo : MediaPiece::Kind::kImage});
-    pos = mark.begin + kImagePlaceholder.size();
+  for (const io::MediaPlaceholder& placeholder : io::find_placeholders(turn)) {
+    add_text(placeholder.begin);
+    pieces.push_back({placeholder.is_video ? MediaPiece::Kind::kVideo : MediaPiece::Kind::kImage});
+    pos = placeholder.begin + kImagePlaceholder.size();
     if (is_at_start) pos += count_leading_line_break(text.substr(pos));
   }
   add_text(text.size());

@@ -13,10 +13,11 @@
 namespace vlmtrain::text {
 namespace {
 
-/// Returns `jinja` with `block` in place of each placeholder `mark`.
-std::string replace_media_mark(std::string jinja, std::string_view mark, const std::string& block) {
-  for (size_t pos = jinja.find(mark); pos != std::string::npos; pos = jinja.find(mark, pos + block.size())) {
-    jinja.replace(pos, mark.size(), block);
+/// Returns `jinja` with `block` in place of each placeholder `placeholder`.
+std::string replace_placeholder(std::string jinja, std::string_view placeholder, const std::string& block) {
+  for (size_t pos = jinja.find(placeholder); pos != std::string::npos;
+       pos = jinja.find(placeholder, pos + block.size())) {
+    jinja.replace(pos, placeholder.size(), block);
   }
   return jinja;
 }
@@ -26,10 +27,10 @@ std::string replace_media_mark(std::string jinja, std::string_view mark, const s
 TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& settings) {
   if (source.end_of_turn.data() == nullptr) return source;
   if (settings.image.block != kImagePlaceholder) {
-    source.jinja = replace_media_mark(std::move(source.jinja), kImagePlaceholder, settings.image.block);
+    source.jinja = replace_placeholder(std::move(source.jinja), kImagePlaceholder, settings.image.block);
   }
   if (!settings.video.block.empty() && settings.video.block != kVideoPlaceholder) {
-    source.jinja = replace_media_mark(std::move(source.jinja), kVideoPlaceholder, settings.video.block);
+    source.jinja = replace_placeholder(std::move(source.jinja), kVideoPlaceholder, settings.video.block);
   }
   return source;
 }
@@ -72,7 +73,7 @@ class RenderedChatReader {
     bool has_answer = false, has_end_of_turn = false;
     for (size_t i = 0; i < turns.size(); ++i) {
       const Turn& turn = turns[i];
-      const std::string turn_text = remove_media_marks(turn);
+      const std::string turn_text = remove_placeholders(turn);
       if (!traits_.end_of_turn.empty() && turn_text.find(traits_.end_of_turn) != std::string::npos) {
         add_notice("text that spells the end-of-turn token, which ends the turn there", turn, chat.notices);
       }
@@ -101,7 +102,7 @@ class RenderedChatReader {
 
  private:
   /// Returns the text of `turn` without placeholders.
-  static std::string remove_media_marks(const Turn& turn) {
+  static std::string remove_placeholders(const Turn& turn) {
     std::string turn_text;
     for (const MediaPiece& piece : split_media_placeholders(turn)) turn_text += piece.text;
     return turn_text;
