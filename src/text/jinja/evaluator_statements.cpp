@@ -86,8 +86,8 @@ Value Loop::cycle(const Arguments& arguments) const {
   return arguments.positional[index_ % arguments.positional.size()];
 }
 
-/// Moves a loop to the context at the end of the statement if a variable still refers to it,
-/// because it may then be part of a cycle.
+/// A guard that moves a loop to the context at the end of the statement if a variable still refers
+/// to it, because it may then be part of a cycle.
 struct LoopRetainer {
   Context& context;
   const std::shared_ptr<Loop>& loop;

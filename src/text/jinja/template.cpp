@@ -88,6 +88,7 @@ class Parser {
   Statement parse_statement(EndNames end_names) {
     const int line = tokens_.line();
     const std::string name = tokens_.expect_name("a statement's name");
+    /// The name of a statement and its parse function.
     struct StatementParser {
       const char* name;
       Statement (Parser::*parse)(int line);

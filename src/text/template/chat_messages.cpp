@@ -10,11 +10,13 @@
 namespace vlmtrain::text {
 namespace {
 
+/// Returns the length of the line break at the beginning of `text`, or 0.
 size_t count_leading_line_break(std::string_view text) {
   if (text.starts_with("\r\n")) return 2;
   return text.starts_with('\n') ? 1 : 0;
 }
 
+/// Returns the name of `role` in a message.
 const char* get_role_name(Role role) {
   switch (role) {
     case Role::kSystem:
@@ -27,19 +29,23 @@ const char* get_role_name(Role role) {
   throw InternalError("unknown role");
 }
 
+/// Returns the value of `type`, with the origin kBlockTypeOrigin.
 jinja::Value make_block_type(const char* type) {
   return jinja::Value::text(type, kBlockTypeOrigin);
 }
 
+/// Returns a block that has only a type.
 jinja::Value make_block(const char* type) {
   return jinja::Value::dict({{"type", make_block_type(type)}});
 }
 
+/// Returns a block of text whose characters have the origin `origin`.
 jinja::Value make_text_block(std::string_view text, int origin) {
   return jinja::Value::dict(
       {{"type", make_block_type("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
 }
 
+/// Returns the content of `turn` as a list of blocks, which is not empty.
 jinja::Value make_blocks(const Turn& turn, int origin) {
   std::vector<jinja::Value> blocks;
   for (const MediaPiece& piece : split_media_placeholders(turn)) {
@@ -59,6 +65,7 @@ jinja::Value make_blocks(const Turn& turn, int origin) {
   return jinja::Value::list(std::move(blocks));
 }
 
+/// Returns the content of `turn` as one text, with the family's markup in place of placeholders.
 jinja::Value make_string(const Turn& turn, int origin, const TemplateSettings& settings) {
   std::string text;
   bool is_at_start = true;

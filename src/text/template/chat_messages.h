@@ -12,6 +12,7 @@ namespace vlmtrain::text {
 
 /// A piece of a turn: the placeholder of an image or video, or text between placeholders.
 struct MediaPiece {
+  /// The content of a piece.
   enum class Kind : uint8_t { kText, kImage, kVideo };
   Kind kind;
   std::string_view text{};  ///< a view of the turn's text

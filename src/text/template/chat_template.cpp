@@ -46,6 +46,7 @@ size_t find_token_end(const Encoding& encoding, size_t i, size_t text_bytes) {
 
 }  // namespace
 
+/// A parsed template with its special tokens and the traits that the probe found.
 struct ChatTemplate::Impl {
   Impl(TemplateSource source_, TemplateSettings settings_, const Tokenizer& tokenizer)
       : source(adapt_to_family(std::move(source_), settings_)),

@@ -181,6 +181,7 @@ class TemplateProbe {
         token, source_.name);
   }
 
+  /// A token found in a text.
   struct TokenMatch {
     std::string text;
     size_t end;  // offset in the searched text

@@ -47,6 +47,7 @@ constexpr const char* kTemplateFile = "chat_template.json";
 constexpr const char* kJinjaFile = "chat_template.jinja";
 constexpr const char* kAdditionalTemplates = "additional_chat_templates";
 
+/// Returns a template without special tokens.
 TemplateSource make_template_source(std::string jinja, std::string name) {
   return {.jinja = std::move(jinja), .name = std::move(name)};
 }

@@ -40,6 +40,7 @@ size_t strip_right(std::string_view text, size_t end) {
   return end;
 }
 
+/// Returns `content` normalized; unchanged without a normalizer.
 std::string normalize(const std::string& content, const Normalizer* normalizer) {
   if (normalizer == nullptr) return content;
   AlignedText text = AlignedText::from_original(content, 0);
@@ -47,6 +48,8 @@ std::string normalize(const std::string& content, const Normalizer* normalizer) 
   return text.bytes;
 }
 
+/// Parses an entry of `added_tokens`. Throws UserError (bad data) for an id that contradicts the
+/// vocabulary.
 AddedToken parse_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer) {
   AddedToken token{node.get_string("content"),
                    "",

@@ -33,6 +33,7 @@ struct AddedToken {
 /// A trie that finds the longest token at a position of a text.
 class TokenTrie {
  public:
+  /// A token found in a text, and the length of its spelling.
   struct Match {
     size_t bytes;
     const AddedToken* token;
@@ -44,6 +45,7 @@ class TokenTrie {
   std::optional<Match> find_longest(std::string_view text, size_t pos) const;
 
  private:
+  /// A node of the trie, with its children by byte.
   struct Node {
     std::vector<std::pair<unsigned char, uint32_t>> children;
     const AddedToken* token = nullptr;
@@ -87,6 +89,7 @@ class AddedTokens {
   int64_t size() const { return tokens_by_id_.empty() ? 0 : int64_t{tokens_by_id_.rbegin()->first} + 1; }
 
  private:
+  /// Adds a token unless one has its id.
   void add(AddedToken token);
   void add_file_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer);
   void add_external_token(const ExternalToken& token, const Vocabulary& vocabulary, const Normalizer* normalizer);

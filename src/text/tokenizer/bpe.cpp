@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kMaxVocabularyIds = int64_t{1} << 26U;  // huge ids would take all memory; vocabularies have some 10^5
 
+/// Returns the id. Throws UserError (bad data) unless it is an integer in [0, kMaxVocabularyIds).
 int64_t check_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
   const bool is_valid = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxVocabularyIds;
   if (!is_valid)

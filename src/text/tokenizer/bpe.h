@@ -68,6 +68,7 @@ class MergeTable {
   static constexpr uint64_t kFree = ~uint64_t{0};              // ids are below 2^26, so no pair has this key
   static constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;  // 2^64 divided by the golden ratio (Knuth)
   static constexpr uint32_t kHashShift = 20;                   // the low bits of a product are the least mixed
+  /// An entry of the hash table.
   struct Slot {
     uint64_t key = kFree;
     Merge merge{};
@@ -124,12 +125,19 @@ class Bpe {
     int32_t left;  // index of the left symbol
   };
 
+  /// Reads `merges`. Throws UserError (bad data) for a merge of unknown tokens.
   void read_merges(const JsonNode& node);
+  /// Fills character_ids_.
   void index_characters();
+  /// Returns the id of a character, or kNone.
   uint32_t find_character_id(char32_t code_point, std::string_view character) const;
+  /// Appends the bytes of a character without an id, or the unknown token.
   void append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const;
+  /// Sets the symbols to the characters of `piece`.
   void split_characters(std::string_view piece, Workspace& workspace) const;
+  /// Adds the merge of `left` and the symbol after it, if there is one.
   void push_candidate(int32_t left, Workspace& workspace) const;
+  /// Merges pairs by ascending rank until no merge applies.
   void merge_symbols(Workspace& workspace) const;
 
   Vocabulary vocabulary_;
@@ -142,6 +150,7 @@ class Bpe {
   std::vector<uint32_t> character_ids_;   // ids of the characters of the basic multilingual plane, or kNone
 };
 
+/// The buffers of one call of encode(), which later calls reuse.
 class Bpe::Workspace {
   friend class Bpe;
   std::vector<Symbol> symbols_;

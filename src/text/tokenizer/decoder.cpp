@@ -12,12 +12,14 @@
 namespace vlmtrain::text {
 namespace {
 
+/// Returns the tokens joined to one text.
 std::string join(const std::vector<std::string>& tokens) {
   std::string text;
   for (const std::string& token : tokens) text += token;
   return text;
 }
 
+/// Returns `text` with `content` in place of the matches of `pattern`.
 std::string replace_all(const std::string& text, const Pattern& pattern, std::string_view content) {
   std::vector<Range> matches;
   pattern.find_all(text, matches);
@@ -30,7 +32,7 @@ std::string replace_all(const std::string& text, const Pattern& pattern, std::st
   return out.append(text, copied_end);
 }
 
-/// Converts byte-level tokens to UTF-8.
+/// The decoder ByteLevel, which converts byte-level tokens to UTF-8.
 class ByteLevelDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override {
@@ -40,7 +42,8 @@ class ByteLevelDecoder : public Decoder {
   }
 };
 
-/// Joins adjacent tokens "<0x..>" to text, or to one U+FFFD per byte if they are not UTF-8.
+/// The decoder ByteFallback, which joins adjacent tokens "<0x..>" to text, or to one U+FFFD per
+/// byte if they are not UTF-8.
 class ByteFallbackDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override {
@@ -78,13 +81,13 @@ class ByteFallbackDecoder : public Decoder {
   }
 };
 
-/// Joins all tokens to one.
+/// The decoder Fuse, which joins all tokens to one.
 class FuseDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override { tokens = {join(tokens)}; }
 };
 
-/// Replaces the matches of a pattern in each token.
+/// The decoder Replace, which replaces the matches of a pattern in each token.
 class ReplaceDecoder : public Decoder {
  public:
   ReplaceDecoder(std::unique_ptr<Pattern> pattern, std::string content)
@@ -99,7 +102,8 @@ class ReplaceDecoder : public Decoder {
   std::string content_;
 };
 
-/// Removes up to `start` and `stop` copies of a string from the ends of each token.
+/// The decoder Strip, which removes up to `start` and `stop` copies of a string from the ends of
+/// each token.
 class StripDecoder : public Decoder {
  public:
   StripDecoder(std::string content, int64_t start, int64_t stop)
@@ -120,7 +124,7 @@ class StripDecoder : public Decoder {
   int64_t stop_;
 };
 
-/// Replaces the visible space character by spaces.
+/// The decoder Metaspace, which replaces the visible space character by spaces.
 class MetaspaceDecoder : public Decoder {
  public:
   explicit MetaspaceDecoder(const MetaspaceOptions& options)
@@ -138,7 +142,7 @@ class MetaspaceDecoder : public Decoder {
   bool strips_first_;  // encoding added the replacement of the first token
 };
 
-/// Applies several decoders in order.
+/// The decoder Sequence, which applies several decoders in order.
 class DecoderSequence : public Decoder {
  public:
   explicit DecoderSequence(std::vector<std::unique_ptr<Decoder>> decoders) : decoders_(std::move(decoders)) {}

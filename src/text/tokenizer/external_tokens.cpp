@@ -30,6 +30,7 @@ constexpr const char* kDecoderKey = "added_tokens_decoder";
 constexpr const char* kExtraKey = "extra_special_tokens";
 constexpr const char* kAdditionalKey = "additional_special_tokens";
 
+/// Returns whether `key` is one of kStandardNames.
 bool is_standard_name(std::string_view key) {
   return std::ranges::find(kStandardNames, key) != kStandardNames.end();
 }
@@ -47,12 +48,14 @@ std::optional<ExternalToken> parse_token(const Json& value, const std::string& s
   return token;
 }
 
+/// Parses a text or an added token. Throws UserError (bad data) for other values.
 ExternalToken parse_required_token(const Json& value, const std::string& source) {
   auto token = parse_token(value, source);
   if (!token) throw data_error("{}: {} is not a token; write a text there", source, io::make_json_excerpt(value));
   return std::move(*token);
 }
 
+/// Parses a key of added_tokens_decoder. Throws UserError (bad data) unless it is an id.
 int64_t parse_token_id(const std::string& key, const std::string& source) {
   int64_t id = -1;
   const auto [end, error_code] = std::from_chars(key.data(), key.data() + key.size(), id);
@@ -79,6 +82,7 @@ struct JsonFile {
   }
 };
 
+/// Reads a file that must hold an object. Returns an empty object if the file does not exist.
 JsonFile read_object(const fs::path& file) {
   JsonFile object;
   if (!is_file(file)) return object;
@@ -90,6 +94,7 @@ JsonFile read_object(const fs::path& file) {
   return object;
 }
 
+/// Parses added_tokens_decoder. Returns its tokens by ascending id.
 std::vector<ExternalToken> parse_decoder_tokens(const Json& decoder, const std::string& source) {
   if (!decoder.is_object()) throw data_error("{}: is not an object of ids and tokens", source);
   std::map<int64_t, ExternalToken> by_id;
@@ -106,6 +111,7 @@ std::vector<ExternalToken> parse_decoder_tokens(const Json& decoder, const std::
   return tokens;
 }
 
+/// Parses a list of tokens. Drops those without content.
 std::vector<ExternalToken> parse_token_list(const Json& list, const std::string& source) {
   std::vector<ExternalToken> tokens;
   for (const auto& value : list) {

@@ -20,6 +20,7 @@ constexpr utf8proc_option_t kCompose = UTF8PROC_COMPOSE;
 
 using CodePointList = std::vector<utf8proc_int32_t>;
 
+/// Returns the canonical decomposition of `chunk`.
 CodePointList decompose(std::string_view chunk) {
   CodePointList out(chunk.size() * 4);  // no character decomposes into more than four
   const auto count = utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(chunk.data()),
@@ -30,6 +31,7 @@ CodePointList decompose(std::string_view chunk) {
   return out;
 }
 
+/// Returns the canonical decomposition of one character.
 CodePointList decompose(char32_t code_point) {
   std::string bytes;
   append_utf8(bytes, code_point);
@@ -69,6 +71,7 @@ bool starts_chunk(char32_t code_point) {
          !std::binary_search(composing_starters.begin(), composing_starters.end(), first);
 }
 
+/// Returns `chunk` in normalization form C.
 std::string compose(std::string_view chunk) {
   CodePointList code_points = decompose(chunk);
   const auto count =
@@ -113,12 +116,13 @@ AlignedText to_nfc(const AlignedText& text) {
   return out;
 }
 
+/// The normalizer NFC.
 class NfcNormalizer : public Normalizer {
  public:
   void apply(AlignedText& text) const override { text = to_nfc(text); }
 };
 
-/// Inserts a prefix before texts that are not empty.
+/// The normalizer Prepend, which inserts a prefix before texts that are not empty.
 class PrependNormalizer : public Normalizer {
  public:
   explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
@@ -133,7 +137,7 @@ class PrependNormalizer : public Normalizer {
   std::string prefix_;
 };
 
-/// Replaces the matches of a pattern.
+/// The normalizer Replace, which replaces the matches of a pattern.
 class ReplaceNormalizer : public Normalizer {
  public:
   ReplaceNormalizer(std::unique_ptr<Pattern> pattern, std::string content)
@@ -159,7 +163,7 @@ class ReplaceNormalizer : public Normalizer {
   std::string content_;
 };
 
-/// Applies several normalizers in order.
+/// The normalizer Sequence, which applies several normalizers in order.
 class NormalizerSequence : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> normalizers)

@@ -10,6 +10,7 @@
 namespace vlmtrain::text {
 namespace {
 
+/// A pattern that matches one string.
 class LiteralPattern : public Pattern {
  public:
   explicit LiteralPattern(std::string literal) : literal_(std::move(literal)) {}
@@ -25,6 +26,7 @@ class LiteralPattern : public Pattern {
   std::string literal_;
 };
 
+/// A pattern that matches each numeric character.
 class NumericPattern : public Pattern {
  public:
   void find_all(std::string_view text, std::vector<Range>& matches) const override {
@@ -36,6 +38,7 @@ class NumericPattern : public Pattern {
   }
 };
 
+/// Returns the text of an error code of PCRE2.
 std::string get_pcre2_message(int error_code) {
   PCRE2_UCHAR buffer[256];
   pcre2_get_error_message(error_code, buffer, sizeof(buffer));
@@ -71,6 +74,7 @@ pcre2_match_context* get_match_limits() {
   return limits.get();
 }
 
+/// A pattern that matches a regular expression of PCRE2.
 class RegexPattern : public Pattern {
  public:
   RegexPattern(const std::string& expression, const JsonNode& node) {

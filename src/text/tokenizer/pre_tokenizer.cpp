@@ -13,10 +13,13 @@ constexpr int kNumBytes = 256;
 constexpr char32_t kFirstSubstitute = 0x100;
 constexpr int kNumSubstitutes = 68;  // number of bytes that are not printable in Latin-1
 
+/// Returns whether the byte represents itself in GPT-2's bytes_to_unicode().
 constexpr bool is_printable_latin1(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }
 
+/// Returns the character of each byte in GPT-2's byte-level alphabet, in UTF-8: printable bytes
+/// represent themselves.
 std::array<std::string, kNumBytes> make_alphabet() {
   std::array<std::string, kNumBytes> alphabet;
   char32_t substitute = kFirstSubstitute;
@@ -27,6 +30,7 @@ std::array<std::string, kNumBytes> make_alphabet() {
   return alphabet;
 }
 
+/// Returns the byte of each character of the alphabet by code point, or -1.
 std::array<int, kFirstSubstitute + kNumSubstitutes> make_inverse_alphabet() {
   std::array<int, kFirstSubstitute + kNumSubstitutes> inverse{};
   inverse.fill(-1);
@@ -38,6 +42,7 @@ std::array<int, kFirstSubstitute + kNumSubstitutes> make_inverse_alphabet() {
 
 using Scheme = MetaspaceOptions::PrependScheme;
 
+/// Parses `prepend_scheme`. Throws UserError (bad data) for unknown names.
 Scheme parse_scheme(const JsonNode& node) {
   const std::string name = node.string();
   if (name == "always") return Scheme::kAlways;
@@ -72,6 +77,7 @@ void split_at_matches(const std::vector<Range>& matches, size_t size, bool inver
   if (size > covered_end) segments.push_back({{covered_end, size}, invert});
 }
 
+/// Removes the matches.
 void remove_matches(std::vector<TextSegment>& segments) {
   std::erase_if(segments, [](const TextSegment& segment) { return segment.is_match; });
 }
@@ -104,6 +110,7 @@ void merge_matches_forward(std::vector<TextSegment>& segments) {
   segments = std::move(merged);
 }
 
+/// Merges or removes segments as `behavior` demands.
 void apply_behavior(std::vector<TextSegment>& segments, SplitBehavior behavior) {
   switch (behavior) {
     case SplitBehavior::kRemoved:
@@ -123,6 +130,7 @@ void apply_behavior(std::vector<TextSegment>& segments, SplitBehavior behavior) 
   }
 }
 
+/// Parses `behavior` of Split. Throws UserError (bad data) for unknown names.
 SplitBehavior parse_split_behavior(const JsonNode& node) {
   static constexpr std::array<std::pair<std::string_view, SplitBehavior>, 5> kBehaviorNames{{
       {"Removed", SplitBehavior::kRemoved},
@@ -181,7 +189,8 @@ void prepend_to_pieces(PreTokenized& text, std::string_view prefix, Predicate ne
   text = std::move(out);
 }
 
-/// Splits with the regular expression of GPT-2 and represents bytes by printable characters.
+/// The pre-tokenizer ByteLevel, which splits with the regular expression of GPT-2 and represents
+/// bytes by printable characters.
 class ByteLevelPreTokenizer : public PreTokenizer {
  public:
   ByteLevelPreTokenizer(bool add_prefix_space, std::unique_ptr<Pattern> regex)
@@ -214,7 +223,7 @@ class ByteLevelPreTokenizer : public PreTokenizer {
   std::unique_ptr<Pattern> regex_;  // null: pieces are not split
 };
 
-/// Splits at the matches of a pattern.
+/// The pre-tokenizer Split, which splits at the matches of a pattern.
 class SplitPreTokenizer : public PreTokenizer {
  public:
   SplitPreTokenizer(std::unique_ptr<Pattern> pattern, SplitBehavior behavior, bool invert)
@@ -228,7 +237,7 @@ class SplitPreTokenizer : public PreTokenizer {
   bool invert_;
 };
 
-/// Replaces spaces by a visible character and splits before it.
+/// The pre-tokenizer Metaspace, which replaces spaces by a visible character and splits before it.
 class MetaspacePreTokenizer : public PreTokenizer {
  public:
   explicit MetaspacePreTokenizer(MetaspaceOptions options)
@@ -267,7 +276,7 @@ class MetaspacePreTokenizer : public PreTokenizer {
   std::unique_ptr<Pattern> replacement_pattern_;
 };
 
-/// Applies several pre-tokenizers in order.
+/// The pre-tokenizer Sequence, which applies several pre-tokenizers in order.
 class PreTokenizerSequence : public PreTokenizer {
  public:
   explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers)

@@ -25,6 +25,7 @@ std::optional<std::string> decode_byte_level(std::string_view token);
 /// The options of tokenizer.json's Metaspace, which is a pre-tokenizer and a decoder. It represents
 /// spaces by a visible character, usually U+2581.
 struct MetaspaceOptions {
+  /// The pieces that get `replacement` in front: all, the first of the text, or none.
   enum class PrependScheme { kAlways, kFirst, kNever };
 
   std::string replacement;

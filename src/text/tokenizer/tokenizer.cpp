@@ -65,6 +65,7 @@ class TemplateProcessing : public PostProcessor {
   std::vector<int64_t> suffix_ids_;
 };
 
+/// The post-processor Sequence, which applies several post-processors in order.
 class PostProcessorSequence : public PostProcessor {
  public:
   explicit PostProcessorSequence(std::vector<std::unique_ptr<PostProcessor>> post_processors)
@@ -127,6 +128,7 @@ std::unique_ptr<PostProcessor> make_post_processor(const JsonNode& node) {
   return make_component<PostProcessor>(node, kPostProcessorFactories);
 }
 
+/// The components of a tokenizer.
 struct Tokenizer::Impl {
   Impl(const JsonNode& root, std::span<const ExternalToken> external_tokens)
       : normalizer(make_optional(root, "normalizer", &make_normalizer)),

@@ -186,6 +186,7 @@ bool append_special_case(std::span<const SpecialCase> special_cases, char32_t ch
   return true;
 }
 
+/// Returns whether the character is uppercase, lowercase or titlecase.
 bool is_cased(char32_t character) {
   return is_upper(character) || is_lower(character) || is_title(character);
 }

@@ -7,6 +7,7 @@
 namespace vlmtrain::text {
 namespace {
 
+/// Returns the general category of Unicode.
 utf8proc_category_t get_category(char32_t character) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(character));
 }

@@ -9,6 +9,7 @@ namespace {
 
 constexpr char32_t kReplacementCharacter = 0xFFFD;
 
+/// Returns the byte at `pos` without its sign.
 unsigned char get_byte(std::string_view text, size_t pos) {
   return static_cast<unsigned char>(text[pos]);
 }

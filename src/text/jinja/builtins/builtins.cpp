@@ -33,6 +33,7 @@ int parse_digits(const std::string& now, size_t pos, size_t count) {
   return value;
 }
 
+/// Returns whether the Gregorian year `year` has 366 days.
 bool is_leap(int year) {
   return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
 }

@@ -38,12 +38,14 @@ std::vector<KeyedItem> make_keyed_items(Context& context, const Value& value, co
   return keyed_items;
 }
 
+/// Sorts stably; in descending order with `reverse`.
 void sort_by_key(std::vector<KeyedItem>& keyed_items, bool reverse, Budget& budget) {
   std::stable_sort(keyed_items.begin(), keyed_items.end(), [&](const KeyedItem& left, const KeyedItem& right) {
     return reverse ? is_less(right.key, left.key, budget) : is_less(left.key, right.key, budget);
   });
 }
 
+/// Returns the items without their keys.
 std::vector<Value> extract_items(std::vector<KeyedItem> keyed_items) {
   std::vector<Value> items;
   items.reserve(keyed_items.size());

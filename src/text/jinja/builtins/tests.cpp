@@ -22,17 +22,21 @@ Value comparison_test(Context& context, const Value& value, const BoundArguments
   return Value(compare(comparison, value, *args[0], context.budget));
 }
 
+/// Returns whether the value has a length and items by index, as an undefined value does in Jinja2.
 bool is_sequence(const Value& value) {
   return value.is_undefined() || value.text() != nullptr || value.dict() != nullptr ||
          (value.sequence() != nullptr && value.sequence()->can_index());
 }
+/// Returns whether the value is the name of a filter.
 bool is_filter_name(const Value& value) {
   return value.text() != nullptr && find_filter(value.text()->view()) != nullptr;
 }
+/// Returns whether the value is the name of a test.
 bool is_test_name(const Value& value) {
   return value.text() != nullptr && find_test(value.text()->view()) != nullptr;
 }
 
+/// Returns whether `value` modulo `divisor` equals `expected`.
 Value remainder_test(Context& context, const Value& value, const Value& divisor, const Value& expected) {
   return Value(is_equal(calculate(BinaryOperator::kModulo, value, divisor, context.budget), expected, context.budget));
 }

@@ -19,6 +19,7 @@ Text to_text(Context& context, const Value& value) {
   return Text(to_str(value, context.budget));
 }
 
+/// Returns the text as a value, charged to the budget.
 Value make_text_result(Context& context, TrackedText text) {
   context.budget.charge_allocation(text.size());
   return Value::text(std::move(text));

@@ -15,17 +15,20 @@ constexpr std::array kUnsupportedDictMethods = {"fromkeys"};
 constexpr std::array kMutatingDictMethods = {"clear", "pop", "popitem", "setdefault", "update"};
 constexpr std::array kMutatingListMethods = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 
+/// Returns whether `names` contains `name`.
 template <class Names>
 bool contains(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+/// Returns the method `name`, or null.
 const Builtin* find_method(std::span<const Builtin> table, std::string_view name) {
   const auto match =
       std::find_if(table.begin(), table.end(), [&](const Builtin& method) { return method.name == name; });
   return match == table.end() ? nullptr : &*match;
 }
 
+/// Returns dict.keys(), values() or items(), by `type`.
 std::shared_ptr<Sequence> make_dict_view(Sequence::Type type, const Dict& dict, Budget& budget) {
   budget.charge_allocation(dict.entries.size() * sizeof(Value) * (type == Sequence::Type::kItems ? 4 : 1));
   std::vector<Value> items;

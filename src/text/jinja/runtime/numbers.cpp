@@ -51,6 +51,7 @@ Value floor_divide(int64_t left, int64_t right, bool returns_remainder) {
   return Value(returns_remainder ? remainder : quotient);
 }
 
+/// Returns the quotient rounded down, or its remainder, as Python's float_divmod().
 Value floor_divide(double left, double right, bool returns_remainder) {
   double remainder = std::fmod(left, right);
   double quotient = (left - remainder) / right;

@@ -43,6 +43,7 @@ std::optional<Value> find_item(const Value& value, const Value& key, Budget& bud
   return find_item_by_index(value, index);
 }
 
+/// Returns an undefined value with Jinja2's message about the missing attribute.
 Value make_undefined_attribute(const Value& value, std::string_view name) {
   const std::string type = value.is_none()             ? "None"
                            : value.object() != nullptr ? std::string(value.type_name())
@@ -95,6 +96,7 @@ SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value
   return {first, stride, count};
 }
 
+/// Returns the characters of a slice, with their origins.
 Value slice_text(const Text& text, const SliceIndices& slice, Budget& budget) {
   const std::string_view bytes = text.view();
   if (!text.is_ascii) budget.charge_scan(bytes.size());

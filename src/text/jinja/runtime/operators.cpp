@@ -19,6 +19,7 @@ void check_defined(const Value& value) {
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
 }
 
+/// Returns whether the value is a list or a tuple.
 bool is_list_or_tuple(const Value& value) {
   return value.sequence() != nullptr &&
          (value.sequence()->type == Sequence::Type::kList || value.sequence()->type == Sequence::Type::kTuple);
@@ -68,6 +69,7 @@ Value concatenate(const Value& left, const Value& right, Budget& budget) {
   return {};
 }
 
+/// Returns whether both have equal items in the same order.
 bool has_equal_items(const Sequence& left, const Sequence& right, Budget& budget) {
   if (left.type != right.type || left.items.size() != right.items.size()) return false;
   for (size_t i = 0; i < left.items.size(); ++i) {
@@ -76,6 +78,7 @@ bool has_equal_items(const Sequence& left, const Sequence& right, Budget& budget
   return true;
 }
 
+/// Returns whether both have the same keys with equal values, in any order.
 bool has_equal_entries(const Dict& left, const Dict& right, Budget& budget) {
   if (left.entries.size() != right.entries.size()) return false;
   for (const auto& [key, value] : left.entries) {

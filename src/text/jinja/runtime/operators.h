@@ -11,7 +11,9 @@ namespace vlmtrain::text::jinja {
 // Python's operators. All functions throw EvaluationError where Python raises an exception, for
 // results beyond 64 bits, and beyond the budget.
 
+/// The arithmetic operators with two operands.
 enum class BinaryOperator { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
+/// The operators of comparisons.
 enum class Comparison { kEqual, kUnequal, kLess, kLessOrEqual, kGreater, kGreaterOrEqual, kIn, kNotIn };
 
 /// Returns bool(value).

@@ -11,6 +11,7 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
+/// Returns the text as a value, charged to the budget.
 Value make_method_result(Context& context, TrackedText text) {
   context.budget.charge_allocation(text.size());
   return Value::text(std::move(text));
@@ -182,6 +183,7 @@ Value all_characters_method(Context& context, const Value& self, const BoundArgu
   return Value(!bytes.empty());
 }
 
+/// Returns whether Python's str.isalnum() holds.
 bool is_alphanumeric(char32_t character) {
   return is_letter(character) || is_numeric(character);
 }
@@ -214,6 +216,8 @@ Value isidentifier_method(Context& context, const Value& self, const BoundArgume
   return all_characters_method<is_word_character>(context, self, args);
 }
 
+/// Returns the argument `fillchar`, by default a space. Throws EvaluationError if it is not one
+/// character.
 std::string_view get_fill(const BoundArguments& args) {
   const Text* fill = args.text(1);
   if (fill != nullptr && fill->length != 1) throw evaluation_error("a text is filled with one character");

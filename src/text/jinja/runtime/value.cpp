@@ -28,6 +28,7 @@ bool is_same_key(const Value& left_key, const Value& right_key) {
   return to_long_double(left_key, left) && to_long_double(right_key, right) && left == right;
 }
 
+/// Returns whether a value of this type can be a key of a dict.
 bool is_valid_key(const Value& value) {
   int64_t integer = 0;
   return value.text() != nullptr || value.is_none() || value.to_integer(integer) || value.real() != nullptr;

@@ -21,6 +21,7 @@ struct Dict;
 
 /// A string value, with properties that are computed once.
 struct Text {
+  /// `is_escaped`: the text is HTML.
   explicit Text(TrackedText text, bool is_escaped = false);
   std::string_view view() const { return content.bytes(); }
 
@@ -39,10 +40,12 @@ class Value {
   struct Undefined {
     std::shared_ptr<const std::string> message;
   };
+  /// The value `none`.
   struct None {};
 
   Value() = default;  // undefined
   static Value undefined() { return {}; }
+  /// Returns an undefined value whose errors have the text `message`.
   static Value undefined(std::string message);
   static Value none() { return Value(Data(None{})); }
   explicit Value(std::same_as<bool> auto value) : data_(value) {}
@@ -58,9 +61,11 @@ class Value {
   static Value text(std::string bytes);
   /// Returns a text whose characters all have the origin `origin`. REQUIRES origin >= 0.
   static Value text(std::string bytes, int origin);
+  /// Returns a text with the origins of `text`.
   static Value text(TrackedText text, bool is_escaped = false) {
     return Value(std::make_shared<const Text>(std::move(text), is_escaped));
   }
+  /// Each returns the container of its arguments. Throws EvaluationError above kMaxValueDepth.
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value dict(std::vector<std::pair<std::string, Value>> entries);
@@ -113,6 +118,7 @@ int get_container_depth(int depth);
 
 /// A list or another iterable that is not a text or a dict.
 struct Sequence {
+  /// The Python type of the sequence.
   enum class Type { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
 
   /// Throws EvaluationError above kMaxValueDepth.

@@ -8,6 +8,7 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
+/// Returns the value of a literal, or null for other expressions.
 const Value* find_literal(const Expression* expression) {
   const auto* literal = expression == nullptr ? nullptr : std::get_if<Literal>(&expression->node);
   return literal == nullptr ? nullptr : &literal->value;

@@ -59,7 +59,7 @@ class ExpressionParser {
   /// Throws for the first unknown filter, test or function that no `if` guards. Guarded ones throw
   /// when they are evaluated, as in Jinja2.
   void check_names() const;
-  /// Marks the names that are parsed in its lifetime as guarded by an `if`.
+  /// A guard that marks the names that are parsed in its lifetime as guarded by an `if`.
   class IfGuard {
    public:
     explicit IfGuard(ExpressionParser& parser)
@@ -128,11 +128,13 @@ class ExpressionParser {
   SyntaxTree& tree_;
   int depth_ = 0;
   std::vector<NameAccess> name_accesses_;
+  /// A name of a filter, test or function that does not exist. See check_names().
   struct UnknownName {
     int line;
     std::string message;
     bool is_guarded;
   };
+  /// A call of a name. Later statements may define it, so that check_names() decides.
   struct CalledName {
     size_t name;
     int line;

@@ -34,6 +34,7 @@ std::string_view strip_trailing_space(std::string_view text) {
                           : text.substr(0, static_cast<size_t>(stripped.data() + stripped.size() - text.data()));
 }
 
+/// Returns whether the byte is an ASCII digit.
 bool is_decimal_digit(char letter) {
   return letter >= '0' && letter <= '9';
 }

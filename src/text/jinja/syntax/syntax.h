@@ -28,9 +28,11 @@ struct CallArguments {
   ExpressionPtr star_kwargs;  ///< after **; or null
 };
 
+/// A constant: a text, a number, a boolean or None.
 struct Literal {
   Value value;
 };
+/// The value of a variable.
 struct NameReference {
   size_t name;
 };
@@ -39,14 +41,18 @@ struct ListLiteral {
   std::vector<ExpressionPtr> items;
   bool is_tuple;
 };
+/// A dict, `{key: value, …}`.
 struct DictLiteral {
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
 };
+/// The operators with one operand: `not`, `-` and `+`.
 enum class UnaryOperator { kNot, kNegative, kPositive };
+/// An operator with one operand.
 struct UnaryExpression {
   UnaryOperator op;
   ExpressionPtr operand;
 };
+/// An arithmetic operator with two operands.
 struct BinaryExpression {
   BinaryOperator op;
   ExpressionPtr left;
@@ -67,35 +73,42 @@ struct ComparisonChain {
   ExpressionPtr first;
   std::vector<std::pair<Comparison, ExpressionPtr>> comparisons;
 };
+/// `then_value if condition else else_value`
 struct ConditionalExpression {
   ExpressionPtr condition;
   ExpressionPtr then_value;
   ExpressionPtr else_value;  ///< or null
 };
+/// `object.name`
 struct AttributeAccess {
   ExpressionPtr object;
   std::string name;
 };
+/// `object[key]`
 struct ItemAccess {
   ExpressionPtr object;
   ExpressionPtr key;
 };
+/// `object[begin:end:step]`
 struct SliceAccess {
   ExpressionPtr object;
   ExpressionPtr begin;  ///< or null, as `end` and `step`
   ExpressionPtr end;
   ExpressionPtr step;
 };
+/// A call of a macro, a method or a global function.
 struct Call {
   ExpressionPtr callee;
   CallArguments arguments;
 };
+/// `value | filter(…)`
 struct FilterCall {
   const Builtin* filter;  ///< null if the name is unknown
   std::string name;
   ExpressionPtr operand;  ///< null in a filter block, whose content is the operand
   CallArguments arguments;
 };
+/// `value is test(…)`
 struct TestCall {
   const Builtin* test;  ///< null if the name is unknown
   std::string name;
@@ -125,9 +138,11 @@ struct Target {
 struct TemplateData {
   std::string text;
 };
+/// `{{ value }}`
 struct Print {
   std::vector<ExpressionPtr> values;
 };
+/// A for statement. `else_body` is rendered if no item passes the condition.
 struct For {
   Target target;
   ExpressionPtr items;
@@ -135,14 +150,17 @@ struct For {
   Block body;
   Block else_body;
 };
+/// An if statement, with its elif branches.
 struct If {
   std::vector<std::pair<ExpressionPtr, Block>> branches;
   Block else_body;
 };
+/// `{% set target = value %}`
 struct Set {
   Target target;
   ExpressionPtr value;
 };
+/// A set block, which assigns its rendered body.
 struct SetBlock {
   Target target;
   ExpressionPtr filter;  ///< or null
@@ -156,27 +174,34 @@ struct Signature {
   bool takes_varargs = false;
   bool takes_kwargs = false;
 };
+/// A macro statement.
 struct MacroDefinition {
   size_t name;
   Signature signature;
   Block body;
 };
+/// A call block, which passes its body to a macro as `caller`.
 struct CallBlock {
   ExpressionPtr call;
   MacroDefinition caller;
 };
+/// A filter block, which prints its filtered body.
 struct FilterBlock {
   ExpressionPtr filter;
   Block body;
 };
+/// A with statement, whose assignments hold in its body.
 struct With {
   std::vector<std::pair<Target, ExpressionPtr>> values;
   Block body;
 };
+/// A generation block, whose text is an answer of the model.
 struct GenerationBlock {
   Block body;
 };
+/// `{% break %}`
 struct Break {};
+/// `{% continue %}`
 struct Continue {};
 
 /// A statement.
