@@ -1,4 +1,4 @@
-#include "vlmtrain/data/content_index.h"
+#include "vlmtrain/data/index/content_index.h"
 
 #include <sys/stat.h>
 

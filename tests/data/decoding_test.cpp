@@ -1,4 +1,4 @@
-#include "vlmtrain/data/decoding.h"
+#include "vlmtrain/data/index/sample_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/draw_order.h"
+#include "vlmtrain/data/order/sample_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/drawn_steps.h"
+#include "vlmtrain/data/order/sample_order.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/epoch_progress.h"
+#include "vlmtrain/data/index/ledger.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/held_out.h"
+#include "vlmtrain/data/index/hold_out.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/histogram.h"
+#include "vlmtrain/data/sample/statistics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/known_problems.h"
+#include "vlmtrain/data/index/bad_samples.h"
 
 #include <gtest/gtest.h>
 

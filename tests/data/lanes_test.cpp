@@ -1,4 +1,4 @@
-#include "vlmtrain/data/lanes.h"
+#include "vlmtrain/data/order/mixture.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/ledger.h"
+#include "vlmtrain/data/index/ledger.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

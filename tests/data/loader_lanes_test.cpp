@@ -10,8 +10,8 @@
 
 #include "base/captured_log.h"
 #include "data/fake_processor.h"
-#include "vlmtrain/data/epoch_progress.h"
-#include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/loader/loader.h"
 
 namespace vlmtrain::data {
 namespace {

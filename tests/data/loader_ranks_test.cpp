@@ -11,7 +11,7 @@
 
 #include "base/captured_log.h"
 #include "data/fake_processor.h"
-#include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/loader/loader.h"
 
 namespace vlmtrain::data {
 namespace {

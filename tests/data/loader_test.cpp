@@ -1,4 +1,4 @@
-#include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/loader/loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

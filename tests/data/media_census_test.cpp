@@ -1,4 +1,4 @@
-#include "vlmtrain/data/media_census.h"
+#include "vlmtrain/data/sample/statistics.h"
 
 #include <gtest/gtest.h>
 

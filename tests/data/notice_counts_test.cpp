@@ -1,4 +1,4 @@
-#include "vlmtrain/data/notice_counts.h"
+#include "vlmtrain/data/sample/notices.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/order.h"
+#include "vlmtrain/data/order/mixture.h"
 
 #include <gtest/gtest.h>
 

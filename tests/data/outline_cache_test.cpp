@@ -1,4 +1,4 @@
-#include "data/outline_cache.h"
+#include "data/index/sample_index_cache.h"
 
 #include <gtest/gtest.h>
 

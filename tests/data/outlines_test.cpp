@@ -1,4 +1,4 @@
-#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/data/index/sample_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/packing.h"
+#include "vlmtrain/data/order/packing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "vlmtrain/base/rng.h"
-#include "vlmtrain/data/pack_census.h"
 
 namespace vlmtrain::data {
 namespace {

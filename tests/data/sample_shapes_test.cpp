@@ -1,11 +1,10 @@
-#include "vlmtrain/data/sample_shapes.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
-#include "vlmtrain/data/largest.h"
 
 namespace vlmtrain::data {
 namespace {

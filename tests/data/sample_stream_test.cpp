@@ -1,4 +1,4 @@
-#include "vlmtrain/data/sample_stream.h"
+#include "vlmtrain/data/loader/sample_stream.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>

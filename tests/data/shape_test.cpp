@@ -1,4 +1,4 @@
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "data/fake_processor.h"
-#include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/loader/loader.h"
 
 namespace vlmtrain::data {
 namespace {
