@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "kernels/launch.h"
@@ -22,17 +23,18 @@ constexpr const char* kEmulatedLibraryVariable = "VLMTRAIN_EMULATED_KERNELS";
 struct KernelName {
   Kernel kernel;
   std::string_view name;
+  std::string_view alias = {};  ///< the name before November 2026, in environments and environment.json of that time
 };
-constexpr std::array kKernelNames{KernelName{Kernel::kGatedActivation, "gated_activation"},
+constexpr std::array kKernelNames{KernelName{Kernel::kGatedActivation, "gated_activation", "gate"},
                                   KernelName{Kernel::kActivation, "activation"},
-                                  KernelName{Kernel::kRope, "rope"},
-                                  KernelName{Kernel::kQkNormRope, "qk_norm_rope"},
+                                  KernelName{Kernel::kRope, "rope", "rotate"},
+                                  KernelName{Kernel::kQkNormRope, "qk_norm_rope", "norm_rotate"},
                                   KernelName{Kernel::kNorm, "norm"},
                                   KernelName{Kernel::kCrossEntropy, "cross_entropy"},
                                   KernelName{Kernel::kAdamW, "adamw"},
                                   KernelName{Kernel::kNf4, "nf4"},
                                   KernelName{Kernel::kInt8, "int8"},
-                                  KernelName{Kernel::kPatchify, "patchify"},
+                                  KernelName{Kernel::kPatchify, "patchify", "patches"},
                                   KernelName{Kernel::kDropout, "dropout"}};
 constexpr std::array kAllKernels{Kernel::kGatedActivation, Kernel::kActivation, Kernel::kRope,
                                  Kernel::kQkNormRope,      Kernel::kNorm,       Kernel::kCrossEntropy,
@@ -81,10 +83,16 @@ std::string_view to_string(Kernel kernel) {
   return std::ranges::find(kKernelNames, kernel, &KernelName::kernel)->name;
 }
 
+std::optional<Kernel> parse_kernel(std::string_view name) {
+  const auto* const it = std::ranges::find_if(kKernelNames, [name](const KernelName& entry) {
+    return !name.empty() && (entry.name == name || entry.alias == name);
+  });
+  return it == kKernelNames.end() ? std::nullopt : std::optional(it->kernel);
+}
+
 Kernel find_kernel(std::string_view name) {
-  const auto* const it = std::ranges::find(kKernelNames, name, &KernelName::name);
-  if (it == kKernelNames.end()) throw InternalError("no kernel is called " + std::string(name));
-  return it->kernel;
+  if (const auto kernel = parse_kernel(name)) return *kernel;
+  throw InternalError("no kernel is called " + std::string(name));
 }
 
 KernelStatus open_kernels(at::Device device, const KernelSet& disabled) {

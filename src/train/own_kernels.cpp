@@ -21,9 +21,8 @@ namespace {
 constexpr const char* kDisableVariable = "VLMTRAIN_WITHOUT_KERNELS";
 
 kernels::Kernel find_kernel(std::string_view name) {
+  if (const auto kernel = kernels::parse_kernel(name)) return *kernel;
   const auto all = kernels::all_kernels();
-  const auto it = std::ranges::find(all, name, kernels::to_string);
-  if (it != all.end()) return *it;
   throw usage_error("{} in the environment: no own kernel is called '{}'; there are {}", kDisableVariable, name,
                     join_kernel_names(kernels::KernelSet(all.begin(), all.end())));
 }

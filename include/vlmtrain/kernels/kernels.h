@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -31,7 +32,10 @@ enum class Kernel : uint8_t {
 std::span<const Kernel> all_kernels();
 std::string_view to_string(Kernel kernel);
 
-/// The kernel of that name; throws InternalError for another.
+/// Returns the kernel of that name, or of an earlier name of it; nothing for another.
+std::optional<Kernel> parse_kernel(std::string_view name);
+
+/// Returns the same. Throws InternalError for another name.
 Kernel find_kernel(std::string_view name);
 
 using KernelSet = std::set<Kernel>;
