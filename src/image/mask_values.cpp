@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kMaxLabels = 192;
 constexpr int64_t kMaxColors = 256;
-/// A file with more values, most of whose pixels are near the highest one, is not one of labels; nor is one with more
-/// than kMaxSharpValues of whose pixels fewer are low than high.
+/// A file with more values, most of whose pixels are near the highest one, is not one of labels;
+/// nor is one with more than kMaxSharpValues of whose pixels fewer are low than high.
 constexpr int64_t kMaxLabelValues = 64;
 constexpr int64_t kMaxSharpValues = 8;
 

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "image/mask_check.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/mask_edge.h"
+#include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {
 namespace {

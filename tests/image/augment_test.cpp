@@ -14,7 +14,7 @@
 
 #include "image/mask_rows.h"
 #include "image/reference_files.h"
-#include "vlmtrain/image/mask_edge.h"
+#include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {
 namespace {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <thread>
 
-#include "image/header.h"
-#include "image/png_texts.h"
+#include "image/codec/header.h"
+#include "image/codec/png.h"
 #include "image/reference_files.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/encode.h"

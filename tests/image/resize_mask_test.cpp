@@ -1,4 +1,4 @@
-#include "vlmtrain/image/resize_mask.h"
+#include "vlmtrain/image/resize.h"
 
 #include <ATen/ops/_upsample_nearest_exact2d.h>
 #include <ATen/ops/empty.h>

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "image/ffmpeg.h"
+#include "image/video/ffmpeg.h"
 
 extern "C" {
 #include <libavutil/opt.h>

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "image/reference_files.h"
-#include "image/volume/axis_directions.h"
+#include "image/volume/affine.h"
 #include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {

@@ -1,4 +1,4 @@
-#include "vlmtrain/image/volume_view.h"
+#include "vlmtrain/image/volume_slices.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>

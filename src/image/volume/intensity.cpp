@@ -9,7 +9,8 @@
 namespace vlmtrain::image {
 namespace {
 
-/// Count, mean and squared deviations from it, joined piece by piece (Chan): no cancellation far from zero.
+/// Count, mean and squared deviations from it, joined piece by piece (Chan): no cancellation far
+/// from zero.
 class Moments {
  public:
   template <class IsCounted>

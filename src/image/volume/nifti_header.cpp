@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "image/volume/axis_directions.h"
+#include "image/volume/affine.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {
