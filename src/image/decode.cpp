@@ -25,7 +25,7 @@ StoredPixels decode_format(std::span<const std::byte> bytes, const ImageHeader& 
   return decode_webp(bytes, header.stored, name);
 }
 
-/// x / 255, rounded to nearest, for x + 128 given; exact up to 255 * 255.
+/// Returns x / 255 rounded to nearest, given x + 128. Exact up to x = 255 * 255.
 constexpr uint32_t divide_by_255(uint32_t x_plus_half) {
   return ((x_plus_half >> 8) + x_plus_half) >> 8;
 }
@@ -82,7 +82,7 @@ StoredPixels inverted_cmyk_to_rgb(const StoredPixels& cmyk) {
 }
 
 StoredPixels rgba_on_white(const StoredPixels& rgba) {
-  // Pillow's alpha_composite keeps seven more bits through the division, so it does here.
+  // Pillow's alpha_composite keeps seven more bits in the division.
   constexpr uint32_t kExtraBits = 7;
   return convert_pixels(rgba, [](const uint8_t* source, uint8_t* target) {
     const uint32_t alpha = source[3];

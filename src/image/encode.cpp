@@ -18,15 +18,14 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// libjpeg's default ends the process. Nothing between here and the caller is C++ that longjmp
-/// would have to unwind, but an encoder of pixels in memory fails only where memory is exhausted,
-/// which is no one's to handle.
+/// Aborts, since encoding pixels in memory fails only if memory is exhausted. libjpeg's default
+/// would exit.
 [[noreturn]] void abort_on_error(j_common_ptr compressor) {
   (*compressor->err->output_message)(compressor);
   std::abort();
 }
 
-/// Rows of interleaved bytes, [height, width, channels] or [height, width], contiguous.
+/// Encodes contiguous rows [height, width, channels] or [height, width].
 std::string encode_rows(const at::Tensor& rows, png_uint_32 format) {
   png_image png{};
   png.version = PNG_IMAGE_VERSION;

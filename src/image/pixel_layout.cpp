@@ -20,8 +20,8 @@ ByteVector interleave_high(ByteVector first, ByteVector second) {
   return __builtin_shufflevector(first, second, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 
-/// Weaving each row with the one half a block below is a perfect shuffle; log2(16) of them swap the
-/// two indices.
+/// Interleaves each row with the row half a block below. This is a perfect shuffle of the bytes;
+/// log2(16) = 4 of them transpose the block.
 ByteBlock shuffle_rows(const ByteBlock& block) {
   ByteBlock result;
   for (int64_t i = 0; i < kBlockSize / 2; ++i) {

@@ -91,4 +91,22 @@ inline void throw_too_long(int64_t index) {
   throw SampleError("too long", fmt::format("sample s{} is too long; raise data.max_length", index));
 }
 
+/// Counts how often a record is read.
+class CountingRecords final : public io::Records {
+ public:
+  explicit CountingRecords(const io::InMemoryRecords& records) : records_(records) {}
+  int64_t size() const override { return records_.size(); }
+  io::Record at(int64_t index) const override {
+    ++reads;
+    return records_.at(index);
+  }
+  uint64_t stamp() const override { return data_stamp; }
+
+  mutable std::atomic<int64_t> reads = 0;
+  uint64_t data_stamp = 5;
+
+ private:
+  const io::InMemoryRecords& records_;
+};
+
 }  // namespace vlmtrain::data

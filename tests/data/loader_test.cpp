@@ -230,27 +230,6 @@ TEST(Loader, StopsAtABadSample) {
   EXPECT_EQ(ledger.to_json()["reasons"]["too long"], 1);
 }
 
-TEST(Loader, ErrorExplainsIgnoredKeysToRunsOfOlderVersions) {
-  io::InMemoryRecords records = make_records(4);
-  records[2].problem = "weight of a turn is 0, which is not supported; list it in data.ignore_keys to pass over it";
-  const FakeProcessor processor;
-  const auto get_error = [&](bool began_ignoring_keys) -> std::string {
-    Ledger ledger("train.json", 4);
-    SingleSourceLoader loader(records, processor, {.global_batch_size = 4, .began_ignoring_keys = began_ignoring_keys},
-                              1, {}, ledger);
-    try {
-      loader.next();
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_THAT(get_error(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("begun by a version")));
-  EXPECT_THAT(get_error(false), testing::Not(HasSubstr("begun by a version")));
-  records[2].problem = "no turns";
-  EXPECT_THAT(get_error(true), testing::Not(HasSubstr("begun by a version"))) << "it was bad before";
-}
-
 TEST(Loader, DroppedSampleStaysDroppedAndIsReplaced) {
   const auto records = make_records(10);
   std::atomic<int64_t> attempts{0};
@@ -365,19 +344,6 @@ TEST(Loader, NeverSkipsErrorsOfTheProgram) {
   expect_throw(42);
 }
 
-TEST(Loader, SkipsBadDataOfAnyKind) {
-  const auto records = make_records(3);
-  const FakeProcessor processor([](int64_t index) {
-    if (index == 1) throw data_error("no image; put it there");
-  });
-  Ledger ledger("train.json", 3);
-  const CapturedLog log;
-  SingleSourceLoader loader(records, processor, {.global_batch_size = 3, .on_bad_sample = BadSamplePolicy::kSkip}, 0,
-                            {}, ledger);
-  loader.next();
-  EXPECT_EQ(ledger.to_json()["reasons"].dump(), R"({"bad data":1})");
-}
-
 TEST(Loader, ThrowsIfAnEpochHasNoUsableSample) {
   auto records = make_records(4);
   const FakeProcessor processor(throw_too_long);
@@ -388,23 +354,6 @@ TEST(Loader, ThrowsIfAnEpochHasNoUsableSample) {
     EXPECT_THAT(get_error([&] { loader.next(); }), HasSubstr("none of the 4 samples can be used"));
     EXPECT_EQ(ledger.count(SampleStatus::kDropped), 4);
   }
-}
-
-TEST(Loader, LimitsWarningsAboutBadSamples) {
-  const auto records = make_records(100);
-  const FakeProcessor processor([](int64_t index) {
-    if (index % 2 == 0) throw_too_long(index);
-  });
-  Ledger ledger("train.json", 100);
-  const CapturedLog log;
-  {
-    SingleSourceLoader loader(records, processor,
-                              {.global_batch_size = 50, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 0,
-                              {}, ledger);
-    for (int64_t step = 0; step < 4; ++step) loader.next();
-  }
-  EXPECT_EQ(log.lines(), 21);
-  EXPECT_THAT(log.text(), HasSubstr("30 more samples are dropped, 50 of 100 in all"));
 }
 
 TEST(Loader, RejectsAnEmptyDataSetAndAForeignCursor) {

@@ -1,5 +1,3 @@
-#include "vlmtrain/image/resize.h"
-
 #include <ATen/ops/_upsample_nearest_exact2d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -9,6 +7,7 @@
 #include <random>
 
 #include "image/mask_rows.h"
+#include "vlmtrain/image/resize.h"
 
 namespace vlmtrain::image {
 namespace {

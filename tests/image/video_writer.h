@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -164,6 +165,38 @@ inline void write_audio_only(const std::filesystem::path& file) {
   check_code(av_write_trailer(muxer));
   avio_closep(&muxer->pb);
   avformat_free_context(muxer);
+}
+
+/// The color of a pixel in each frame that paint_rgb_frame makes.
+inline std::array<uint8_t, 3> make_color(int frame_number, int y, int x) {
+  return {static_cast<uint8_t>(20 * frame_number + 1), static_cast<uint8_t>(7 * y), static_cast<uint8_t>(5 * x)};
+}
+
+/// Frames of 0RGB32 (four bytes a pixel) or RGB24.
+inline void paint_rgb_frame(AVFrame& frame, int frame_number) {
+  const bool is_packed = frame.format == AV_PIX_FMT_RGB24;
+  for (int y = 0; y < frame.height; ++y) {
+    for (int x = 0; x < frame.width; ++x) {
+      uint8_t* pixel = frame.data[0] + y * frame.linesize[0] + x * (is_packed ? 3 : 4);
+      const auto [red, green, blue] = make_color(frame_number, y, x);
+      pixel[0] = is_packed ? red : blue;
+      pixel[1] = green;
+      pixel[2] = is_packed ? blue : red;
+    }
+  }
+}
+
+/// Frames of YUV 4:2:0: slopes that wander, so that P and B frames have something to say.
+inline void paint_yuv_frame(AVFrame& frame, int frame_number) {
+  for (int plane = 0; plane < 3; ++plane) {
+    const int shift = plane == 0 ? 0 : 1;
+    for (int y = 0; y < frame.height >> shift; ++y) {
+      for (int x = 0; x < frame.width >> shift; ++x) {
+        frame.data[plane][y * frame.linesize[plane] + x] =
+            static_cast<uint8_t>(40 + (3 * x + 2 * y * (plane + 1) + 5 * frame_number) % 160);
+      }
+    }
+  }
 }
 
 }  // namespace vlmtrain::image

@@ -1,5 +1,3 @@
-#include "vlmtrain/image/volume_slices.h"
-
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -8,6 +6,7 @@
 #include <array>
 
 #include "image/nifti_file.h"
+#include "vlmtrain/image/volume_slices.h"
 
 namespace vlmtrain::image {
 namespace {

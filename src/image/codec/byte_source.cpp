@@ -9,7 +9,7 @@ namespace vlmtrain::image {
 
 bool MemorySource::read(uint64_t offset, std::span<uint8_t> out) {
   if (offset > bytes_.size() || out.size() > bytes_.size() - offset) return false;
-  // memcpy takes no null pointer, which an empty span may have.
+  // memcpy must not get a null pointer, which an empty span may have.
   if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
   return true;
 }

@@ -15,10 +15,11 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// Of EXIF or XMP that is read; cameras and editors write a few kilobytes to a megabyte.
+/// The maximum bytes of EXIF or XMP that are read. Cameras and editors write a few kilobytes,
+/// rarely a megabyte.
 constexpr uint32_t kMaxMetadataBytes = 8 << 20;
 
-/// Numbers and texts of a header; whatever lies beyond the file's end is a data error.
+/// The numbers and texts of a header. Reading beyond the end of the file is a data error.
 class HeaderBytes {
  public:
   HeaderBytes(ByteSource& source, const std::string& name) : source_(source), name_(name) {}
@@ -44,15 +45,14 @@ class HeaderBytes {
     return value;
   }
 
-  /// The four characters at `offset`, or nothing where the file ends before them.
+  /// Returns the four characters at `offset`, or nothing if the file ends before.
   std::optional<std::string> read_tag(uint64_t offset) const {
     std::string result(4, '\0');
     if (!source_.read(offset, {reinterpret_cast<uint8_t*>(result.data()), result.size()})) return std::nullopt;
     return result;
   }
 
-  /// The bytes of metadata at `offset`, as far as they may count: a length out of a damaged file
-  /// must not become memory.
+  /// Returns the metadata at `offset`, limited so that a corrupt length does not allocate memory.
   std::vector<uint8_t> read_metadata(uint64_t offset, uint32_t length) const {
     return read_bytes(offset, std::min(length, kMaxMetadataBytes));
   }
@@ -69,7 +69,8 @@ class HeaderBytes {
   const std::string& name_;
 };
 
-/// ITU T.81, B.1.1: the markers that start a frame; between their numbers stand three tables.
+/// Returns whether a marker starts a frame (ITU T.81, B.1.1). Three markers in this range start
+/// tables instead.
 bool is_frame_marker(uint8_t marker) {
   return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
@@ -91,7 +92,7 @@ ImageHeader read_jpeg_header(const HeaderBytes& header_bytes) {
   OrientationTags tags;
   bool has_size = false;
   for (uint64_t offset = 2;;) {
-    // Behind the size only metadata is of interest, and what is wrong there the decoder tells.
+    // After the size, only metadata is of interest; the decoder reports errors there.
     if (has_size && !header_bytes.read_tag(offset)) break;
     if (header_bytes.read_big_endian(offset, 1) != 0xFF) {
       if (has_size) break;
@@ -133,8 +134,8 @@ ImageHeader read_png_header(const HeaderBytes& header_bytes) {
   }
   ImageHeader header{ImageFormat::kPng, {header_bytes.read_big_endian(20, 4), header_bytes.read_big_endian(16, 4)}};
   PngMetadata metadata_chunks;
-  // Metadata may come after the pixels, so the chunks are walked to the end; a missing end is the
-  // decoder's to report.
+  // Metadata may follow the pixels, hence all chunks are visited. The decoder reports a missing
+  // end.
   for (uint64_t offset = kSignatureBytes;;) {
     const std::optional<std::string> type = header_bytes.read_tag(offset + 4);
     if (!type || *type == "IEND") break;
@@ -147,7 +148,7 @@ ImageHeader read_png_header(const HeaderBytes& header_bytes) {
   return header;
 }
 
-/// The size in the bitstream's own header: RFC 6386, 9.1, and the WebP lossless specification, 3.
+/// Returns the size in the header of the bitstream (RFC 6386, 9.1; WebP lossless specification, 3).
 ImageSize read_webp_frame_size(const HeaderBytes& header_bytes, const std::string& type, uint64_t data) {
   if (type == "VP8 ")
     return {header_bytes.read_little_endian(data + 8, 2) & 0x3FFF,
@@ -159,7 +160,7 @@ ImageSize read_webp_frame_size(const HeaderBytes& header_bytes, const std::strin
 ImageHeader read_webp_header(const HeaderBytes& header_bytes) {
   ImageHeader header{ImageFormat::kWebp, {}};
   OrientationTags tags;
-  constexpr uint32_t kHasExif = 0x08, kHasXmp = 0x04;  // of the extended format's header; without it there is neither
+  constexpr uint32_t kHasExif = 0x08, kHasXmp = 0x04;  // flags of the extended format's header
   uint32_t flags = 0;
   const uint64_t end = uint64_t{header_bytes.read_little_endian(4, 4)} + 8;
   for (uint64_t offset = 12; offset < end;) {
@@ -192,7 +193,8 @@ std::optional<ImageFormat> detect_format(const HeaderBytes& header_bytes) {
   return std::nullopt;
 }
 
-/// What else is found under the name of a picture; empty where that is not known.
+/// Returns the name of another format that is often found under the name of an image; empty if it
+/// is unknown.
 std::string_view detect_foreign_format(const HeaderBytes& header_bytes) {
   using namespace std::string_view_literals;
   const std::string signature = header_bytes.read_tag(0).value_or("");

@@ -19,7 +19,8 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// libjpeg's error handler with a way out of it. `base` is first: libjpeg hands back its address.
+/// An error handler for libjpeg that leaves by longjmp. `base` must be first, since libjpeg passes
+/// its address.
 struct ErrorManager {
   jpeg_error_mgr base;
   std::jmp_buf jump_buffer;
@@ -32,7 +33,7 @@ struct ErrorManager {
   std::longjmp(manager->jump_buffer, 1);
 }
 
-/// Warnings after which libjpeg goes on with pixels that the file does not hold.
+/// Returns whether libjpeg fills in missing pixels after this warning.
 bool is_missing_data(int code) {
   return code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE || code == JWRN_MUST_RESYNC;
 }
@@ -41,16 +42,16 @@ void handle_message(j_common_ptr decompressor, int level) {
   if (level < 0 && is_missing_data(decompressor->err->msg_code)) handle_error(decompressor);
 }
 
-/// A progressive file may be thousands of scans, of a few bytes each, over the whole picture.
-/// Encoders write about ten.
+/// The maximum number of scans of a progressive file. Encoders write about ten. A scan of a few bytes costs a pass over
+/// the whole image, so that a small file with thousands of scans would take very long.
 void check_scans(j_common_ptr decompressor) {
   constexpr int kMaxScans = 100;
   const int scan = reinterpret_cast<j_decompress_ptr>(decompressor)->input_scan_number;
   if (scan > kMaxScans) ERREXIT1(decompressor, JERR_BAD_SCAN_SCRIPT, scan);
 }
 
-/// A decompressor. What libjpeg's longjmp jumps over must have no destructor, so memory is owned
-/// here and by the caller.
+/// A decompressor. longjmp must not skip destructors, so that this object and the caller own all
+/// memory.
 class JpegReader {
  public:
   JpegReader() {
@@ -63,7 +64,7 @@ class JpegReader {
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
-  /// Each returns false on an error, with message() set.
+  // The following return false after an error and set message().
   bool start(std::span<const std::byte> bytes) {
     if (setjmp(errors_.jump_buffer) != 0) return false;
     jpeg_create_decompress(&info_);
@@ -84,7 +85,7 @@ class JpegReader {
     return true;
   }
 
-  /// `row` has room for one.
+  /// REQUIRES: `row` has space for one row.
   bool read_planes(uint8_t* row, uint8_t* planes) {
     if (setjmp(errors_.jump_buffer) != 0) return false;
     const int64_t width = info_.output_width, plane = width * info_.output_height;

@@ -10,7 +10,7 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// Numbers of a TIFF block, in its byte order; nothing beyond its end.
+/// The numbers of a TIFF block, in its byte order. Returns nothing beyond its end.
 class TiffBlock {
  public:
   explicit TiffBlock(std::span<const uint8_t> bytes)
@@ -28,8 +28,8 @@ class TiffBlock {
   bool is_little_endian_;
 };
 
-/// The value of a directory entry at `entry` if it is one byte, one short or one long: it stands in
-/// the entry itself.
+/// Returns the value of the directory entry at `entry` if it is a single byte, short or long, which
+/// is stored in the entry itself.
 std::optional<uint32_t> read_single_value(const TiffBlock& tiff, size_t entry) {
   if (tiff.read_number(entry + 4, 4) != 1U) return std::nullopt;
   switch (tiff.read_number(entry + 2, 2).value_or(0)) {
@@ -48,8 +48,8 @@ Orientation to_orientation(uint32_t value) {
   return value >= 1 && value <= 8 ? static_cast<Orientation>(value) : Orientation::kUpright;
 }
 
-/// Where the upright picture's pixels lie in the stored one: (y, x) at first + y * down + x *
-/// right, counted in pixels.
+/// The mapping from upright to stored pixels: pixel (y, x) is at index first + y * down + x *
+/// right.
 struct PixelStrides {
   int64_t offset;
   int64_t row_stride;

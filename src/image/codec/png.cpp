@@ -37,14 +37,14 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
   *remaining = remaining->subspan(count);
 }
 
-/// What the samples of a PNG become.
+/// The conversion of a PNG's samples.
 enum class PngOutput {
-  kColor,   ///< RGB or RGBA of 8 bits
-  kStored,  ///< grey, palette indices or RGB as in the file, each with its alpha
+  kColor,   ///< 8-bit RGB or RGBA
+  kStored,  ///< gray, palette indices or RGB as in the file, with alpha
 };
 
-/// A decompressor. What libpng's longjmp jumps over must have no destructor, so memory is owned
-/// here and by the caller.
+/// A decompressor. longjmp must not skip destructors, so that this object and the caller own all
+/// memory.
 class PngReader {
  public:
   explicit PngReader(std::span<const std::byte> bytes) : remaining_(bytes) {
@@ -57,18 +57,18 @@ class PngReader {
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
 
-  /// Each returns false on an error, with message() set.
+  // The following return false after an error and set message().
   bool start(PngOutput output) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
-    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // read_header has its own
+    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // read_header() checks the size
     png_read_info(png_, info_);
     bit_depth_ = png_get_bit_depth(png_, info_);
     if (output == PngOutput::kColor) {
-      png_set_expand(png_);    // palettes, few bits, and a transparent colour to alpha
-      png_set_strip_16(png_);  // keeps the upper byte, as Pillow does
+      png_set_expand(png_);    // expands palettes, samples below 8 bits, and a transparent color
+      png_set_strip_16(png_);  // keeps the upper byte, as in Pillow
       png_set_gray_to_rgb(png_);
     } else {
-      png_set_packing(png_);  // few bits to a byte each, not scaled
+      png_set_packing(png_);  // samples below 8 bits become bytes, without scaling
     }
     png_set_interlace_handling(png_);
     png_read_update_info(png_, info_);
@@ -84,9 +84,9 @@ class PngReader {
   ImageSize size() const { return {png_get_image_height(png_, info_), png_get_image_width(png_, info_)}; }
   int64_t channels() const { return png_get_channels(png_, info_); }
   int64_t row_bytes() const { return static_cast<int64_t>(png_get_rowbytes(png_, info_)); }
-  int get_bit_depth() const { return bit_depth_; }  ///< bits a sample, in the file
+  int get_bit_depth() const { return bit_depth_; }  ///< per sample in the file
   bool is_palette() const { return png_get_color_type(png_, info_) == PNG_COLOR_TYPE_PALETTE; }
-  /// Whether an entry of the palette is another color than the gray value of its index.
+  /// Returns whether an entry of the palette differs from the gray value of its index.
   bool has_colored_palette() const {
     png_colorp palette = nullptr;
     int entries = 0;
@@ -106,7 +106,7 @@ class PngReader {
   int bit_depth_ = 0;
 };
 
-/// What was read, its channels being bytes a pixel.
+/// Decoded rows, in which `channels` counts bytes per pixel.
 StoredPixels decode_pixels(PngReader& reader, PngOutput output, ImageSize stored, const std::string& name) {
   std::optional<StoredPixels> pixels;
   std::vector<png_bytep> rows;
@@ -125,7 +125,7 @@ StoredPixels decode_pixels(PngReader& reader, PngOutput output, ImageSize stored
   return *std::move(pixels);
 }
 
-/// Whether some bytes of a pixel, `count` from `first_byte` on, are not the same in all of them.
+/// Returns whether the bytes first_byte to first_byte + count - 1 differ between pixels.
 bool has_variation(const StoredPixels& pixels, int64_t first_byte, int64_t count) {
   const uint8_t* const reference = pixels.samples.get() + first_byte;
   const int64_t num_pixels = pixels.size.height * pixels.size.width;
@@ -135,8 +135,8 @@ bool has_variation(const StoredPixels& pixels, int64_t first_byte, int64_t count
   return false;
 }
 
-/// Of pixels whose last channel is alpha. One colour all over, with a shape in its alpha, is a data
-/// error: the shape is what is meant, and would be lost.
+/// Removes the last channel, alpha. Throws UserError (kBadData) if only alpha has content, since
+/// the mask was probably drawn there.
 StoredPixels remove_alpha(const StoredPixels& pixels, int64_t channels, const std::string& name) {
   const int64_t alpha_bytes = pixels.channels / channels, color_bytes = pixels.channels - alpha_bytes;
   if (!has_variation(pixels, 0, color_bytes) && has_variation(pixels, color_bytes, alpha_bytes)) {
@@ -156,10 +156,10 @@ StoredPixels remove_alpha(const StoredPixels& pixels, int64_t channels, const st
 
 constexpr std::string_view kXmpKey = "XML:com.adobe.xmp";
 constexpr std::string_view kRawProfileKey = "Raw profile type exif";
-/// Pillow's MAX_TEXT_CHUNK: what inflates beyond it is not read.
+/// Pillow's MAX_TEXT_CHUNK: texts that inflate beyond it are ignored.
 constexpr size_t kMaxTextBytes = 1 << 20;
 
-/// What stands before the first zero byte, which is taken off with it.
+/// Removes and returns the text before the first zero byte, with that byte.
 std::optional<std::string_view> take_field(std::string_view& data) {
   const size_t end = data.find('\0');
   if (end == std::string_view::npos) return std::nullopt;
@@ -182,7 +182,7 @@ std::optional<std::string> inflate_text(std::string_view compressed_bytes) {
   return status == Z_STREAM_END ? std::optional(std::move(text)) : std::nullopt;
 }
 
-/// The text of a chunk behind its keyword.
+/// Returns the text of a chunk, which follows its keyword.
 std::optional<std::string> read_text(std::string_view chunk, std::string_view remaining) {
   if (chunk == "tEXt") return std::string(remaining);
   if (chunk == "zTXt") {
@@ -202,7 +202,7 @@ int hex_digit(char character) {
   return character >= 'A' && character <= 'F' ? character - 'A' + 10 : -1;
 }
 
-/// Three lines (nothing, the name, the length), then bytes in hexadecimal.
+/// Decodes ImageMagick's raw profile: an empty line, the name, the length, then hexadecimal bytes.
 std::vector<uint8_t> decode_raw_profile(std::string_view text) {
   for (int line = 0; line < 3; ++line) {
     const size_t end = text.find('\n');
@@ -257,7 +257,7 @@ void PngMetadata::add(std::string_view chunk, const std::vector<uint8_t>& data) 
   std::string_view remaining(reinterpret_cast<const char*>(data.data()), data.size());
   const std::optional<std::string_view> key = take_field(remaining);
   if (key != kXmpKey && key != kRawProfileKey) return;
-  constexpr int kMaxTexts = 64;  // as Pillow's MAX_TEXT_MEMORY
+  constexpr int kMaxTexts = 64;  // Pillow's limit of memory for texts, MAX_TEXT_MEMORY / MAX_TEXT_CHUNK
   if (++num_texts_ > kMaxTexts) return;
   if (auto text = read_text(chunk, remaining)) add_text(*key, *std::move(text));
 }

@@ -25,15 +25,16 @@ double get_frame_rate(const AVStream& stream) {
   return 0;
 }
 
-/// Frames by index, ascending, through seeks to key frames as long as they lead where they should.
-/// The file is opened once, unless it has to be gone through anew and cannot be wound back.
+/// A reader of frames by ascending index. Seeks to key frames as long as seeks lead to the expected
+/// frame. Opens the file again only if it must be read from the start and the container cannot
+/// seek.
 class FrameReader {
  public:
   explicit FrameReader(const io::MediaRef& video) : video_(video), container_(std::in_place, video) {}
 
   const VideoContainer& container() const { return *container_; }
 
-  /// To be called once, before any read_frame().
+  /// REQUIRES: called once, before any read_frame().
   int64_t count_frames() {
     if (packets_are_frames(container_->stream().codecpar->codec_id)) {
       if (const int64_t samples = container_->count_indexed_samples(); samples > 0) {
@@ -43,7 +44,7 @@ class FrameReader {
     }
     if (!times().empty()) return std::ssize(times());
     reopen();
-    is_positioned_ = false;  // it will be at the end
+    is_positioned_ = false;  // counting moves the container to its end
     int64_t frames = 0;
     for (; decoder_->next() != nullptr; ++frames) check_frame_count(frames + 1, container_->name());
     return frames;
@@ -73,13 +74,13 @@ class FrameReader {
   }
 
  private:
-  /// Reads all packets, once; the container is at its end then.
+  /// Reads all packets. REQUIRES: called once. The container is at its end afterwards.
   const std::vector<FrameTime>& times() {
     if (!times_) times_ = read_frame_times(*container_);
     return *times_;
   }
 
-  /// At the file's first packet, with a fresh decoder.
+  /// Restarts at the first packet with a new decoder.
   void reopen() {
     decoder_.reset();
     container_.emplace(video_);
@@ -94,7 +95,7 @@ class FrameReader {
     reopen();
   }
 
-  /// Winds the file back, which is at its end, to its first wanted frame's key frame.
+  /// Seeks from the end of the file to the key frame of the first requested frame.
   void start_at(int64_t key_index) {
     if (!times()[key_index].is_key) return;
     decoder_.emplace(*container_);
@@ -102,14 +103,15 @@ class FrameReader {
     is_positioned_ = seek(key_index);
   }
 
-  /// The frame at position_; nullptr where another one comes and a seek may be why.
+  /// Returns the frame at position_, or null if a seek led to another frame.
   const AVFrame* decode() {
     const AVFrame* frame = decoder_->next();
     if (times().empty()) {
       if (frame != nullptr) return frame;
       throw make_decode_error();
     }
-    // Pictures that lead a key frame refer to frames before it, which a seek leaves out.
+    // Frames that precede a key frame in presentation order may refer to frames before it, which
+    // are missing after a seek.
     while (has_sought_ && frame != nullptr && frame->pts < get_frame_time(position_)) frame = decoder_->next();
     if (frame != nullptr && frame->pts == get_frame_time(position_)) return frame;
     if (has_sought_) return nullptr;
@@ -136,7 +138,7 @@ class FrameReader {
     return index;
   }
 
-  /// Goes to the key frame at `key_index`, or to one between position_ and it.
+  /// Seeks to the key frame at `key_index`, or to one between position_ and it.
   bool seek(int64_t key_index) {
     has_sought_ = true;
     decoder_->flush();
@@ -152,10 +154,10 @@ class FrameReader {
 
   io::MediaRef video_;
   std::optional<VideoContainer> container_;
-  std::optional<std::vector<FrameTime>> times_;  // empty: packets do not tell them
+  std::optional<std::vector<FrameTime>> times_;  // empty: packets do not identify frames
   std::optional<VideoDecoder> decoder_;
-  int64_t position_ = 0;        // of the frame that comes next
-  bool is_positioned_ = false;  // whether the container is where position_ says
+  int64_t position_ = 0;        // index of the next frame
+  bool is_positioned_ = false;  // whether the container is at position_
   bool may_seek_ = true;
   bool has_sought_ = false;
 };

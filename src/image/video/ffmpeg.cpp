@@ -48,7 +48,7 @@ MemoryInput::MemoryInput(std::shared_ptr<const std::string> bytes) : bytes_(std:
 }
 
 void MemoryInput::ContextDeleter::operator()(AVIOContext* context) const {
-  av_freep(&context->buffer);  // which may be another one than it was given
+  av_freep(&context->buffer);  // FFmpeg may have replaced the buffer
   avio_context_free(&context);
 }
 

@@ -21,8 +21,8 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// Containers of videos. FFmpeg also reads playlists, which name other files, and shows any text as
-/// a film of a terminal: neither is meant here.
+/// The accepted containers. FFmpeg also reads playlists, which open other files, and renders any
+/// text as a video of a terminal.
 constexpr const char* kAllowedFormats =
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,asf,ogg,gif,apng,mxf,nut,ivf,rm,dv,wtv,"
     "h264,hevc,mjpeg,yuv4mpegpipe";
@@ -41,12 +41,12 @@ void check_no_lfs_pointer(const io::MediaRef& video) {
   io::refuse_lfs_pointer(video.path, prefix);
 }
 
-/// `input` is null for a file of the video's name.
+/// Opens a container. `input`: null for a file.
 FormatContextPtr open_input(const io::MediaRef& video, MemoryInput* input) {
   const std::string& name = video.path;
   AVFormatContext* context = nullptr;
   AVDictionary* options = nullptr;
-  // What lies in memory opens no file.
+  // A video in memory must not open files.
   av_dict_set(&options, "protocol_whitelist", input == nullptr ? "file" : "none", 0);
   av_dict_set(&options, "format_whitelist", kAllowedFormats, 0);
   if (input != nullptr) {
@@ -72,7 +72,7 @@ void check_frame_pixels(const AVCodecParameters& parameters, const std::string& 
   }
 }
 
-/// Fills in what the headers leave out, from the first packets and frames.
+/// Reads the first packets and frames for properties that the headers lack.
 void probe_streams(AVFormatContext& context, const std::string& name) {
   for (unsigned i = 0; i < context.nb_streams; ++i) check_frame_pixels(*context.streams[i]->codecpar, name);
   std::vector<AVDictionary*> options(context.nb_streams);
@@ -87,7 +87,7 @@ void probe_streams(AVFormatContext& context, const std::string& name) {
 
 AVStream* find_video_stream(AVFormatContext& context, const std::string& name) {
   const int index = av_find_best_stream(&context, AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
-  // A song's cover is a video stream to FFmpeg.
+  // FFmpeg reports the cover image of an audio file as a video stream.
   if (index < 0 || (context.streams[index]->disposition & AV_DISPOSITION_ATTACHED_PIC) != 0) {
     throw data_error("{}: has no video stream; replace the file or drop the sample", name);
   }
@@ -102,7 +102,8 @@ void check_frame_size(const AVCodecParameters& parameters, const std::string& na
   check_frame_pixels(parameters, name);
 }
 
-/// VP8 has packets of frames for reference only; the fifth bit of a packet tells (RFC 6386, 9.1).
+/// Returns whether a packet is displayed. VP8 has packets that are only references, marked by the
+/// fifth bit (RFC 6386, 9.1).
 bool is_shown(const AVPacket& packet, AVCodecID codec) {
   constexpr uint8_t kShowFrameBit = 0x10;
   return codec != AV_CODEC_ID_VP8 || (packet.data[0] & kShowFrameBit) != 0;
@@ -112,7 +113,7 @@ bool is_shown(const AVPacket& packet, AVCodecID codec) {
 
 VideoContainer::VideoContainer(const io::MediaRef& video)
     : name_(video.path), input_(video.bytes ? std::make_unique<MemoryInput>(video.bytes) : nullptr) {
-  if (input_ != nullptr) io::get_media_bytes(video);  // that they are there
+  if (input_ != nullptr) io::get_media_bytes(video);  // checks that the bytes are available
   capture_ffmpeg_messages();
   if (input_ == nullptr) check_is_file(name_, "the video");
   context_ = open_input(video, input_.get());
@@ -130,7 +131,7 @@ Orientation VideoContainer::orientation() const {
       reinterpret_cast<const int32_t*>(av_stream_get_side_data(stream_, AV_PKT_DATA_DISPLAYMATRIX, /*size=*/nullptr));
   if (matrix == nullptr) return Orientation::kUpright;
   const auto get_sign = [](int32_t value) { return (value > 0) - (value < 0); };
-  // A stored pixel (x, y) is shown at (a x + c y, b x + d y).
+  // A stored pixel (x, y) is displayed at (a x + c y, b x + d y).
   struct MatrixOrientation {
     std::array<int, 4> signs;
     Orientation orientation;
@@ -177,7 +178,7 @@ const AVPacket* VideoContainer::next_packet() {
       throw data_error("{}: the video is damaged or cut off ({}); replace the file or drop the sample", name_,
                        get_ffmpeg_error(code < 0 ? code : AVERROR_INVALIDDATA));
     }
-    // To a decoder a packet without data would mean the end.
+    // Decoders take a packet without data as the end of the stream.
     if (packet_->stream_index == stream_->index && packet_->size > 0) return packet_.get();
   }
 }

@@ -83,8 +83,7 @@ void RgbConverter::prepare(const ConversionKey& key, const std::string& name) {
     throw data_error("{}: its pixels cannot be converted to RGB ({}); convert the video, say to H.264 yuv420p", name,
                      get_ffmpeg_error(AVERROR(EINVAL)));
   }
-  // RGB of deeper samples goes through YUV inside swscale, where a range would be applied once
-  // only.
+  // swscale converts RGB of more than 8 bits through YUV and would apply the range only once.
   const bool is_rgb = (av_pix_fmt_desc_get(static_cast<AVPixelFormat>(key.format))->flags & AV_PIX_FMT_FLAG_RGB) != 0;
   int* matrix = nullptr;
   int* rgb_matrix = nullptr;
@@ -95,11 +94,11 @@ void RgbConverter::prepare(const ConversionKey& key, const std::string& name) {
   int saturation = 0;
   if (!is_rgb && sws_getColorspaceDetails(scaler_.get(), &matrix, &full_range, &rgb_matrix, &rgb_range, &brightness,
                                           &contrast, &saturation) >= 0) {
-    // Formats such as yuvj420p are of full range by themselves.
+    // Formats such as yuvj420p imply full range.
     sws_setColorspaceDetails(scaler_.get(), sws_getCoefficients(key.matrix), full_range | int{key.full_range},
                              rgb_matrix, rgb_range, brightness, contrast, saturation);
   }
-  // swscale writes whole vectors, also behind the end of a row: the rows have room for that.
+  // swscale writes whole vectors beyond the end of a row; the rows are padded for that.
   rgb_.reset(av_frame_alloc());
   rgb_->format = AV_PIX_FMT_RGB24;
   rgb_->width = key.width;

@@ -12,7 +12,7 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// NIFTI_XFORM_TEMPLATE_OTHER, which Debian's nifti1.h does not name.
+/// NIFTI_XFORM_TEMPLATE_OTHER, which Debian's nifti1.h does not define.
 constexpr int32_t kMaxTransformCode = 5;
 
 bool is_valid_code(int32_t code) {
@@ -33,7 +33,8 @@ AffineMatrix read_sform(const nifti_2_header& header) {
 
 AffineMatrix read_qform(const nifti_2_header& header, const std::string& name) {
   const double b = header.quatern_b, c = header.quatern_c, d = header.quatern_d;
-  // What the fourth part is made of; a header's roundings are some 1e-7.
+  // Tolerance of the quaternion's norm, from which its fourth component follows; the roundings of a
+  // header are about 1e-7.
   if (!(b * b + c * c + d * d < 1 + 1e-5)) {
     throw data_error(
         "{}: the scan's qform is no rotation (quaternion {}, {}, {}), so that right and left are unknown; write the "
@@ -66,7 +67,7 @@ double compute_determinant(const AffineMatrix& affine, const std::array<double, 
 void check_is_invertible(const AffineMatrix& affine, const char* source, const std::string& name) {
   const std::array<double, 3> spacing = compute_spacing(affine);
   const bool is_usable = std::ranges::all_of(spacing, [](double mm) { return std::isfinite(mm) && mm > 0; });
-  // Of columns of length 1; 1e-6 is two axes a ten thousandth of a degree apart.
+  // The determinant of normalized columns. 1e-6 corresponds to two axes 0.0001 degrees apart.
   constexpr double kMinDeterminant = 1e-6;
   if (is_usable && std::abs(compute_determinant(affine, spacing)) > kMinDeterminant) return;
   throw data_error(
@@ -77,8 +78,7 @@ void check_is_invertible(const AffineMatrix& affine, const char* source, const s
 
 constexpr std::string_view kPositiveCodes = "RAS", kNegativeCodes = "LPI";
 
-/// The rotation, or rotation with a reflection, that is next to the affine with columns of length
-/// 1.
+/// Returns the orthogonal matrix nearest to the affine with normalized columns.
 nifti_dmat33 find_nearest_rotation(const AffineMatrix& affine) {
   const std::array<double, 3> spacing = compute_spacing(affine);
   nifti_dmat33 directions;
@@ -127,12 +127,12 @@ AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3
   return result;
 }
 
-// Source: zoom_affine and compute_shape_offset in monai/data/utils.py. What leans is what stands
-// beside the diagonal of the Cholesky factor of AᵀA.
+// Source: zoom_affine and compute_shape_offset in monai/data/utils.py. The shear is the
+// off-diagonal part of the Cholesky factor of AᵀA.
 bool starts_at_corner(const AffineMatrix& reoriented, const std::array<int64_t, 3>& size,
                       const std::array<double, 3>& spacing) {
   constexpr double kTolerance = 1e-8;
-  AffineMatrix factor{};  // lower
+  AffineMatrix factor{};  // lower triangular
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j <= i; ++j) {
       double residual = 0;

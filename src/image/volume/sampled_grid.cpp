@@ -10,14 +10,14 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// MONAI's AFFINE_TOL: a spacing so near to the wanted one is left alone.
+/// MONAI's AFFINE_TOL: a spacing this close to the requested one is not changed.
 constexpr double kSpacingTolerance = 1e-3;
 
 double snap_spacing(double original, double requested) {
   return std::abs(original - requested) <= kSpacingTolerance ? original : requested;
 }
 
-/// MONAI's rule too: where nothing would move, nothing is touched.
+/// Returns whether resampling changes anything; if not, MONAI skips it.
 bool is_resampled(const RasShape& shape, const std::array<double, 3>& sizes, const Axes<double>& spacing) {
   for (int axis = 0; axis < 3; ++axis) {
     const double step = snap_spacing(shape.spacing[axis], spacing[axis]) / shape.spacing[axis];
@@ -90,7 +90,7 @@ std::array<double, 3> compute_sampled_sizes(const RasShape& shape, const VolumeS
       continue;
     }
     const double spacing = snap_spacing(shape.spacing[axis], (*settings.spacing)[axis]);
-    // To the even number from the middle between two, as numpy rounds.
+    // Rounds halves to even, as numpy does.
     result[axis] = std::nearbyint(static_cast<double>(shape.size[axis] - 1) * shape.spacing[axis] / spacing + 1);
   }
   return result;
@@ -105,7 +105,8 @@ SampledGrid make_sampled_grid(const VolumeInfo& info, const AffineMatrix& affine
   result.samples = settings.spacing ? make_spaced_axis_samples(info, affine, sizes, *settings.spacing)
                                     : make_fitted_axis_samples(shape, settings.size);
   for (int axis = 0; axis < 3; ++axis) {
-    // MONAI's ResizeWithPadOrCrop: the odd voxel is cropped in front and padded behind.
+    // As in MONAI's ResizeWithPadOrCrop, an odd voxel is cropped at the start and padded at the
+    // end.
     const int64_t outputs = result.samples[axis].size();
     const int64_t requested = settings.size[axis];
     result.crop_begin[axis] = outputs > requested ? outputs / 2 - requested / 2 : 0;
@@ -142,7 +143,7 @@ AxisSamples make_fitted_samples(int64_t voxels, int64_t outputs) {
 }
 
 AxisSamples make_stepped_samples(int64_t voxels, int64_t outputs, double begin, double step) {
-  // A place so near to a voxel is meant to be it: background that is exactly 0 stays so.
+  // A position this close to a voxel is snapped to it, so that a background of 0 stays exactly 0.
   constexpr double kRounding = 1e-9;
   AxisSamples result;
   for (int64_t i = 0; i < outputs; ++i) {

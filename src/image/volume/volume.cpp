@@ -23,7 +23,7 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// Where the samples of a frame stand in memory: side by side along the file's first axis.
+/// Returns the copy from a frame's samples, contiguous along the file's first axis, to the result.
 StridedCopy make_result_copy(const SampledGrid& grid, const VolumeInfo& info, const VolumeSettings& settings) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
   std::array<int64_t, 3> file_strides{};
@@ -43,8 +43,8 @@ int64_t compute_offset(const std::array<int64_t, 3>& begin, const std::array<int
   return begin[0] * stride[0] + begin[1] * stride[1] + begin[2] * stride[2];
 }
 
-/// MONAI's Spacing straightens such a scan; here its voxels' axes stay, and distances between them
-/// would be wrong.
+/// Throws UserError (kBadData) for oblique axes if a spacing is set. MONAI's Spacing resamples such
+/// a scan to orthogonal axes; this reader keeps the axes, so that distances would be wrong.
 void check_is_orthogonal(const NiftiHeader& header, const VolumeSettings& settings, const std::string& name) {
   constexpr double kMaxShearVoxels = 0.1;
   if (!settings.spacing) return;
@@ -62,7 +62,7 @@ void check_fits_half(float largest, const std::string& name) {
   throw data_error("{}: values of up to {} do not fit 16 bits; normalise the scan, or take fp32", name, largest);
 }
 
-/// Reads, resamples and normalises the frames of one scan.
+/// A reader that resamples and normalizes the frames of one scan.
 class VolumeReader {
  public:
   VolumeReader(const io::MediaRef& medium, const VolumeSettings& settings)
@@ -110,7 +110,7 @@ class VolumeReader {
   }
 
  private:
-  /// The values, normalised, into one volume.
+  /// Writes the normalized values to one volume of the result.
   void write(const at::Tensor& out) {
     const IntensityTransform transform = make_intensity_transform(values_, settings_, name());
     const float* const source = values_.data() + compute_offset(grid_.crop_begin, copy_.source_stride);
@@ -140,7 +140,7 @@ class VolumeReader {
   std::vector<float> values_;
 };
 
-/// The configuration has refused what stops here.
+/// Checks settings that the configuration has validated already.
 void check_settings(const VolumeSettings& settings) {
   const auto is_positive = [](auto value) { return value > 0; };
   const auto& [lower, upper] = settings.percentiles;
@@ -173,7 +173,7 @@ int64_t count_volumes(const VolumeInfo& info, const VolumeSettings& settings) {
 }
 
 int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& settings) {
-  // The stream's window and buffers, a block of rows, the tables.
+  // The stream's window and buffers, a block of rows, and tables.
   constexpr double kFixedBytes = 1 << 20;
   const std::array<double, 3> sampled_sizes = compute_sampled_sizes(get_ras_shape(info), settings);
   double num_values = 1;
@@ -186,8 +186,8 @@ int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& set
   }
   num_values = std::min(needs_full_volume(settings.normalization) ? num_values : num_cropped,
                         static_cast<double>(kMaxSampledValues));
-  // fp32, what percentiles sort, what a mean sums up in; three planes; a row of the scan as it is
-  // stored and as fp32.
+  // Values in fp32, a copy that percentiles sort, sums of a mean in fp64; three planes; a row of
+  // the scan as stored and in fp32.
   const bool is_mean = settings.series == SeriesUse::kMean && info.frames > 1;
   const double bytes_per_value =
       4 + (settings.normalization == VolumeNormalization::kPercentile ? 4 : 0) + (is_mean ? 8 : 0);

@@ -24,8 +24,8 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// Of right, front and top: which one the slices follow each other along, and which are a picture's
-/// rows and columns.
+/// The axes (right, anterior, superior) across the slices and along the rows and columns of an
+/// image.
 struct PlaneAxes {
   int across;
   int rows;
@@ -45,8 +45,8 @@ PlaneAxes get_plane_axes(SlicePlane plane) {
   return {kRightAxis, kTopAxis, kFrontAxis};
 }
 
-/// The samples of each of right, front and top. Rows and columns begin at the end of their axes,
-/// where top, front and right are.
+/// Returns the samples along right, anterior and superior. Rows and columns start at the end of
+/// their axes, so that superior and anterior are up and right is on the left.
 SampledGrid make_slice_grid(const VolumeInfo& info, const SliceSettings& settings) {
   const RasShape shape = get_ras_shape(info);
   const auto [across, rows, columns] = get_plane_axes(settings.plane);
@@ -58,7 +58,7 @@ SampledGrid make_slice_grid(const VolumeInfo& info, const SliceSettings& setting
   return grid;
 }
 
-/// From the file's order to [slices, rows, columns].
+/// Returns the copy from file order to [slices, rows, columns].
 StridedCopy make_slice_copy(const SampledGrid& grid, const VolumeInfo& info, SlicePlane plane) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
   std::array<int64_t, 3> axis_strides{};
@@ -79,7 +79,7 @@ uint8_t to_gray(float value, const IntensityTransform& window) {
   return static_cast<uint8_t>(std::lround(255 * window.apply(value)));
 }
 
-/// One for each channel, or one for all.
+/// Returns one transform for each channel, or one for all.
 std::vector<IntensityTransform> make_windows(const std::vector<float>& values, const SliceSettings& settings,
                                              const std::string& name) {
   VolumeSettings volume_settings;
@@ -118,13 +118,13 @@ std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& he
   return values;
 }
 
-/// Value `share` of the way up the sorted values.
+/// Returns the quantile `share` of sorted values.
 double get_quantile(const at::Tensor& sorted, double share) {
   const auto index = static_cast<int64_t>(std::llround(share * static_cast<double>(sorted.numel() - 1)));
   return sorted[index].item<double>();
 }
 
-/// Which of a subject's axes a letter of VolumeInfo::orientation is along.
+/// Returns the RAS axis of a letter of VolumeInfo::orientation.
 size_t get_ras_axis(char code) {
   return code == 'L' || code == 'R' ? 0 : code == 'P' || code == 'A' ? 1 : 2;
 }
@@ -192,8 +192,8 @@ at::Tensor render_orthogonal_slices(const at::Tensor& volume) {
                  volume.dim());
   const at::Tensor voxels = volume[0].to(at::kFloat);
   const auto select_middle = [&](int64_t axis) { return voxels.select(axis, voxels.size(axis) / 2); };
-  // Of each plane the axis across becomes columns and the axis up becomes rows, both mirrored: the
-  // subject's right is on the left, and its front, or its top, above.
+  // Rows and columns are mirrored: the subject's right is on the left, and anterior or superior is
+  // up.
   const std::vector<at::Tensor> planes{select_middle(2).t().flip({0, 1}), select_middle(1).t().flip({0, 1}),
                                        select_middle(0).t().flip({0, 1})};
   int64_t height = 0;

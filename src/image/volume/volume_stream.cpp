@@ -34,7 +34,7 @@ class PlainVolumeStream final : public VolumeStream {
 
 constexpr size_t kInputBufferBytes = size_t{1} << 16;
 
-/// Of zlib's inflateInit2: the largest window, and gzip's header and trailer around the data.
+/// Argument of zlib's inflateInit2: the largest window (15), plus 16 for the gzip format.
 constexpr int kGzipWindowBits = 15 + 16;
 
 }  // namespace
@@ -103,7 +103,7 @@ void GzipStream::refill() {
 }
 
 void GzipStream::start_next_member() {
-  // Tapes and some archivers fill up with zeros, which gzip passes over too.
+  // Some archivers pad with zeros, which gzip ignores too.
   while (*zlib_.next_in == 0) {
     ++zlib_.next_in;
     --zlib_.avail_in;
@@ -123,7 +123,7 @@ void GzipStream::inflate_next() {
   if (member_has_ended_) start_next_member();
   const int result = inflate(&zlib_, Z_NO_FLUSH);
   member_has_ended_ = result == Z_STREAM_END;
-  // Z_BUF_ERROR: it wants more input.
+  // Z_BUF_ERROR: zlib needs more input.
   if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
     throw data_error("{}: the compressed scan is damaged ({}); copy or convert it again", name(),
                      zlib_.msg == nullptr ? "zlib knows no more" : zlib_.msg);
@@ -146,8 +146,8 @@ void GzipStream::skip(uint64_t bytes) {
 }
 
 void GzipStream::finish() {
-  // A byte more than the header promises is no fault: then the member goes on, and its checksum
-  // stays unseen.
+  // Data after the last voxel is not an error. The member then continues, and its checksum is not
+  // read.
   uint8_t extra_byte = 0;
   zlib_.next_out = &extra_byte;
   zlib_.avail_out = 1;
@@ -155,7 +155,7 @@ void GzipStream::finish() {
 }
 
 uint64_t GzipStream::max_bytes() const {
-  // Deflate makes of 258 bytes 2 bits at best (https://zlib.net/zlib_tech.html).
+  // Deflate encodes at most 258 bytes in 2 bits (https://zlib.net/zlib_tech.html).
   constexpr uint64_t kMaxInflationRatio = 1032;
   return input_.size() * kMaxInflationRatio;
 }

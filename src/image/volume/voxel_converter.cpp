@@ -64,7 +64,7 @@ ConvertVoxels select_converter(bool is_swapped, bool has_scaling) {
   return has_scaling ? convert_voxels<T, false, true> : convert_voxels<T, false, false>;
 }
 
-/// Calls `visit` with a value of the C++ type.
+/// Calls `visit` with a value of the C++ type of `type`.
 template <class Use>
 auto dispatch_voxel_type(VoxelType type, const Use& visit) {
   switch (type) {

@@ -1,10 +1,10 @@
-#include "vlmtrain/data/index/sample_index.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
 #include <set>
+
+#include "vlmtrain/data/index/sample_index.h"
 
 namespace vlmtrain::data {
 namespace {

@@ -237,24 +237,6 @@ TEST_F(SampleIndexTest, ChecksChangedSamplesAgain) {
   EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre("s8"));
 }
 
-/// Counts how often a record is read.
-class CountingRecords final : public io::Records {
- public:
-  explicit CountingRecords(const io::InMemoryRecords& records) : records_(records) {}
-  int64_t size() const override { return records_.size(); }
-  io::Record at(int64_t index) const override {
-    ++reads;
-    return records_.at(index);
-  }
-  uint64_t stamp() const override { return data_stamp; }
-
-  mutable std::atomic<int64_t> reads = 0;
-  uint64_t data_stamp = 5;
-
- private:
-  const io::InMemoryRecords& records_;
-};
-
 TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   CountingRecords counting_records(records_);
   const auto index_counted = [&] {
@@ -398,31 +380,6 @@ TEST_F(SampleIndexTest, ProgressCallbackMayThrow) {
   EXPECT_THROW(
       index_samples(records, slow_processor, {.workers = 2, .on_progress = [](int64_t) { throw run_error("enough"); }}),
       UserError);
-}
-
-TEST(ReportProblems, NamesTheFirstAndCountsTheRest) {
-  auto records = make_records(9);
-  TextColumn ids(9);
-  for (int64_t i = 0; i < 9; ++i) ids.set(i, records[i].id);
-  std::map<int64_t, SampleProblem> problems;
-  for (int64_t i = 1; i < 8; ++i) problems[i] = {"too long", fmt::format("sample s{} is too long", i)};
-  records[2].problem = "no turns";
-  Ledger ledger("train.json", 9);
-  try {
-    report_problems(problems, ids, ledger, BadSamplePolicy::kFail, records);
-    FAIL() << "no error";
-  } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadData);
-    EXPECT_THAT(error.what(), HasSubstr("train.json: 7 of 9 samples cannot be used"));
-    EXPECT_THAT(error.what(), HasSubstr("line 2: sample s1 is too long\n"));
-    EXPECT_THAT(error.what(), HasSubstr("line 3, sample s2: no turns\n"));
-    EXPECT_THAT(error.what(), Not(HasSubstr("s6")));
-    EXPECT_THAT(error.what(), HasSubstr("and 2 more"));
-  }
-  EXPECT_EQ(ledger.count(SampleStatus::kFailed), 7);
-  Ledger skipping("train.json", 9);
-  report_problems(problems, ids, skipping, BadSamplePolicy::kSkip, records);
-  EXPECT_EQ(skipping.count(SampleStatus::kDropped), 7);
 }
 
 }  // namespace
