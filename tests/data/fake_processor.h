@@ -16,8 +16,8 @@
 
 namespace vlmtrain::data {
 
-/// Samples of two tokens that name their record, made by as many calls as are counted; their outlines, which are not
-/// counted, name it by another number. `fault` may throw or wait.
+/// Samples of two tokens that name their record, made by as many calls as are counted; their
+/// outlines, which are not counted, name it by another number. `fault` may throw or wait.
 class FakeProcessor : public SampleProcessor {
  public:
   explicit FakeProcessor(std::function<void(int64_t index)> fault = {}) : fault_(std::move(fault)) {}
@@ -78,11 +78,12 @@ class SingleSourceLoader : private OrderHolder, public Loader {
 };
 
 /// Where a data set of one lane goes on.
-inline Cursor cursor_at(int64_t epoch, int64_t position) {
+inline Cursor make_source_cursor(int64_t epoch, int64_t position) {
   return {.sources = {{.epoch = epoch, .offset = position}}, .deficits = {0}, .num_batches = 0};
 }
 
-/// Lets threads overtake each other: a wait of 0 to 150 microseconds that differs from index to index.
+/// Lets threads overtake each other: a wait of 0 to 150 microseconds that differs from index to
+/// index.
 inline void sleep_briefly(int64_t index) {
   std::this_thread::sleep_for(std::chrono::microseconds(index * 7919 % 4 * 50));
 }

@@ -67,16 +67,16 @@ TEST_F(LoaderMixtureTest, KeepsSharesInEachStepWithDroppedSamples) {
   Ledger ledger("train", kSamples);
   Loader loader(records_, processor, order_,
                 {.global_batch_size = 8, .num_workers = 3, .on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
-  std::map<int64_t, int64_t> drawn;
+  std::map<int64_t, int64_t> draw_counts;
   for (int64_t step = 0; step < 200; ++step) {
     const GlobalBatch batch = loader.next();
     ASSERT_THAT(count_by_source(order_, batch), ElementsAre(4, 2, 2)) << step;
-    for (const Sample& sample : batch.samples) ++drawn[sample.index];
+    for (const Sample& sample : batch.samples) ++draw_counts[sample.index];
   }
   const auto count_draws = [&](int64_t begin, int64_t end) {
     std::set<int64_t> draws;
     for (int64_t index = begin; index < end; ++index) {
-      if (index % 5 != 3) draws.insert(drawn[index]);
+      if (index % 5 != 3) draws.insert(draw_counts[index]);
     }
     return draws;
   };
@@ -162,20 +162,20 @@ TEST_F(LoaderMixtureTest, BatchesHoldWholePacks) {
   Ledger ledger("train", kSamples);
   Loader loader(records_, processor, order, {.global_batch_size = 4, .num_workers = 3}, {}, ledger);
   EpochProgress progress(ledger, order);
-  std::vector<int64_t> drawn;
+  std::vector<int64_t> drawn_samples;
   for (int64_t step = 0; step < 9; ++step) {
     const GlobalBatch batch = loader.next();
     EXPECT_EQ(batch.units.size(), 4U);
     EXPECT_GT(batch.samples.size(), 4U);
-    for (const Sample& sample : batch.samples) drawn.push_back(sample.index);
-    const auto all = static_cast<double>(drawn.size());
+    for (const Sample& sample : batch.samples) drawn_samples.push_back(sample.index);
+    const auto all = static_cast<double>(drawn_samples.size());
     if (all <= kSamples) {
       EXPECT_NEAR(progress.at(batch.next), all / kSamples, 1e-12);
     }
   }
   const auto expected = order.epoch(0, 0)->samples;
-  drawn.resize(std::min(drawn.size(), expected.size()));
-  EXPECT_EQ(drawn, std::vector(expected.begin(), expected.begin() + std::ssize(drawn)));
+  drawn_samples.resize(std::min(drawn_samples.size(), expected.size()));
+  EXPECT_EQ(drawn_samples, std::vector(expected.begin(), expected.begin() + std::ssize(drawn_samples)));
 }
 
 }  // namespace

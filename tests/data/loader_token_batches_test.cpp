@@ -46,16 +46,17 @@ class TokenBatchesTest : public testing::Test {
     settings.on_bad_sample = BadSamplePolicy::kSkip;
     Ledger ledger("train.json", records_.size());
     SingleSourceLoader loader(records_, processor_, settings, seed, start, ledger);
-    std::vector<GlobalBatch> drawn;
-    for (int64_t i = 0; i < batches; ++i) drawn.push_back(loader.next());
-    return drawn;
+    std::vector<GlobalBatch> result;
+    for (int64_t i = 0; i < batches; ++i) result.push_back(loader.next());
+    return result;
   }
 
   io::InMemoryRecords records_ = make_records_with_tokens({5, 9, 3, 30, 7, 2, 8, 11, 4, 6, 2, 3, 25, 9, 13, 3});
   const TokenCountProcessor processor_;
 };
 
-/// One order, by hand: the batch of each step from the samples in the order in which a step of one sample gives them.
+/// One order, by hand: the batch of each step from the samples in the order in which a step of one
+/// sample gives them.
 TEST_F(TokenBatchesTest, StepIsAsNearToItsTokensAsWholeSamplesAllow) {
   constexpr int64_t kGoal = 20;
   std::vector<int64_t> sizes;
@@ -71,15 +72,15 @@ TEST_F(TokenBatchesTest, StepIsAsNearToItsTokensAsWholeSamplesAllow) {
   }
   expected.pop_back();
   ASSERT_GE(expected.size(), 15U);
-  const auto drawn = draw(std::ssize(expected), {.global_batch_size = 100, .global_batch_tokens = kGoal}, 4);
+  const auto drawn_batches = draw(std::ssize(expected), {.global_batch_size = 100, .global_batch_tokens = kGoal}, 4);
   bool is_over = false, is_under = false;
   for (size_t i = 0; i < expected.size(); ++i) {
     std::vector<int64_t> tokens;
-    for (const auto& sample : drawn[i].samples) tokens.push_back(sample.tokens());
+    for (const auto& sample : drawn_batches[i].samples) tokens.push_back(sample.tokens());
     EXPECT_EQ(tokens, expected[i]) << "step " << i;
-    EXPECT_EQ(drawn[i].label_tokens, std::ssize(tokens));
-    is_over |= count_tokens(drawn[i]) > kGoal;
-    is_under |= count_tokens(drawn[i]) < kGoal;
+    EXPECT_EQ(drawn_batches[i].label_tokens, std::ssize(tokens));
+    is_over |= count_tokens(drawn_batches[i]) > kGoal;
+    is_under |= count_tokens(drawn_batches[i]) < kGoal;
   }
   EXPECT_TRUE(is_over && is_under);
 }

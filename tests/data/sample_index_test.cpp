@@ -260,7 +260,7 @@ TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   put_image(7, "xxxxxxxxx");
   index_counted();
   counting_records.data_stamp = 6;
-  EXPECT_EQ(index_counted().num_from_cache, 40) << "a file that was written anew with the same records";
+  EXPECT_EQ(index_counted().num_from_cache, 40) << "a file that was written again with the same records";
   EXPECT_EQ(counting_records.reads, 40);
   index_counted();
   EXPECT_EQ(counting_records.reads, 0);

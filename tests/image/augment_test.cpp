@@ -73,8 +73,8 @@ TEST(Augment, FlipsBeforeItRotates) {
   EXPECT_TRUE(at::equal(augment_mask(mask, flip_and_rotation), at::rot90(mask.flip({1}), 1, {0, 1})));
 }
 
-/// Of a picture made of the mask, a pixel is the mask's up to rounding: nearest and bilinear sampling look at the same
-/// place.
+/// Of a picture made of the mask, a pixel is the mask's up to rounding: nearest and bilinear
+/// sampling look at the same place.
 TEST(Augment, MaskAndImageMoveTogether) {
   const at::Tensor mask = make_blob_mask(60, 83);
   const at::Tensor image = at::stack({mask, mask, mask}).mul_(255);

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "image/codec/header.h"
-#include "image/codec/png.h"
+#include "image/codec/orientation.h"
 #include "image/reference_files.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/encode.h"
@@ -83,8 +83,9 @@ TEST(Decode, BlendsTransparencyOnWhite) {
   for (int64_t channel = 0; channel < 3; ++channel) EXPECT_EQ(image[channel][0][0].item<int>(), 255);
 }
 
-/// Wherever a file is cut off, it is refused: no byte of the picture is ever made up. The last bytes hold no pixels
-/// (an end marker, a checksum, padding), so there either answer is right as long as the pixels are.
+/// Wherever a file is cut off, it is refused: no byte of the picture is ever made up. The last
+/// bytes hold no pixels (an end marker, a checksum, padding), so there either answer is right as
+/// long as the pixels are.
 TEST(Decode, RejectsTruncatedFiles) {
   for (const std::string name : {"rgb.jpg", "progressive.jpg", "restarts.jpg", "cmyk.jpg", "rgb.png", "interlaced.png",
                                  "palette_4.png", "rgb.webp", "lossless.webp", "alpha.webp"}) {
@@ -196,7 +197,8 @@ TEST(Decode, RejectsAJpegOfThousandsOfScans) {
               ThrowsMessage<UserError>(AllOf(HasSubstr("bomb.jpg"), HasSubstr("scan"), HasSubstr("101"))));
 }
 
-/// A changed byte gives a picture or a data error, nothing else. (The sanitizer build looks deeper.)
+/// A changed byte gives a picture or a data error, nothing else. (The sanitizer build looks
+/// deeper.)
 TEST(Decode, DamagedFilesGiveAnImageOrADataError) {
   for (const std::string name : {"orientation_6.jpg", "progressive.jpg", "palette_alpha.png", "orientation_8.png",
                                  "orientation_6.webp", "alpha.webp"}) {

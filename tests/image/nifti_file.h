@@ -14,7 +14,8 @@
 
 namespace vlmtrain {
 
-/// A NIfTI file byte by byte, at the places that nifti1.h and nifti2.h name; a field can be anything.
+/// A NIfTI file byte by byte, at the places that nifti1.h and nifti2.h name; a field can be
+/// anything.
 class NiftiFile {
  public:
   enum Version { k1, k2 };

@@ -62,7 +62,8 @@ TEST(Resize, MatchesAten) {
   }
 }
 
-/// Pillow's own bytes are in the goldens of models (tests/models/nanovlm_test.cpp): its arithmetic only is finer.
+/// Pillow's own bytes are in the goldens of models (tests/models/nanovlm_test.cpp): its arithmetic
+/// only is finer.
 TEST(Resize, PillowDiffersFromAtenByAtMostOneByte) {
   for (const Filter filter : {Filter::kBilinear, Filter::kBicubic}) {
     const at::Tensor image = make_noise(61, 83, 4);

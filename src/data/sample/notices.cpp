@@ -34,7 +34,7 @@ std::set<std::string> reported_kinds;  // logged without a collector
 }  // namespace
 
 void NoticeCounts::add(std::string_view id, const std::vector<io::Notice>& notices) {
-  std::vector<Count*> counted;
+  std::vector<Count*> counted_kinds;
   for (const io::Notice& notice : notices) {
     auto entry = kinds_.find(notice.kind);
     if (entry == kinds_.end()) {
@@ -42,8 +42,8 @@ void NoticeCounts::add(std::string_view id, const std::vector<io::Notice>& notic
       entry = kinds_.try_emplace(is_full ? kOtherNotices : notice.kind).first;
     }
     Count& count = entry->second;
-    if (std::ranges::find(counted, &count) != counted.end()) continue;
-    counted.push_back(&count);
+    if (std::ranges::find(counted_kinds, &count) != counted_kinds.end()) continue;
+    counted_kinds.push_back(&count);
     if (count.samples++ > 0) continue;
     count.id = id;
     count.example = notice.example;

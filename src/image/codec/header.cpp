@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "image/codec/orientation.h"
-#include "image/codec/png.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {

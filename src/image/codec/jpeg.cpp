@@ -42,8 +42,9 @@ void handle_message(j_common_ptr decompressor, int level) {
   if (level < 0 && is_missing_data(decompressor->err->msg_code)) handle_error(decompressor);
 }
 
-/// The maximum number of scans of a progressive file. Encoders write about ten. A scan of a few bytes costs a pass over
-/// the whole image, so that a small file with thousands of scans would take very long.
+/// The maximum number of scans of a progressive file. Encoders write about ten. A scan of a few
+/// bytes costs a pass over the whole image, so that a small file with thousands of scans would take
+/// very long.
 void check_scans(j_common_ptr decompressor) {
   constexpr int kMaxScans = 100;
   const int scan = reinterpret_cast<j_decompress_ptr>(decompressor)->input_scan_number;

@@ -55,7 +55,7 @@ class FrameReader {
     if (!times().empty() && may_seek_) {
       const int64_t key_index = find_key_frame(index);
       if (!is_positioned_) {
-        start_at(key_index);
+        start_decoding(key_index);
       } else if (key_index > position_ && !seek(key_index)) {
         stop_seeking();
       }
@@ -96,7 +96,7 @@ class FrameReader {
   }
 
   /// Seeks from the end of the file to the key frame of the first requested frame.
-  void start_at(int64_t key_index) {
+  void start_decoding(int64_t key_index) {
     if (!times()[key_index].is_key) return;
     decoder_.emplace(*container_);
     position_ = 0;

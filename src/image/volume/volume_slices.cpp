@@ -15,7 +15,6 @@
 #include "image/volume/intensity.h"
 #include "image/volume/nifti_header.h"
 #include "image/volume/sampled_grid.h"
-#include "image/volume/strided_copy.h"
 #include "image/volume/volume_stream.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/volume.h"
