@@ -47,7 +47,7 @@ MixtureSource make_range_source(std::string name, int64_t begin, int64_t end) {
 }
 
 /// Two sources, drawn 2 : 1.
-SampleOrder make_two_sources() {
+SampleOrder make_two_source_order() {
   return {{make_range_source("a", 0, 50), make_range_source("b", 50, kNumSamples)},
           {{.from_batch = 0, .shares = {2, 1}}},
           {.seed = 5},
@@ -72,7 +72,7 @@ RankBatches draw_rank(int64_t rank, int64_t world_size, ThreadGather& gather, co
   io::InMemoryRecords records = make_records(kNumSamples);
   for (int64_t i = 0; i < kNumSamples; i += 7) records[i].notices = {{"a kind", ""}, {fmt::format("kind {}", i), "x"}};
   const FakeProcessor processor(fault);
-  const SampleOrder order = make_two_sources();
+  const SampleOrder order = make_two_source_order();
   Ledger ledger("train.json", kNumSamples);
   RankBatches result;
   Loader loader(

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <set>
 
+#include "vlmtrain/data/index/content_index.h"
 #include "vlmtrain/data/index/sample_index.h"
 
 namespace vlmtrain::data {
