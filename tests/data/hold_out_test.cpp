@@ -40,7 +40,7 @@ TEST(HoldOut, SplitsADataSetInTwo) {
 TEST(HoldOut, DependsOnTheSeedAlone) {
   EXPECT_EQ(hold_out(1000, 0.05, 7).held_out, hold_out(1000, 0.05, 7).held_out);
   EXPECT_NE(hold_out(1000, 0.05, 7).held_out, hold_out(1000, 0.05, 8).held_out);
-  // Spread over all: a block of 50 neighbours would lie in one twentieth.
+  // Spread over all samples: a block of 50 neighbors would lie in one twentieth.
   const auto held_out = hold_out(1000, 0.05, 7).held_out;
   EXPECT_LT(held_out.front(), 200);
   EXPECT_GT(held_out.back(), 800);
@@ -76,7 +76,7 @@ using planner::get_error_message;
 constexpr uint64_t kSeed = 7;
 constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 
-/// Names of records: their questions, and their ids where they have any.
+/// Names of records, used as their questions and optionally as their ids.
 using Names = std::vector<std::string>;
 
 Names make_names(int64_t count) {
@@ -85,7 +85,7 @@ Names make_names(int64_t count) {
   return names;
 }
 
-/// With `ids`, else named by file and place, as a record without id is.
+/// `ids`: whether records have ids; otherwise they are named by file and index.
 io::InMemoryRecords make_records_named(const Names& names, bool ids = false) {
   std::vector<io::Record> records;
   for (const auto& name : names) {
@@ -151,7 +151,7 @@ TEST(RestoreHoldOut, FindsReorderedSamplesByContent) {
       EXPECT_EQ(get_held_out_names(restore(make_state(before, kAll, ids), after, ids).split, after), expected) << ids;
     }
   }
-  // Removed samples are gone; none of those that were trained on takes their place.
+  // No training sample replaces a removed held-out sample.
   const auto remaining = restore(make_state(before), shorter);
   for (const auto& name : get_held_out_names(remaining.split, shorter)) EXPECT_TRUE(expected.contains(name)) << name;
   EXPECT_EQ(remaining.split.train.size() + remaining.split.held_out.size(), shorter.size());

@@ -26,7 +26,7 @@ MixtureSource make_source(std::string name, int64_t begin, int64_t end) {
   return source;
 }
 
-/// Three sources of very unequal sizes, drawn 2 : 1 : 1.
+/// Three sources of very different sizes with shares of 2 : 1 : 1.
 SampleOrder make_three_sources(uint64_t seed) {
   return {{make_source("a", 0, 60), make_source("b", 60, 83), make_source("c", 83, kSamples)},
           {{.from_batch = 0, .shares = {2, 1, 1}}},

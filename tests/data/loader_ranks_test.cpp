@@ -22,7 +22,7 @@ constexpr int64_t kNumSamples = 70;
 constexpr int64_t kGlobalBatch = 12;
 constexpr int64_t kNumBatches = 20;
 
-/// Where threads that stand for processes tell each other something.
+/// An all_gather between threads that represent ranks.
 class ThreadGather {
  public:
   explicit ThreadGather(int64_t world_size) : barrier_(world_size), messages_(static_cast<size_t>(world_size)) {}
@@ -56,7 +56,7 @@ SampleOrder make_two_source_order() {
           {}};
 }
 
-/// A sample of a batch, by its index and seed.
+/// Index and seed of a sample in a batch.
 using Key = std::pair<int64_t, uint64_t>;
 
 struct RankBatches {

@@ -30,7 +30,7 @@ void expect_complete_counts(const Ledger& ledger) {
             ledger.samples());
 }
 
-/// As a run that trains on what it draws.
+/// Marks the samples of a batch as used, as a run does after training on it.
 void mark_used(Ledger& ledger, const GlobalBatch& batch) {
   for (const Sample& sample : batch.samples) ledger.mark_used(sample.index);
 }
@@ -315,7 +315,7 @@ TEST(Loader, RefillTakesTheNextSampleOfTheOrder) {
     EXPECT_EQ(step.label_tokens, 4);
     EXPECT_EQ(next.sources[0], step.units.back().end);
     for (const auto& sample : get_keys(step)) drawn_samples.push_back(sample);
-    // A run that is resumed behind this step goes on with the same samples.
+    // A run that resumes after this step continues with the same samples.
     Ledger restored = Ledger::restore(ledger.to_json(), "train.json", SampleOrder(23, 3), next);
     SingleSourceLoader resumed(records, processor, settings, 3, next, restored);
     for (int64_t i = 0; i < 8; ++i) {

@@ -14,7 +14,7 @@ size_t count_tokens(const io::Record& record) {
   return std::stoul(record.location);
 }
 
-/// Samples of as many tokens as their record's place says; every seventh is bad.
+/// A processor of samples whose number of tokens is the record's location; every seventh is bad.
 class TokenCountProcessor : public SampleProcessor {
  public:
   Sample process(const io::Record& record, int64_t index) const override {
@@ -55,8 +55,8 @@ class TokenBatchesTest : public testing::Test {
   const TokenCountProcessor processor_;
 };
 
-/// One order, by hand: the batch of each step from the samples in the order in which a step of one
-/// sample gives them.
+/// Computes the expected batches independently, from the order of a loader with batches of one
+/// sample.
 TEST_F(TokenBatchesTest, StepIsAsNearToItsTokensAsWholeSamplesAllow) {
   constexpr int64_t kGoal = 20;
   std::vector<int64_t> sizes;

@@ -18,7 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Log-normal lengths, with none to four pictures.
+/// Returns log-normal lengths with zero to four images.
 std::vector<SampleSize> make_random_sizes(int64_t count, uint64_t seed) {
   RandomStream random(seed);
   const auto uniform = [&] { return (static_cast<double>(random.uniform(1'000'000)) + 0.5) / 1e6; };

@@ -27,7 +27,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
 
-/// A sample has as many tokens as its picture has bytes; remembers whom it was asked for.
+/// A processor of samples with as many tokens as their image has bytes. Records the processed ids.
 class FileSizeProcessor : public SampleProcessor {
  public:
   Sample process(const io::Record& record, int64_t index) const override { return process_headers(record, index); }
@@ -53,7 +53,7 @@ class FileSizeProcessor : public SampleProcessor {
   std::optional<PositionLimit> position_limit() const override { return limit; }
   std::optional<PositionLimit> limit{};
 
-  /// Since the last call.
+  /// Returns the ids since the last call.
   std::set<std::string> processed_ids() const { return std::exchange(processed_ids_, {}); }
 
  private:
@@ -270,7 +270,7 @@ TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   EXPECT_EQ(counting_records.reads, 40) << "who knows no stamp is read";
 }
 
-/// Samples whose outline takes no time, for data sets that are looked at in several parts.
+/// A fast processor, for data sets of several chunks.
 TEST_F(SampleIndexTest, IndexesALargeDataSetInChunks) {
   const FakeProcessor processor;
   auto records = make_records(20'000);
@@ -353,7 +353,7 @@ TEST_F(SampleIndexTest, IgnoresAForeignOrDamagedCache) {
   EXPECT_EQ(index().shapes, expected.shapes) << "a folder in its place";
 }
 
-/// Of another processor's outlines, each of which may throw or wait.
+/// A processor whose process_headers() may throw or wait.
 class FaultyProcessor : public FakeProcessor {
  public:
   explicit FaultyProcessor(std::function<void(int64_t index)> fault) : fault_(std::move(fault)) {}

@@ -112,7 +112,7 @@ TEST(SampleOrder, PacksHoldEachSampleOncePerEpoch) {
   EXPECT_EQ(expected_begin, (EpochPosition{1, 0}));
 }
 
-/// Sample i has 10 + i tokens; of those in `bad` there is no shape.
+/// Returns shapes with 10 + i tokens for sample i; those in `bad` are unknown.
 SampleShapes make_shapes(int64_t samples, const std::set<int64_t>& bad = {}) {
   SampleShapes shapes(samples);
   for (int64_t i = 0; i < samples; ++i) {

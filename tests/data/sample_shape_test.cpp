@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Two images of native resolution, 2 × 2 patches a token: 12 + 8 tokens, and 10 of text.
+/// Two images in native resolution with 2 × 2 patches per token: 12 + 8 tokens, and 10 of text.
 SampleShape make_native_shape() {
   return {.tokens = 30,
           .label_tokens = 4,
@@ -132,7 +132,7 @@ TEST(ScalePixels, LeavesTextUnchanged) {
   EXPECT_EQ(scale_pixels(text, 0.1), text);
 }
 
-/// Of few kinds of media, so that several samples have the same.
+/// Returns shapes with few kinds of media, so that several samples have equal media.
 SampleShape make_shape(RandomStream& random) {
   const auto below = [&random](uint64_t end) { return static_cast<int64_t>(random.uniform(end)); };
   SampleShape shape{.tokens = 100 + below(50), .label_tokens = below(50), .num_media = below(3)};

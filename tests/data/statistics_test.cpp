@@ -48,7 +48,7 @@ TEST(HistogramTest, BinsStartAtMultiplesOfTheirWidth) {
   EXPECT_EQ(histogram.percentile_95, 199);
 }
 
-/// A few samples of many tokens do not put all others into one bin.
+/// A few long samples must not put all others into one bin.
 TEST(HistogramTest, PutsOutliersIntoTheLastBin) {
   std::vector<int64_t> numbers(1000);
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
@@ -79,7 +79,7 @@ TEST(HistogramTest, BinsCoverAllNumbersWithoutGaps) {
   }
 }
 
-/// An image; a video; a volume and its masks; words; not known; an image and a video.
+/// An image; a video; a volume with masks; text; unknown; an image and a video.
 SampleShapes make_shapes() {
   SampleShapes shapes(6);
   shapes.set(0, {.tokens = 10, .num_media = 1});

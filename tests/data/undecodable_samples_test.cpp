@@ -14,7 +14,7 @@ using testing::IsEmpty;
 using testing::Key;
 using testing::UnorderedElementsAre;
 
-/// Of pictures called bad…, the pixels cannot be made.
+/// A processor that cannot decode images named bad….
 class FailingDecoder : public SampleProcessor {
  public:
   Sample process(const io::Record& record, int64_t index) const override {
@@ -42,7 +42,7 @@ class FailingDecoder : public SampleProcessor {
 
 class DecodingTest : public testing::Test {
  protected:
-  /// `masks`: the files of each record's masks; none: no masks.
+  /// `masks`: of each record; empty: no record has masks.
   std::map<int64_t, SampleProblem> decode(const std::vector<std::vector<io::MediaRef>>& images,
                                           const std::vector<std::vector<io::MaskSource>>& masks = {}) {
     std::vector<io::Record> records_to_index(images.size());
@@ -68,7 +68,7 @@ TEST_F(DecodingTest, DecodesEachImageOnce) {
   EXPECT_EQ(processor_.decoded(), (std::set<int64_t>{0, 2, 5}));
 }
 
-/// Masks of one picture: each file is read, and each value in it.
+/// Masks of one image: each file and each value in it is decoded once.
 TEST_F(DecodingTest, DecodesEachMaskOnce) {
   const io::MaskSource first_mask{.file = "1.png"}, second_mask{.file = "2.png"},
       labeled_mask{.file = "1.png", .value = 7};
@@ -85,7 +85,7 @@ TEST_F(DecodingTest, FindsAllSamplesOfABadImage) {
   EXPECT_EQ(problems.at(3).message, "bad is cut off");
 }
 
-/// The good pictures of a bad sample are no fault of the others that have them.
+/// Samples that share the good images of a bad sample are not bad.
 TEST_F(DecodingTest, RechecksGoodImagesOfABadSample) {
   EXPECT_THAT(decode({{"bad", "a"}, {"a"}, {"a", "b"}, {"b"}}), UnorderedElementsAre(Key(0)));
   EXPECT_EQ(processor_.decoded(), (std::set<int64_t>{0, 1, 2}));

@@ -40,7 +40,7 @@ std::vector<int64_t> list_all_frames(const VideoFile& video) {
   return indices;
 }
 
-/// Frames by index, [n, 3, height, width].
+/// Returns frames by index, [n, 3, height, width].
 at::Tensor read(VideoFile& video, const std::vector<int64_t>& indices) {
   const auto [height, width] = video.info().size;
   at::Tensor frames = at::empty({std::ssize(indices), 3, height, width}, at::kByte);
@@ -126,7 +126,7 @@ TEST_F(Video, ReadsTheSameFramesInAnyRequest) {
 }
 
 TEST_F(Video, IsOpenedOnce) {
-  // A file that is gone after it was opened is read all the same, from where it was opened.
+  // A file that was removed after it was opened is still read, since it stays open.
   for (const char* name : {"a.mp4", "a.mkv"}) {
     const auto file = write_clip(name, kLossy);
     VideoFile intact(file);

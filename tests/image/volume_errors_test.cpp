@@ -38,7 +38,7 @@ void read_bytes(const std::string& bytes, const VolumeSettings& settings = {}) {
   read_volume(make_scan(bytes), settings);
 }
 
-/// The file with one thing done to it, plain and compressed.
+/// Returns a file with one edit, plain and compressed.
 template <class Edit>
 void expect_rejected(const char* message, const char* detail, const Edit& edit) {
   NiftiFile file = make_file();

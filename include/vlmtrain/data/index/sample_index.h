@@ -10,14 +10,13 @@
 
 #include "vlmtrain/base/text_column.h"
 #include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/index/content_index.h"
 #include "vlmtrain/data/sample/notices.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
-
-class ContentIndex;
 
 /// 64-bit hashes of a data set's samples, for finding samples shared with another data set without
 /// reading either again. Files are identified by name; ContentIndex compares their contents.
