@@ -1,7 +1,7 @@
 #include "vlmtrain/engine/cross_entropy.h"
 
 #include "engine/text_loss.h"
-#include "vlmtrain/engine/gradient_sums.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/engine/pcgrad.h"
 
 namespace vlmtrain::engine {

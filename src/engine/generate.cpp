@@ -15,7 +15,7 @@
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/memory/copy.h"
-#include "vlmtrain/nn/key_value_cache.h"
+#include "vlmtrain/nn/attention/key_value_cache.h"
 #include "vlmtrain/nn/matmul.h"
 
 namespace vlmtrain::engine {

@@ -4,7 +4,7 @@
 
 #include "engine/backward_thread.h"
 #include "vlmtrain/memory/shortage.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::engine {
 

@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "engine/backward_thread.h"
-#include "engine/micro_batch_source.h"
 #include "engine/pass.h"
+#include "engine/step/micro_batch_source.h"
 
 namespace vlmtrain::engine {
 

@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "nn/attention/selective_checkpoint.h"
 #include "nn/attention_kernel.h"
 #include "nn/attention_scale.h"
 #include "nn/in_pieces.h"
-#include "nn/kept_attention.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/copy.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "nn/attention_kernel.h"
-#include "vlmtrain/nn/span_attention.h"
+#include "vlmtrain/nn/attention/span_attention.h"
 
 namespace vlmtrain::nn {
 

@@ -10,10 +10,10 @@
 #include <memory>
 #include <utility>
 
-#include "nn/held.h"
-#include "nn/linear_group.h"
-#include "nn/stack.h"
-#include "vlmtrain/nn/lora_adapter.h"
+#include "nn/adjacent_tensors.h"
+#include "nn/layers/linear_group.h"
+#include "nn/value_capsule.h"
+#include "vlmtrain/nn/layers/lora_adapter.h"
 #include "vlmtrain/nn/matmul.h"
 
 namespace vlmtrain::nn {

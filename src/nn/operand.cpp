@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "nn/held.h"
+#include "nn/value_capsule.h"
 
 namespace vlmtrain::nn {
 

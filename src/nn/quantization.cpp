@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "nn/int8.h"
-#include "nn/nf4.h"
+#include "nn/weights/nf4.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::nn {

@@ -1,3 +1,5 @@
+#include "vlmtrain/engine/optimizer/adamw.h"
+
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
@@ -14,7 +16,6 @@
 
 #include "engine/small_parameters.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/engine/optimizer.h"
 
 namespace vlmtrain::engine {
 namespace {

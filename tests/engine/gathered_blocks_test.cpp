@@ -1,5 +1,3 @@
-#include "vlmtrain/engine/gathered_blocks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 
 #include "engine/batch_of_eight.h"
 #include "engine/small_step.h"
+#include "vlmtrain/engine/gradients/sharded_blocks.h"
 #include "vlmtrain/engine/training.h"
 
 namespace vlmtrain::engine {

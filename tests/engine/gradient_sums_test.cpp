@@ -1,5 +1,3 @@
-#include "vlmtrain/engine/gradient_sums.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
@@ -18,6 +16,7 @@
 #include "engine/batch_of_eight.h"
 #include "engine/small_parameters.h"
 #include "engine/small_step.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
 
 namespace vlmtrain::engine {
 namespace {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "parity/deviations.h"
-#include "vlmtrain/engine/gradient_sums.h"
-#include "vlmtrain/nn/gradient_sink.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/nn/layers/gradient_sink.h"
+#include "vlmtrain/nn/layers/recompute.h"
 #include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/recompute.h"
 
 namespace vlmtrain::engine {
 namespace {

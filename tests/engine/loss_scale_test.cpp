@@ -1,4 +1,4 @@
-#include "vlmtrain/engine/loss_scale.h"
+#include "vlmtrain/engine/optimizer/loss_scale.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>

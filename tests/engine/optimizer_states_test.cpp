@@ -10,7 +10,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "engine/compressed_states.h"
+#include "engine/optimizer/compressed_states.h"
 #include "engine/small_parameters.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/nn/codebook.h"

@@ -1,4 +1,4 @@
-#include "vlmtrain/engine/options.h"
+#include "vlmtrain/engine/settings/options.h"
 
 #include "base/option_values.h"
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "vlmtrain/engine/gradient_sums.h"
-#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
 
 namespace vlmtrain::engine {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "parity/deviations.h"
-#include "vlmtrain/nn/parameters.h"
 #include "vlmtrain/nn/rotary.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::nn {
 namespace {

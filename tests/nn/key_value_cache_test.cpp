@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/key_value_cache.h"
+#include "vlmtrain/nn/attention/key_value_cache.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>

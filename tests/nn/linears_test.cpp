@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "parity/deviations.h"
-#include "vlmtrain/nn/activation.h"
-#include "vlmtrain/nn/dropout.h"
+#include "vlmtrain/nn/layers/activation.h"
+#include "vlmtrain/nn/layers/dropout.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/norm.h"
 #include "vlmtrain/nn/rotary.h"

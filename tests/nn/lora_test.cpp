@@ -13,9 +13,9 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/nn/dropout.h"
+#include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/recompute.h"
 #include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/recompute.h"
 
 namespace vlmtrain::nn {
 namespace {

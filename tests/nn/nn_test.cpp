@@ -7,10 +7,10 @@
 
 #include "parity/deviations.h"
 #include "vlmtrain/nn/attention.h"
-#include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/fused_loss.h"
+#include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/recompute.h"
 #include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/recompute.h"
 #include "vlmtrain/nn/rotary.h"
 
 namespace vlmtrain::nn {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/dropout.h"
+#include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/recompute.h"
 #include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/recompute.h"
 
 namespace vlmtrain::nn {
 namespace {

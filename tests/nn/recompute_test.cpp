@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/nn/layers/recompute.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/span_attention.h"
+#include "vlmtrain/nn/attention/span_attention.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -19,11 +19,11 @@
 #include <limits>
 #include <utility>
 
+#include "nn/attention/selective_checkpoint.h"
 #include "nn/joined_attention.h"
-#include "nn/kept_attention.h"
 #include "parity/deviations.h"
 #include "vlmtrain/nn/attention.h"
-#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/nn/layers/recompute.h"
 
 namespace vlmtrain::nn {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "vlmtrain/engine/gradient_sums.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
 
 namespace vlmtrain::engine {
 

@@ -12,7 +12,7 @@
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/engine/consensus.h"
 #include "vlmtrain/engine/objective.h"
-#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
 #include "vlmtrain/engine/step_layout.h"
 #include "vlmtrain/engine/training.h"
 #include "vlmtrain/memory/shortage.h"

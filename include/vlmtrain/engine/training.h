@@ -2,10 +2,10 @@
 
 #include <memory>
 
-#include "vlmtrain/engine/gathered_blocks.h"
-#include "vlmtrain/engine/gradient_sums.h"
-#include "vlmtrain/engine/optimizer.h"
-#include "vlmtrain/engine/shared_weights.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/engine/gradients/sharded_blocks.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/optimizer/sharded_optimizer_sync.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::engine {

@@ -9,7 +9,7 @@
 
 #include "vlmtrain/nn/linear_weight.h"
 #include "vlmtrain/nn/operand.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::nn {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::nn {
 
