@@ -20,7 +20,8 @@ std::vector<at::Tensor> allocate_adjacent(const std::vector<int64_t>& rows, at::
   int64_t first = 0;
   for (const int64_t count : rows) {
     shape.front() = count;
-    // Not views: those share a version counter, so that a change of one would be a change of all.
+    // Views would share a version counter: an in-place change of one would count as a change of
+    // all.
     auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(all.storage()), all.key_set(), all.dtype());
     tensor.unsafeGetTensorImpl()->set_storage_offset(first * row);
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);

@@ -8,12 +8,14 @@
 
 namespace vlmtrain::nn {
 
-/// Uninitialised tensors [rows[i], sizes...] that lie end to end in one allocation, and know nothing of each other.
+/// Returns uninitialized tensors [rows[i], sizes...], adjacent in one allocation. They are no views
+/// of each other, so autograd tracks their versions separately.
 std::vector<at::Tensor> allocate_adjacent(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
                                           const at::TensorOptions& options);
 
-/// Tensors that differ in their first dimension at most, as one along it: a view without gradients. Undefined where
-/// there are none or they do not lie end to end.
+/// Returns adjacent tensors concatenated along the first dimension, as a view without gradients.
+/// Returns an undefined tensor if `tensors` is empty or not adjacent in memory. REQUIRES: the
+/// tensors differ at most in their first dimension.
 at::Tensor cat_view(const std::vector<at::Tensor>& tensors);
 
 }  // namespace vlmtrain::nn

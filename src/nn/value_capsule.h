@@ -6,7 +6,8 @@
 
 namespace vlmtrain::nn {
 
-/// Brings a value that is no tensor through an autograd Function, whose context holds tensors and IValues.
+/// A holder that carries a C++ value through an autograd Function, whose context stores tensors and
+/// IValues only.
 template <class T>
 struct ValueCapsule : torch::CustomClassHolder {
   explicit ValueCapsule(T initial) : value(std::move(initial)) {}

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "engine/batch_of_eight.h"
-#include "engine/gradients.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 

@@ -7,7 +7,6 @@
 #include <ostream>
 
 #include "engine/batch_of_eight.h"
-#include "engine/gradients.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "vlmtrain/base/rng.h"

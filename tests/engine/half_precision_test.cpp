@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/results_by_task.h"
+#include "engine/bucketed_adamw.h"
 #include "engine/small_step.h"
-#include "engine/summing_adamw.h"
 #include "parity/case.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/step/step.h"
 
 namespace vlmtrain::engine {
 namespace {

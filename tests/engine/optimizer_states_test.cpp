@@ -1,5 +1,3 @@
-#include "vlmtrain/engine/optimizer_states.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -12,8 +10,9 @@
 
 #include "engine/optimizer/compressed_states.h"
 #include "engine/small_parameters.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/nn/codebook.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::engine {
 namespace {

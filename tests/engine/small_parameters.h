@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/summing_adamw.h"
+#include "engine/bucketed_adamw.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::engine {

@@ -1,12 +1,16 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/engine/cross_entropy.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/step/step.h"
 
 namespace vlmtrain::engine {
 
@@ -47,5 +51,17 @@ inline StepResult optimizer_step(Training& training, std::span<const data::Sampl
   return optimizer_step(training, make_step_input(objective, samples), step.make_layout(training.model, samples),
                         rates);
 }
+
+/// What a step on the CPU says of its tasks. REQUIRES: they were told apart.
+inline std::vector<TaskResult> read_task_results(const StepResult& result) {
+  const at::Tensor scalars = result.objective_scalars.to(at::kDouble);
+  return make_task_results({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, result.tasks);
+}
+
+/// Of one step.
+struct Gradients {
+  double loss = 0;
+  std::map<std::string, at::Tensor> by_name;
+};
 
 }  // namespace vlmtrain::engine

@@ -10,10 +10,9 @@
 #include <map>
 
 #include "engine/batch_of_eight.h"
-#include "engine/results_by_task.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
-#include "vlmtrain/engine/pcgrad.h"
+#include "vlmtrain/engine/loss/task_balance.h"
 
 namespace vlmtrain::engine {
 namespace {

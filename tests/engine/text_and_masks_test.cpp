@@ -1,15 +1,14 @@
-#include "vlmtrain/engine/text_and_masks.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
 #include <span>
 
-#include "engine/gradients.h"
+#include "engine/small_step.h"
 #include "models/mask_samples.h"
 #include "parity/deviations.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::engine {

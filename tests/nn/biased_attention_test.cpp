@@ -1,5 +1,3 @@
-#include "vlmtrain/nn/biased_attention.h"
-
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
@@ -11,6 +9,7 @@
 #include <cmath>
 
 #include "parity/deviations.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::nn {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "parity/deviations.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/norm.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
 
 namespace vlmtrain::nn {
 namespace {

@@ -13,9 +13,9 @@
 #include "parity/deviations.h"
 #include "vlmtrain/nn/layers/activation.h"
 #include "vlmtrain/nn/layers/dropout.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/rotary.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
 
 namespace vlmtrain::nn {
 namespace {

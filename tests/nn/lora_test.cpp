@@ -14,8 +14,8 @@
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/recompute.h"
-#include "vlmtrain/nn/linear.h"
 
 namespace vlmtrain::nn {
 namespace {

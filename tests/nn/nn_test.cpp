@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "parity/deviations.h"
-#include "vlmtrain/nn/attention.h"
-#include "vlmtrain/nn/fused_loss.h"
+#include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/losses.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
 #include "vlmtrain/nn/layers/recompute.h"
-#include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/rotary.h"
 
 namespace vlmtrain::nn {
 namespace {

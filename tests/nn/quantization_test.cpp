@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -12,8 +12,8 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/recompute.h"
-#include "vlmtrain/nn/linear.h"
 
 namespace vlmtrain::nn {
 namespace {

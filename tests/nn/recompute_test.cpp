@@ -16,8 +16,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/attention.h"
-#include "vlmtrain/nn/segments.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::nn {
 namespace {

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/sharded_block.h"
+#include "vlmtrain/nn/weights/sharded_block.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

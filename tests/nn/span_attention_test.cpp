@@ -19,10 +19,10 @@
 #include <limits>
 #include <utility>
 
+#include "nn/attention/attention_kernel.h"
 #include "nn/attention/selective_checkpoint.h"
-#include "nn/joined_attention.h"
 #include "parity/deviations.h"
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/recompute.h"
 
 namespace vlmtrain::nn {

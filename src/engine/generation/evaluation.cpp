@@ -5,15 +5,16 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
-#include "engine/pass.h"
+#include "engine/step/pass.h"
 #include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/nn/fused_loss.h"
+#include "vlmtrain/nn/layers/losses.h"
 
 namespace vlmtrain::engine {
 
 namespace {
 
-/// What is made of the text model's states: those that predict labels, and those that draw masks.
+/// The states of the text model used further: those that predict labels, and those that prompt
+/// masks.
 struct HiddenStates {
   at::Tensor labels, masks;
 };
@@ -30,12 +31,13 @@ HiddenStates compute_hidden_states(const models::VisionLanguageModel& model, con
   return {.labels = hidden.narrow(0, 0, labels), .masks = hidden.narrow(0, labels, hidden.size(0) - labels)};
 }
 
-/// fp32 [samples]. `batch.label_tasks` are the places of the labels' samples.
+/// Returns the loss of each sample, fp32 [samples]. REQUIRES: `batch.label_tasks` are the indices
+/// of the labels' samples.
 at::Tensor compute_losses(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
                           const at::Tensor& hidden, int64_t loss_chunk_rows, at::Device device) {
   const at::Tensor sample_indices = at::arange(batch.samples, at::TensorOptions(at::kLong).device(device)).unsqueeze(1);
   const at::Tensor sums = at::zeros({batch.samples, 2}, at::TensorOptions(at::kFloat).device(device));
-  // Weights that are trained have their gradient computed with the loss, whether or not anybody wants it.
+  // Detached, because the loss computes the gradient of a trained weight in the forward pass.
   nn::linear_cross_entropy(hidden, model.output_weight().detach(), batch.labels, /*normalizer=*/1, loss_chunk_rows,
                            {.task_one_hot = batch.label_tasks.eq(sample_indices).to(at::kFloat),
                             .weights = {},
@@ -44,7 +46,7 @@ at::Tensor compute_losses(const models::VisionLanguageModel& model, const data::
   return sums.select(1, 0);
 }
 
-/// On the meta device there are no values.
+/// Returns the losses as doubles; zeros on the meta device, which has no values.
 std::vector<double> to_doubles(const at::Tensor& losses) {
   if (losses.is_meta()) return std::vector<double>(static_cast<size_t>(losses.numel()));
   const at::Tensor values = losses.to(at::kCPU, at::kDouble);
@@ -55,7 +57,7 @@ at::Tensor to_host(const at::Tensor& logits) {
   return logits.is_meta() ? at::zeros(logits.sizes(), at::kFloat) : logits.to(at::kCPU);
 }
 
-/// Of each sample its own.
+/// Splits the logits by sample.
 std::vector<at::Tensor> split_masks(const at::Tensor& logits, const std::vector<int64_t>& masks) {
   std::vector<at::Tensor> result(masks.size());
   int64_t first = 0;

@@ -23,13 +23,15 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// Sums begin where the allocator would let them begin.
+/// Elements; 512 bytes, the alignment of the CUDA caching allocator.
 constexpr int64_t kBucketAlignment = 128;
-/// Large enough for a network to be busy, small enough for the first ones to travel early.
+/// Elements; 25 MiB, PyTorch DDP's default bucket_cap_mb. Smaller buckets use the network badly,
+/// larger ones start later and overlap less with the backward pass.
 constexpr int64_t kBucketElements = int64_t{25} * 1024 * 1024 / 4;
-/// ATen's kernels count bytes in 32 bits.
+/// ATen's kernels index bytes with 32 bits; larger tensors take two launches.
 constexpr int64_t kMaxNormElements = int64_t{1} << 28;
-/// Parameters of a group of Linears are no further apart: weights, biases, and what adapters have, of three.
+/// Maximum distance in the store between parameters of one group of Linears: weights, biases and
+/// adapter tensors of three Linears.
 constexpr size_t kMaxGroupSpan = 16;
 
 }  // namespace
@@ -111,8 +113,8 @@ void GradientBuckets::layout_buckets() {
   std::vector<bool> is_placed(entries_.size(), false);
   for (size_t i = entries_.size(); i-- > 0;) {
     if (is_placed[i] || entries_[i].block != nullptr) continue;
-    // Weights that lie end to end (nn::Linears) do so here as well, so that they still do where they are moved to such
-    // places (ShardedOptimizerSync).
+    // Adjacent weights (nn::Linears) get adjacent sums, so they remain adjacent when
+    // ShardedOptimizerSync moves them to the same layout.
     std::vector<size_t> adjacent_entries;
     int64_t count = 0;
     for (size_t other = i - std::min(i, kMaxGroupSpan); other <= i; ++other) {
@@ -212,7 +214,8 @@ void GradientBuckets::accumulate(size_t i) {
   }
   const auto group = static_cast<size_t>(group_);
   check_not_reduced(entry);
-  // Undefined where all of it went into the sum at once; this says that there will be no more in this pass.
+  // Undefined if a backward function wrote all of it into the sum; the hook then only marks
+  // completion.
   if (const at::Tensor& gradient = entry.parameter.grad(); gradient.defined()) {
     if (entry.has_gradient[group]) {
       entry.sums[group].add_(gradient);
@@ -257,7 +260,7 @@ void GradientBuckets::reduce_block(const nn::ShardedBlock& block) {
   filling_buffer_ = 1 - filling_buffer_;
 }
 
-/// What lies between tensors is nobody's, whatever it is.
+/// Padding between tensors is never read and may have any value.
 void GradientBuckets::zero_unfilled(const Bucket& bucket, const at::Tensor& full_bucket) const {
   if (filled_entries_.empty()) {
     full_bucket.zero_();
@@ -325,13 +328,14 @@ at::Tensor GradientBuckets::norm() const {
   return at::linalg_vector_norm(at::stack(norms), 2);
 }
 
-/// Whether every element of flat_ is of a sum of this step, or zero, and nothing else is summed.
+/// Returns whether every element of flat_ belongs to a sum of this step or is zero, and nothing
+/// else is summed.
 bool GradientBuckets::has_all_gradients() const {
   return shard_.covers_all() && !has_sharded_blocks_ && !entries_.empty() &&
          std::ranges::all_of(entries_, [](const Entry& entry) { return entry.has_gradient.front(); });
 }
 
-/// In few launches: of tensors of a list so many as there are million elements.
+/// Returns the norms of pieces of flat_, one piece per million elements, in few launches.
 std::vector<at::Tensor> GradientBuckets::compute_flat_norms() const {
   const at::Tensor all = flat_.select(0, 0);
   std::vector<at::Tensor> norms;
@@ -344,7 +348,7 @@ std::vector<at::Tensor> GradientBuckets::compute_tensor_norms() const {
   return sums.empty() ? sums : at::_foreach_norm(sums, 2);
 }
 
-/// Of one part, its pieces.
+/// Returns all sums; with a shard, its local ranges.
 std::vector<at::Tensor> GradientBuckets::collect_sums() const {
   std::vector<at::Tensor> sums;
   for (size_t i = 0; i < size(); ++i) {
@@ -398,7 +402,8 @@ void GradientBuckets::register_comm_hook(CommHook hook, std::function<void()> wa
 }
 
 void GradientBuckets::begin_last_micro_batch() {
-  // Between the calls for blocks, these would come at another place in each process.
+  // Interleaved with the calls for sharded blocks, these would come at different times on each
+  // rank.
   if (!comm_hook_ || groups() > 1 || has_sharded_blocks_) return;
   is_last_micro_batch_ = true;
   for (auto& entry : entries_) entry.in_last_micro_batch = false;

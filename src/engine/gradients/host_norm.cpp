@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kNormChunkElements = 65'536;
 
 double compute_sum_of_squares(const float* values, int64_t count) {
-  // As many as a compiler adds side by side; their number decides the rounding, and is the same everywhere.
+  // Independent sums, as many as compilers vectorize. Their number determines the rounding and is
+  // therefore equal on all machines.
   constexpr int64_t kLanes = 16;
   std::array<double, kLanes> lanes{};
   const int64_t vectorized_count = count / kLanes * kLanes;
@@ -41,7 +42,7 @@ at::Tensor host_norm(const std::vector<at::Tensor>& tensors) {
     int64_t count;
   };
   std::vector<Chunk> chunks;
-  std::vector<at::Tensor> contiguous;  // copies of what is not contiguous
+  std::vector<at::Tensor> contiguous;  // keeps copies of strided tensors alive
   for (const auto& tensor : tensors) {
     VLMTRAIN_CHECK(tensor.is_cpu() && tensor.scalar_type() == at::kFloat, "a norm of {}", tensor.toString());
     const at::Tensor& dense = contiguous.emplace_back(tensor.contiguous());

@@ -6,10 +6,10 @@
 
 namespace vlmtrain::engine {
 
-/// The 2-norm of all elements of fp32 tensors in the host's memory, fp32 []. Squares are added up in fp64, in pieces of
-/// a fixed size whose sums are added in order: exact to fp32's last bit or so, and the same for any number of threads.
-/// ATen's norm of a whole tensor adds in fp32, one after the other in each lane: 1 % too little at 100 million
-/// elements.
+/// Returns the 2-norm of all elements of fp32 tensors in host memory, an fp32 scalar. Squares are
+/// summed in fp64, in chunks of fixed size whose sums are added in order: accurate to about the
+/// last bit of fp32 and independent of the number of threads. ATen sums in fp32 sequentially per
+/// lane, which is 1 % too small at 100 million elements.
 at::Tensor host_norm(const std::vector<at::Tensor>& tensors);
 
 }  // namespace vlmtrain::engine

@@ -20,7 +20,7 @@ constexpr std::array kKinds{Kind::kTrained, Kind::kFrozen};
 constexpr std::string_view kIdle = "-";
 constexpr char kReadRequest = 'r';
 
-/// As ranks tell each other.
+/// Encodes the needs of a pass for the exchange between ranks.
 std::string encode_pass(const nn::PassSpec& spec) {
   return fmt::format("{}{}{}", spec.text_model ? 't' : '.', spec.backward ? 'b' : '.', spec.vision_passes);
 }
@@ -37,7 +37,8 @@ nn::PassSpec decode_pass(const std::string& message) {
           .backward = message.at(1) == 'b'};
 }
 
-/// Whether gradients of anything but the blocks themselves pass through all blocks of the text model, and of the tower.
+/// Whether gradients of parameters outside of the blocks pass through all blocks of the text model,
+/// and of the tower.
 struct TrainedOutsideBlocks {
   bool text_model = false, tower = false;
 };
@@ -88,7 +89,7 @@ std::vector<ShardedBlocks::Block>::iterator ShardedBlocks::find_block(size_t fir
   return std::ranges::find(blocks_, first, [](const Block& block) { return block.range.first; });
 }
 
-/// The visits of a pass that has what any rank needs.
+/// Exchanges `message` and plans the visits of a pass that covers the needs of all ranks.
 void ShardedBlocks::synchronize_pass(const std::string& message) {
   VLMTRAIN_CHECK(consensus_ != nullptr, "blocks in parts, and nobody to bring them together with");
   is_any_rank_active_ = false;
@@ -137,8 +138,9 @@ void ShardedBlocks::begin_pass(const nn::PassSpec& spec) {
   current_visit_ = kNone;
 }
 
-/// The next visit of the block that can be this process's: where others need more passes of the tower, theirs are
-/// behind its own in the forward pass, and before them in the backward pass.
+/// Advances to the next visit of the block that may belong to this rank. If other ranks need more
+/// passes of the tower, theirs come after its own in the forward pass and before them in the
+/// backward pass.
 void ShardedBlocks::prepare_block(size_t first) {
   const auto it = find_block(first);
   if (it == blocks_.end()) return;
@@ -164,7 +166,7 @@ void ShardedBlocks::advance(size_t visit) {
 
 void ShardedBlocks::enter_visit(size_t visit) {
   Block& block = blocks_[visits_[visit].block];
-  if (block.slot == kNone) start_unshard(block, 0);  // the first of a pass
+  if (block.slot == kNone) start_unshard(block, 0);  // the first visit of a pass
   finish_unshard(block);
   const auto is_other_block = [&](const Visit& next) { return next.block != visits_[visit].block; };
   const auto next = std::find_if(visits_.begin() + static_cast<std::ptrdiff_t>(visit), visits_.end(), is_other_block);
@@ -176,7 +178,7 @@ void ShardedBlocks::enter_visit(size_t visit) {
 void ShardedBlocks::leave_visit(size_t visit) {
   const Visit& finished = visits_[visit];
   Block& block = blocks_[finished.block];
-  // Autograd adds up what all passes of the tower give a weight before it hands it on.
+  // Autograd sums the gradients of all passes of the tower before it calls the hook of a weight.
   if (finished.is_backward && finished.vision_pass == 0) buckets_.reduce_block(*block.range.sharded);
   const bool stays = visit + 1 < visits_.size() && visits_[visit + 1].block == finished.block;
   if (!stays) reshard_block(block);

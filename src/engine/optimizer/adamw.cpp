@@ -29,7 +29,7 @@ bool compresses(OptimizerStates states, const nn::Parameter& parameter) {
   return states != OptimizerStates::k8Bit || !parameter.is_embedding;
 }
 
-/// What of a parameter this rank moves.
+/// Returns the part of a parameter that this rank updates.
 at::Tensor get_local_weight(const nn::Parameter& parameter, const ElementRange& range, const Shard& shard) {
   if (parameter.has_sharded_gradient()) return parameter.sharded->local_slice(parameter.index_in_block);
   const at::Tensor whole = parameter.tensor.detach();
@@ -65,7 +65,7 @@ AdamW::AdamW(const nn::ParameterStore& store, GradientBuckets& buckets, AdamWSet
     VLMTRAIN_CHECK(entries_.size() < buckets.size(), "sums of {} gradients for more parameters", buckets.size());
     const ElementRange range = buckets.local_range(entries_.size());
     const at::Tensor weight = get_local_weight(parameter, range, buckets.shard());
-    // The master is the same storage if that is fp32.
+    // The master shares the storage of an fp32 weight.
     Entry entry{parameter.name, parameter.component,  parameter.tensor.dim() >= 2, parameter.tensor, range,
                 weight,         weight.to(at::kFloat)};
     if (!compresses(settings.states, parameter)) {
@@ -90,7 +90,7 @@ OptimizerUpdate AdamW::prepare(const at::Tensor& loss, const at::Tensor& norm) c
   OptimizerUpdate update;
   VLMTRAIN_CHECK(norm.defined() || buckets_.shard().covers_all(), "the norm of one part of {}", buckets_.shard().count);
   update.grad_norm = norm.defined() ? norm : buckets_.norm();
-  // The fused kernel divides the gradients on the fly, by the loss scale and max(1, norm / max_grad_norm).
+  // The fused kernel divides the gradients by the loss scale and by max(1, norm / max_grad_norm).
   if (loss_scale_) {
     update.loss_scale = loss_scale_->value().clone();
     update.grad_norm.div_(update.loss_scale);

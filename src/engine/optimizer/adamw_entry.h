@@ -6,16 +6,16 @@
 
 namespace vlmtrain::engine {
 
-/// What AdamW holds of a parameter.
+/// The state of one parameter.
 struct AdamW::Entry {
   std::string name;
   nn::Component component;
   bool has_weight_decay;
-  at::Tensor parameter;       // what the model computes with
-  ElementRange range;         // of it, that is this rank's
-  at::Tensor weight;          // that piece; without shards the parameter itself
-  at::Tensor master;          // fp32; the same storage as `weight` if that is fp32
-  at::Tensor first_moment{};  // fp32; undefined where it is compressed
+  at::Tensor parameter;       // the parameter of the model
+  ElementRange range;         // local range of the parameter
+  at::Tensor weight;          // that range; the parameter itself if not sharded
+  at::Tensor master;          // fp32; shares storage with `weight` if that is fp32
+  at::Tensor first_moment{};  // fp32; undefined if compressed
   at::Tensor second_moment{};
   at::Tensor steps{};  // fp32 scalar
 

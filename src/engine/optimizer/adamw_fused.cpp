@@ -10,7 +10,7 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// Of tensors that a launch can move together: their learning rate, weight decay, and how moments are held.
+/// The properties shared by tensors of one launch: component, weight decay, and storage of moments.
 using GroupKey = std::tuple<nn::Component, bool, bool>;
 
 kernels::AdamWParameter add_moments(kernels::AdamWParameter tensor_args, const CompressedStates& states,
@@ -25,7 +25,7 @@ kernels::AdamWParameter add_moments(kernels::AdamWParameter tensor_args, const C
 }  // namespace
 
 bool AdamW::has_custom_kernel() const {
-  // Weights in fp64, as tests have them, are beyond it.
+  // The kernel does not support fp64 weights, which tests use.
   return !entries_.empty() && kernels::has(kernels::Kernel::kAdamW, entries_.front().weight);
 }
 

@@ -62,7 +62,7 @@ std::vector<AdamW::StateTensor> AdamW::state_tensors() const {
       const Entry& entry = entries_[compressed.entries[i]];
       if (!entry.is_local()) continue;
       for (auto& [prefix, values] : compressed.states->state(i)) {
-        // What a block of the parameter's elements has of it: a value for each, or one.
+        // A moment has one value per element, an absmax one per block.
         const int64_t values_per_block = values.dim() == 2 ? values.size(1) : 1;
         tensors.push_back({.name = fmt::format("{}.{}", prefix, entry.name),
                            .values = values,
@@ -139,7 +139,7 @@ void AdamW::load_state(const SavedOptimizerState& saved, const std::string& sour
 MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedOptimizerState& saved,
                                    const std::string& source) {
   const at::NoGradGuard no_gradients;
-  std::map<std::string, int64_t> step_indices;  // in the saved steps
+  std::map<std::string, int64_t> step_indices;  // index into the saved steps
   for (const auto& parameter : store.all()) {
     if (saved.contains("first_moment." + parameter.name))
       step_indices.emplace(parameter.name, std::ssize(step_indices));
@@ -155,7 +155,8 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
       return std::nullopt;
     return saved.find(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
   };
-  // Of what other ranks hold, whether they will find it: the steps are all ranks' own.
+  // Whether other ranks will find the moments of a tensor: step counters are replicated, so all
+  // ranks must agree.
   const auto is_found_on_other_rank = [&](const Entry& entry) {
     const at::ScalarType compressed = settings_.states == OptimizerStates::kBf16 ? at::kBFloat16 : at::kByte;
     const int64_t elements = entry.parameter.numel();
@@ -166,7 +167,7 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
   const auto copy_values = [](const at::Tensor& current, const at::Tensor& saved_values) {
     current.copy_(saved_values.view(current.sizes()));
   };
-  std::map<std::string, std::vector<std::pair<at::Tensor, std::optional<at::Tensor>>>> moments;  // by parameter
+  std::map<std::string, std::vector<std::pair<at::Tensor, std::optional<at::Tensor>>>> moments;  // by parameter name
   for (const auto& tensor : state_tensors()) {
     auto saved_values = find_matching(tensor);
     const size_t dot = tensor.name.find('.');

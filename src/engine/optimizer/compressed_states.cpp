@@ -6,11 +6,14 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// 16.8 million elements, 270 MB of buffers. They exist while an update is done only, when no activations are held.
+/// 16.8 million elements, 270 MB of buffers. These exist only during an update, when no activations
+/// do. Smaller chunks need more launches.
 constexpr int64_t kSmallChunkBlocks = (int64_t{16} << 20) / kBlockElements;
-/// 67 million, 1.07 GB, for a quarter of the launches. ATen's kernels count bytes in 32 bits.
+/// 67 million elements, 1.07 GB of buffers, for a quarter of the launches. ATen's kernels index
+/// bytes with 32 bits, which limits larger chunks.
 constexpr int64_t kMaxChunkBlocks = (int64_t{64} << 20) / kBlockElements;
-/// A chunk is at most this part of all: buffers of a quarter of a byte an element.
+/// A chunk is at most this fraction of all blocks, which limits buffers to a quarter of a byte per
+/// element.
 constexpr int64_t kMinChunks = 64;
 
 at::Tensor narrow_moments(const at::Tensor& moments, int64_t moment, const ChunkSlice& slice) {

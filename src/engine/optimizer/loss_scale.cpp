@@ -8,6 +8,7 @@ namespace vlmtrain::engine {
 
 namespace {
 
+// As in torch.amp.GradScaler.
 constexpr double kGrowthFactor = 2.0;
 constexpr double kBackoffFactor = 0.5;
 

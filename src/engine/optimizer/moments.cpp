@@ -14,7 +14,7 @@
 #include <limits>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/codebook.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::engine {
 
@@ -31,7 +31,8 @@ class Bf16Moments : public Moments {
     buffers.values.copy_(values_.narrow(1, first, buffers.blocks()));
   }
 
-  /// Up with the probability of what is cut off: a random number below the cut carries over.
+  /// Rounds up with the probability of the truncated fraction: a random number below the cut
+  /// carries over.
   void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& /*skipped*/) override {
     constexpr int64_t kTruncatedRange = int64_t{1} << 16;
     buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kTruncatedRange, random_));
@@ -49,7 +50,7 @@ class Bf16Moments : public Moments {
   at::Tensor values_;  // bf16 [2, blocks, 256]
 };
 
-/// Both moments go through most operations together, which takes fewer launches.
+/// 8-bit moments. Most operations process both moments together, which takes fewer launches.
 class EightBitMoments : public Moments {
  public:
   EightBitMoments(int64_t blocks, const MomentTables& tables, const at::TensorOptions& options)
@@ -57,8 +58,8 @@ class EightBitMoments : public Moments {
         codes_(at::zeros({kMoments, blocks, kBlockElements}, options.dtype(at::kByte))),
         absmax_(at::zeros({kMoments, blocks, 1}, options.dtype(at::kFloat))) {}
 
-  /// Two codes are looked up at a time, as one number of 16 bits: ATen's indices have at least 32 bits, and these are
-  /// half as many.
+  /// Looks up two codes at a time as one 16-bit number. ATen's indices have at least 32 bits, and
+  /// this halves their number.
   void expand(int64_t first, const ChunkBuffers& buffers) const override {
     const at::Tensor codes = codes_.narrow(1, first, buffers.blocks()).view(at::kUInt16);
     const at::Tensor indices = buffers.integers.view(-1).narrow(0, 0, codes.numel()).view({kMoments, -1});
@@ -71,19 +72,21 @@ class EightBitMoments : public Moments {
   }
 
   void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& skipped) override {
-    constexpr double kMinAbsmax = 1e-38;  // of what is divided by: a block of zeros stays one
+    constexpr double kMinAbsmax = 1e-38;  // avoids 0 / 0 in blocks of zeros
     constexpr double kInfinityNorm = std::numeric_limits<double>::infinity();
     at::Tensor scales = buffers.scales, factors = buffers.factors;
     at::linalg_vector_norm_out(scales, buffers.values, kInfinityNorm, at::IntArrayRef{2}, /*keepdim=*/true);
     at::clamp_min_out(factors, scales, kMinAbsmax).reciprocal_();
     buffers.values.mul_(factors);
-    // One by one, since at::searchsorted, which takes bounds of several rows, does not run on the meta device.
+    // Per moment, because at::searchsorted with several rows of bounds does not run on the meta
+    // device.
     for (int64_t moment = 0; moment < kMoments; ++moment) {
       at::Tensor integers = buffers.integers.select(0, moment);
       at::bucketize_out(integers, buffers.values.select(0, moment), tables_.bounds.select(0, moment),
                         /*out_int32=*/true);
     }
-    // Values of the codes have codes of their own that may differ from them: the map lacks −1.
+    // Compressing an expanded value may give another code, since the code lacks −1; skipped blocks
+    // must keep theirs.
     update_unless_skipped(codes_.narrow(1, first, buffers.blocks()), low_bytes(buffers.integers), skipped);
     update_unless_skipped(absmax_.narrow(1, first, buffers.blocks()), scales, skipped);
   }
@@ -94,7 +97,7 @@ class EightBitMoments : public Moments {
   }
 
  private:
-  /// What integers below 256 have of value, without a copy.
+  /// Returns a view of the low bytes of integers below 256.
   static at::Tensor low_bytes(const at::Tensor& integers) {
     constexpr int64_t kLowByte = 0;  // little-endian
     return integers.view(at::kByte).view({kMoments, -1, kBlockElements, sizeof(int32_t)}).select(3, kLowByte);
@@ -109,14 +112,14 @@ class EightBitMoments : public Moments {
   at::Tensor absmax_;  // fp32 [2, blocks, 1]
 };
 
-/// The front of a dense tensor [2, all, …], in the shape that it has with fewer blocks.
+/// Returns the front of a dense tensor [2, all, …] in the shape for fewer blocks.
 at::Tensor narrow_front(const at::Tensor& buffer, int64_t blocks) {
   if (!buffer.defined()) return {};
   const int64_t width = buffer.size(2);
   return buffer.view(-1).narrow(0, 0, kMoments * blocks * width).view({kMoments, blocks, width});
 }
 
-/// int64 [65536]: the fp32 values of two codes, the one in the low bits first, as both lie in memory.
+/// Returns int64 [65536]: the fp32 values of two codes, that of the low byte first, as in memory.
 at::Tensor make_pair_table(const at::Tensor& codebook) {
   const at::Tensor pairs = at::stack({codebook.repeat({kCodes}), codebook.repeat_interleave(kCodes)}, 1);
   return pairs.view(-1).view(at::kLong);

@@ -10,24 +10,25 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/engine/optimizer_states.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 
 namespace vlmtrain::engine {
 
-/// Elements that share a scale. Tensors begin with a new block.
+/// Elements per scale, as in bitsandbytes. Each tensor begins a new block.
 inline constexpr int64_t kBlockElements = 256;
 
-/// AdamW's moments: the first, which has both signs, and the second, which has none.
+/// AdamW's moments: the first is signed, the second unsigned.
 inline constexpr int64_t kMoments = 2;
 
-/// Both moments of a chunk of blocks in fp32, and room for what expanding and compressing them takes on the way.
+/// fp32 values of both moments of a chunk, and scratch memory for expansion and compression.
 struct ChunkBuffers {
-  /// Uninitialised.
+  /// Allocates uninitialized buffers.
   ChunkBuffers(OptimizerStates states, int64_t blocks, const at::TensorOptions& options);
 
-  /// Views of the same memory for fewer blocks, dense as well.
+  /// Returns dense views of the same memory for fewer blocks.
   ChunkBuffers narrow_blocks(int64_t blocks) const;
 
+  /// Returns the number of blocks.
   int64_t blocks() const { return values.size(1); }
 
   at::Tensor values;    ///< fp32 [2, blocks, 256]
@@ -37,37 +38,38 @@ struct ChunkBuffers {
   at::Tensor factors;  ///< fp32 [2, blocks, 1]
 };
 
-/// AdamW's moments of many tensors, end to end, held in less than fp32. Nothing but the constructors allocates.
+/// Compressed moments of many tensors, one after another. Only constructors allocate memory.
 class Moments {
  public:
   virtual ~Moments() = default;
 
-  /// Writes the fp32 values of the blocks from `first` on.
+  /// Writes the fp32 values of the blocks from `first` on into `buffers`.
   virtual void expand(int64_t first, const ChunkBuffers& buffers) const = 0;
 
-  /// Takes these values over, and overwrites the buffers. Where `skipped`, a bool scalar on the device, is true, they
-  /// are those of expand(), and what is held stays the same to the bit.
+  /// Compresses `buffers` into the blocks from `first` on and overwrites them. If `skipped`, a bool
+  /// scalar on the device, is true, the stored values remain bit-exact. REQUIRES: buffers were
+  /// filled by expand().
   virtual void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& skipped) = 0;
 
-  /// What holds `blocks` blocks of a moment from `first` on, each with the suffix of its name in a checkpoint. Not
-  /// copies.
+  /// Returns the stored tensors of `blocks` blocks of a moment from `first` on, not copies, with
+  /// the suffix of their names in a checkpoint.
   virtual std::vector<std::pair<std::string, at::Tensor>> state(int64_t moment, int64_t first,
                                                                 int64_t blocks) const = 0;
 };
 
-/// What the moments of an optimizer share.
+/// The tables shared by the moments of an optimizer.
 struct MomentTables {
   MomentTables(OptimizerStates states, const at::TensorOptions& options);
 
-  // With bf16:
-  at::Generator random;  ///< of the rounding; a stream of its own
-  // With 8 bits:
-  at::Tensor pairs;                 ///< int64 [2, 65536]: of each moment the two fp32 values of two codes
-  at::Tensor bounds;                ///< fp32 [2, 255], between the values of codes
-  at::Tensor codes, padded_bounds;  ///< fp32 [2, 256]: the values themselves, and bounds with an infinity behind
+  // bf16:
+  at::Generator random;  ///< random stream of the rounding
+  // 8 bits:
+  at::Tensor pairs;                 ///< int64 [2, 65536]: per moment, the fp32 values of two codes
+  at::Tensor bounds;                ///< fp32 [2, 255], midpoints between values of codes
+  at::Tensor codes, padded_bounds;  ///< fp32 [2, 256]: the values, and the midpoints followed by infinity
 };
 
-/// Zeros.
+/// Returns zero moments.
 std::unique_ptr<Moments> make_moments(OptimizerStates states, int64_t blocks, const MomentTables& tables,
                                       const at::TensorOptions& options);
 

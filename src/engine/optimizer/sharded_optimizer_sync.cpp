@@ -17,8 +17,10 @@ ShardedOptimizerSync::ShardedOptimizerSync(nn::ParameterStore& store, const Grad
     : store_(store), required_buckets_(store.all().size(), 0) {
   const memory::ComponentScope weights(memory::Component::kWeights);
   const at::NoGradGuard no_gradients;
-  std::vector<std::vector<size_t>> members(buckets.get_bucket_sizes().size());  // by bucket of the sums: of the store
-  std::vector<size_t> gradient_indices(store.all().size());                     // their number in the sums
+  std::vector<std::vector<size_t>> members(
+      buckets.get_bucket_sizes().size());  // per gradient bucket: indices into the store
+  std::vector<size_t> gradient_indices(
+      store.all().size());  // per parameter of the store: index in the gradient buckets
   size_t gradient_index = 0;
   for (size_t i = 0; i < store.all().size(); ++i) {
     const nn::Parameter& parameter = store.all()[i];
@@ -32,7 +34,7 @@ ShardedOptimizerSync::ShardedOptimizerSync(nn::ParameterStore& store, const Grad
     gradient_indices[i] = gradient_index;
     members[buckets.bucket(gradient_index++)].push_back(i);
   }
-  // What a forward pass reads of a bucket first decides on its turn.
+  // Buckets are ordered by the parameter that a forward pass reads first.
   std::vector<size_t> order(members.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto find_first_use = [&](size_t bucket) {

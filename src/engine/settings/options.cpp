@@ -17,8 +17,9 @@ const std::vector<std::pair<std::string, OptimizerStates>> kStates{
 const std::vector<std::pair<std::string, ScheduleShape>> kShapes{
     {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
 
+// Far beyond any batch; limits the memory of a step's sample list.
 constexpr int64_t kMaxStepSamples = 1'000'000;
-/// Share of a pass: far above the rounding with which a run notices that its epochs are over.
+/// A fraction of an epoch, far above the rounding error of the epoch count.
 constexpr double kMinEpochs = 1e-6;
 constexpr double kMaxEpochs = 1e6;
 constexpr double kMaxLossWeight = 1e6;

@@ -1,8 +1,8 @@
+#include "vlmtrain/engine/settings/training_settings.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-
-#include "vlmtrain/engine/schedule.h"
 
 namespace vlmtrain::engine {
 

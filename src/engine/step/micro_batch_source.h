@@ -6,22 +6,22 @@
 #include <memory>
 
 #include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/step/step.h"
 
 namespace vlmtrain::engine {
 
-/// The micro-batches of a step on the device, one after another. On CUDA, with StepLayout::copies_ahead, each is copied
-/// while the one before it computes.
+/// The micro-batches of a step, copied to the device in order. On CUDA with
+/// StepLayout::copies_ahead, each is copied while the previous one computes. Not thread-safe.
 class MicroBatchSource {
  public:
-  /// Both must outlive it.
+  /// `input` and `layout` must outlive it.
   MicroBatchSource(const StepInput& input, const StepLayout& layout, at::Device device);
   ~MicroBatchSource();
   MicroBatchSource(const MicroBatchSource&) = delete;
   MicroBatchSource& operator=(const MicroBatchSource&) = delete;
 
-  /// The next one; the copy of the one behind it begins. Where memory does not suffice for that one, none is copied
-  /// ahead for the rest of the step. REQUIRES: there is a next one.
+  /// Returns the next micro-batch and starts copying the one after it. If memory does not suffice
+  /// for that one, copying ahead ends for this step. REQUIRES: a next one exists.
   data::MicroBatch next();
 
  private:
@@ -34,8 +34,8 @@ class MicroBatchSource {
   const StepLayout& layout_;
   at::Device device_;
   bool copies_ahead_;
-  int64_t next_ = 0;                             // to be collated
-  std::unique_ptr<PrefetchedBatch> prefetched_;  // micro-batch next_ - 1, where it is not handed out yet
+  int64_t next_ = 0;                             // index of the next micro-batch to collate
+  std::unique_ptr<PrefetchedBatch> prefetched_;  // micro-batch next_ - 1 until next() returns it
 };
 
 }  // namespace vlmtrain::engine

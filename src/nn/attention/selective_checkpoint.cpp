@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 thread_local SelectiveCheckpoint* current_checkpoint = nullptr;
 thread_local SelectiveCheckpoint::Mode current_mode = SelectiveCheckpoint::Mode::kRecord;
 
-/// A call, whose results are known.
+/// A kernel with the outputs of its forward run.
 struct AttentionCall {
   std::shared_ptr<const AttentionKernel> kernel;
   std::vector<at::Tensor> outputs;
@@ -32,14 +32,14 @@ struct SavedAttention : torch::autograd::Function<SavedAttention> {
     variable_list tensors{query, key, value};
     tensors.insert(tensors.end(), call->value.outputs.begin(), call->value.outputs.end());
     context->save_for_backward(std::move(tensors));
-    context->saved_data["made"] = c10::IValue::make_capsule(call);
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
     at::Tensor output = call->value.outputs.front();
-    call->value.outputs.clear();  // the node lets go of what it saved as soon as it is done
+    call->value.outputs.clear();  // the node alone owns what it saved, and frees it first
     return output;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto call = c10::static_intrusive_pointer_cast<AttentionCallCapsule>(context->saved_data["made"].toCapsule());
+    const auto call = c10::static_intrusive_pointer_cast<AttentionCallCapsule>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();
     constexpr int64_t kInputs = 3;
     const auto kernel_gradients = call->value.kernel->backward(gradients[0], saved[0], saved[1], saved[2],

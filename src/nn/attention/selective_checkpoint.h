@@ -7,16 +7,18 @@
 #include <memory>
 #include <vector>
 
-#include "nn/attention_kernel.h"
+#include "nn/attention/attention_kernel.h"
 
 namespace vlmtrain::nn {
 
-/// What the kernels of attention gave in the first run of a block that is run again: the second run takes it as it is.
+/// The outputs of the attention kernels in the first run of a checkpointed block. The second run
+/// reuses them instead of running the kernels again.
 class SelectiveCheckpoint {
  public:
   enum class Mode : uint8_t { kRecord, kReplay };
 
-  /// While it lives, attend() on this thread keeps in, or takes from, `checkpoint`. Null: it does neither.
+  /// A guard during which attend() on this thread records into, or replays from, `checkpoint`.
+  /// Null: neither.
   class Scope {
    public:
     Scope(SelectiveCheckpoint* checkpoint, Mode mode);
@@ -37,7 +39,7 @@ class SelectiveCheckpoint {
   size_t next_ = 0;
 };
 
-/// The kernel's output.
+/// Returns the output of `kernel`. Records its gradient where gradients are enabled.
 at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at::Tensor& query, const at::Tensor& key,
                   const at::Tensor& value);
 

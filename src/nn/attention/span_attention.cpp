@@ -10,21 +10,20 @@
 #include <limits>
 #include <utility>
 
+#include "nn/attention/attention_kernel.h"
 #include "nn/attention/selective_checkpoint.h"
-#include "nn/attention_kernel.h"
-#include "nn/in_pieces.h"
-#include "nn/joined_attention.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::nn {
 
 namespace {
 
-/// How many elements the rows of a mask lie apart, or a multiple, as the kernel on CUDA reads them.
+/// Elements. The memory-efficient kernel on CUDA requires rows of a mask to be this far apart, or a
+/// multiple.
 constexpr int64_t kMaskAlignment = 16;
 
-/// What is added to the scores [queries, keys] of each segment: 0 where a key is seen, else −∞.
+/// Returns the masks [queries, keys] of the segments: 0 where a key is visible, else −∞.
 std::vector<at::Tensor> make_masks(const Segments& segments, std::optional<int64_t> window,
                                    const BidirectionalSpans& spans, const at::TensorOptions& options) {
   const auto index_options = options.dtype(at::kLong);
@@ -35,9 +34,11 @@ std::vector<at::Tensor> make_masks(const Segments& segments, std::optional<int64
   int64_t first = 0;
   for (const int64_t length : segments.lengths) {
     const at::Tensor position = at::arange(length, index_options);
-    const at::Tensor distance = position.unsqueeze(0) - position.unsqueeze(1);  // how far a key lies after a query
+    const at::Tensor distance =
+        position.unsqueeze(0) - position.unsqueeze(1);  // position of the key minus position of the query
     const at::Tensor span_id = row_span_ids.narrow(0, first, length);
-    // Bitwise, since a rehearsal on the host has no logical operations (meta).
+    // Bitwise operators because the meta device, where host dry runs take place, has no logical
+    // ones.
     const at::Tensor in_span = (span_id.unsqueeze(0) == span_id.unsqueeze(1)) & (span_id.unsqueeze(0) >= 0);
     at::Tensor visible = (distance <= 0) | in_span;
     if (window) visible = visible & (distance > -*window);
@@ -50,11 +51,11 @@ std::vector<at::Tensor> make_masks(const Segments& segments, std::optional<int64
   return masks;
 }
 
-/// One segment.
+/// Computes attention with `mask` within one segment.
 at::Tensor attend_masked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const at::Tensor& mask) {
   if (query.is_cuda()) {
-    const int64_t group = query.size(1) / key.size(1);  // this kernel knows no groups
+    const int64_t group = query.size(1) / key.size(1);  // the kernel has no grouped queries
     const auto expand = [group](const at::Tensor& x) { return at::repeat_interleave(x, group, 1).unsqueeze(0); };
     return attend(make_cuda_masked_kernel(mask), query.unsqueeze(0), expand(key), expand(value)).squeeze(0);
   }

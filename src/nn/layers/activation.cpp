@@ -33,7 +33,7 @@ at::Tensor activate_aten(Activation activation, const at::Tensor& x) {
     case Activation::kQuickGelu:
       return at::silu(x * kQuickGeluSteepness).mul_(1 / kQuickGeluSteepness);
     case Activation::kRelu:
-      return at::threshold(x, 0, 0);  // at::relu has no kernel for a plan of the host (meta)
+      return at::threshold(x, 0, 0);  // at::relu has no meta kernel, which host dry runs need
   }
   throw InternalError("unknown activation");
 }
@@ -114,7 +114,8 @@ struct GeluTanh {
 template <class GateFunction>
 class GatedPrologue : public FusedPrologue {
  public:
-  /// scratch, of ATen's way: what backward() returns, with the gate's activation in its first half.
+  /// With ATen, scratch is the buffer that backward() returns; its first half holds the activation
+  /// of the gate.
   Output forward(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
     const at::NoGradGuard no_gradients;
     if (uses_custom_kernel(inputs[0])) return {.value = kernels::gated_activation(inputs[0], GateFunction::kKernel)};
@@ -144,7 +145,7 @@ class GatedPrologue : public FusedPrologue {
     return kernels::has(kernels::Kernel::kGatedActivation, x) && x.is_contiguous();
   }
 
-  /// Of x's size, with the activation in place of the gate.
+  /// Returns a tensor of x's size whose gate half holds the activation.
   static at::Tensor activate_gate_half(const at::Tensor& x) {
     at::Tensor result = at::empty_like(x);
     at::Tensor gate_output = result.chunk(2, -1)[0];

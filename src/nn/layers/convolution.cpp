@@ -12,8 +12,9 @@ namespace {
 
 constexpr double kBatchNormEpsilon = 1e-5;  // torch.nn.BatchNorm2d's
 
-// A random start has no statistics to norm by. Without this much of both a picture would pass convolutions and GELUs
-// nearly unbent, and the first layer norm behind them would leave of its brightness no more than the sign.
+// Randomly initialized models have no statistics to normalize by. Without this gain in weights and
+// statistics, images pass convolutions and GELUs nearly linearly, and the first layer norm after
+// them keeps little more than the sign of the brightness.
 constexpr double kGainBeforeGelu = 1.5;  // 1 / √E[gelu(x)²] of a normal x
 constexpr double kInitialShift = 0.5;
 

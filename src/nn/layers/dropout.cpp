@@ -33,7 +33,7 @@ at::Generator make_generator(at::Device device) {
   return shared.clone();
 }
 
-/// Of the units of this thread's scope in `rows` of a tensor.
+/// Returns the random streams of the scope's segments for `rows` rows.
 std::vector<kernels::DropoutStream> make_streams(int64_t rows, uint64_t layer) {
   VLMTRAIN_CHECK(current_segments && !current_segments->empty(), "dropout outside a DropoutScope");
   const auto& segments = *current_segments;
@@ -52,11 +52,12 @@ std::vector<kernels::DropoutStream> make_streams(int64_t rows, uint64_t layer) {
   return streams;
 }
 
-/// By ATen's generators, a launch a stream: bool [readers, rows, columns].
+/// Draws masks with ATen's generators, one launch per stream: bool [consumers, rows, columns].
 at::Tensor sample_masks(const at::Tensor& x, int64_t consumers, const kernels::DropoutParams& args) {
   const int64_t rows = x.size(0);
   at::Tensor masks = at::empty({consumers, rows, x.size(1)}, x.options().dtype(at::kBool));
-  // Up to there one launch draws a stream's elements by their order; beyond, ATen cuts what is strided by its place.
+  // Below this size one launch draws the elements of a stream in order. Above it, ATen splits
+  // strided tensors by position, which would change the mask.
   const bool fits_one_launch =
       args.streams.size() == 1 || consumers == 1 || masks.numel() <= std::numeric_limits<int32_t>::max();
   at::Generator generator = make_generator(x.device());
@@ -75,7 +76,7 @@ at::Tensor sample_masks(const at::Tensor& x, int64_t consumers, const kernels::D
   return masks;
 }
 
-/// Keeps a mask, or how to draw it again.
+/// Saves the mask, or the arguments to recompute it.
 struct SegmentDropout : torch::autograd::Function<SegmentDropout> {
   using DropoutCapsule = ValueCapsule<IndependentDropouts>;
 
@@ -126,7 +127,7 @@ void IndependentDropouts::apply(const at::Tensor& x,
                                 const std::function<void(int64_t consumer, const at::Tensor& output)>& consume) const {
   const at::NoGradGuard no_gradients;
   if (regenerates_masks()) {
-    // Of one reader no view: autograd may get it as a result.
+    // Not a view for a single consumer: autograd may get it as a result.
     const at::Tensor all = num_consumers_ == 1 ? at::empty(x.sizes(), x.options())
                                                : at::empty({num_consumers_, x.size(0), x.size(1)}, x.options());
     kernels::dropout(all, x.contiguous(), make_kernel_args());

@@ -6,19 +6,19 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "nn/adjacent_tensors.h"
-#include "vlmtrain/nn/matmul.h"
+#include "vlmtrain/nn/layers/matmul.h"
 
 namespace vlmtrain::nn {
 
 namespace {
 
-/// Null: none.
+/// Returns the sink of a parameter; null if it has none.
 GradientSink* find_sink(const at::Tensor& parameter) {
   if (torch::autograd::impl::get_autograd_meta(parameter) == nullptr) return nullptr;
   return dynamic_cast<GradientSink*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
 }
 
-/// On CUDA.
+/// Adds or writes the product with cuBLAS.
 void accumulate_cublas(at::Tensor sum, bool has_sum, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor factor = b.t();
   if (a.scalar_type() == at::kFloat) {

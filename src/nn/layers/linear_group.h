@@ -7,46 +7,54 @@
 #include <optional>
 #include <vector>
 
+#include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/lora_adapter.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/linear_weight.h"
-#include "vlmtrain/nn/operand.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::nn {
 
-/// What Linears consist of.
+/// The weights, biases and adapters of Linears. Immutable.
 struct LinearGroup {
+  /// One Linear of the group.
   struct Member {
     LinearWeight weight;
-    at::Tensor bias;  // undefined: none
+    at::Tensor bias;  // undefined if it has none
     std::optional<LoraAdapter> adapter;
-    int64_t first_column, columns;  // of the result
+    int64_t first_column, columns;  // columns of the result
 
+    /// Returns whether the weight needs a gradient.
     bool trains_weight() const { return !weight.is_quantized() && weight.values().requires_grad(); }
+    /// Returns whether the bias needs a gradient.
     bool trains_bias() const { return bias.defined() && bias.requires_grad(); }
-    /// Its columns of a result or of its gradient, [rows, out] → [rows, columns].
+    /// Returns its columns of a result or gradient, [rows, out] → [rows, columns].
     at::Tensor slice(const at::Tensor& rows) const { return rows.narrow(1, first_column, columns); }
   };
 
   std::vector<Member> members;
 
+  /// Returns the columns of the result of all members.
   int64_t columns() const { return members.back().first_column + members.back().columns; }
+  /// Returns whether the members have biases.
   bool has_bias() const { return members.front().bias.defined(); }
-  /// The weights of all parts, each [out, in], without gradients: they themselves, or what is dequantised of all at
-  /// once, which only the caller holds. Empty where that is made of one at a time.
+  /// Returns the weights of all members, each [out, in], without gradients: the tensors themselves,
+  /// or new dequantized ones. Returns an empty vector if the members must be dequantized one at a
+  /// time.
   std::vector<at::Tensor> weights() const;
-  /// The biases of all parts, [out], without gradients; undefined where they do not lie end to end.
+  /// Returns the biases of all members as one view [out], without gradients; undefined if they are
+  /// not adjacent.
   at::Tensor merged_bias() const;
+  /// Returns whether any adapter uses DoRA.
   bool has_dora() const;
-  /// Of the parts that have one, in order.
+  /// Returns the adapters of the members that have one, in order.
   std::vector<const LoraAdapter*> adapters() const;
 };
 
-/// Linears::operator(), for a group without DoRA.
+/// Implements Linears::operator() for a group without DoRA.
 at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x,
                               const at::Tensor& residual);
 
-/// Linears::branch(), for such a group and an operand with a prologue whose first input needs a gradient.
+/// Implements Linears::branch() for a group without DoRA and an input with a prologue whose first
+/// input needs a gradient.
 Branch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x);
 
 }  // namespace vlmtrain::nn

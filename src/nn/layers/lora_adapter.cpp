@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/recompute.h"
-#include "vlmtrain/nn/linear.h"
 
 namespace vlmtrain::nn {
 
@@ -37,8 +37,8 @@ IndependentDropouts LoraAdapter::make_dropout(const at::Tensor& x, int64_t count
 
 at::Tensor LoraAdapter::forward_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const {
   const at::Tensor input = is_dropout_active() ? segment_dropout(x, dropout_, dropout_layer_) : x;
-  // In place, in the product's own kernel: no other tensor of [rows, out] comes into being, here or in the backward
-  // pass.
+  // In place within the kernel of the product: no other tensor [rows, out] is allocated, here or in
+  // the backward pass.
   const at::Tensor merged_output =
       nn::linear(input, weight, {}).addmm_(nn::linear(input, a_, {}), b_.t(), /*beta=*/1, /*alpha=*/scale_);
   const at::Tensor scaled_output = merged_output * compute_mag_norm_scale(weight);

@@ -33,7 +33,8 @@ using torch::autograd::variable_list;
 
 thread_local bool in_first_forward = false;
 
-/// Says that gradients are wanted although none are recorded yet.
+/// A guard that marks the first run of a checkpointed block, whose gradients are needed though not
+/// recorded.
 class FirstForwardGuard {
  public:
   explicit FirstForwardGuard(bool needs_gradients) : outer_(std::exchange(in_first_forward, needs_gradients)) {}
@@ -45,13 +46,14 @@ class FirstForwardGuard {
   bool outer_;
 };
 
+/// A block with the state of its first run.
 struct CheckpointedBlock : torch::CustomClassHolder {
   CheckpointedBlock(std::function<at::Tensor(const at::Tensor&)> function, CheckpointMode mode)
       : run(std::move(function)) {
     if (mode == CheckpointMode::kSelective) attention = std::make_unique<SelectiveCheckpoint>();
   }
   std::function<at::Tensor(const at::Tensor&)> run;
-  std::unique_ptr<SelectiveCheckpoint> attention;  // null: it is not kept
+  std::unique_ptr<SelectiveCheckpoint> attention;  // null in CheckpointMode::kFull
   DropoutSegments dropout_segments = DropoutScope::current();
 };
 
@@ -67,8 +69,8 @@ bool requires_gradient(const at::Tensor& tensor) {
       source));
 }
 
-/// Whether a tensor that requires gradients came into a graph from outside shows at the graph's end: a path that does
-/// not end in `grad_inputs` ends in a leaf, or passes a node that was made before this object.
+/// A check that no tensor that requires gradients was captured by a block. A path of the graph that
+/// does not end in `grad_inputs` ends in a leaf, or reaches a node older than this object.
 class CaptureCheck {
  public:
   void operator()(const at::Tensor& output, const variable_list& grad_inputs) const {
@@ -92,7 +94,8 @@ class CaptureCheck {
   }
 
  private:
-  /// Each thread counts its own nodes, and a backward pass on a card runs in a thread of its own.
+  /// Returns whether the node is older. Sequence numbers are per thread, and the backward pass on a
+  /// GPU has its own thread.
   bool is_older(const Node& node) const { return node.thread_id() != thread_ || node.sequence_nr() < first_node_; }
 
   uint64_t thread_ = at::RecordFunction::currentThreadId();
@@ -130,7 +133,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     const variable_list input_gradients =
         torch::autograd::grad({output}, grad_inputs, output_gradients, /*retain_graph=*/false,
                               /*create_graph=*/false, /*allow_unused=*/true);
-    variable_list gradients{at::Tensor()};  // of the block itself
+    variable_list gradients{at::Tensor()};  // for the block
     auto next = input_gradients.begin();
     for (const auto& input : inputs) gradients.push_back(input.requires_grad() ? *next++ : at::Tensor());
     return gradients;
@@ -145,7 +148,7 @@ at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, 
                  "a parameter of a recomputed block that is a result of others");
   const FirstForwardGuard first_forward(is_grad_needed());
   if (!requires_gradient(input) && std::ranges::none_of(parameters, requires_gradient)) {
-    // Keeps nothing as it is, and no backward pass would come by to find what was captured.
+    // No backward pass would follow that could find captured tensors.
     at::Tensor output = block(input);
     if (output.requires_grad()) throw_capture_error("a tensor");
     return output;

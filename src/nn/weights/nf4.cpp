@@ -17,46 +17,50 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/dequantize.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/nn/codebook.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::nn {
 
 namespace {
 
-constexpr int64_t kBlockSize = 64;         // values that share an absmax
-constexpr int64_t kNestedBlockSize = 256;  // absmax that share a nested one
+constexpr int64_t kBlockSize = 64;         // values per absmax, as in bitsandbytes
+constexpr int64_t kNestedBlockSize = 256;  // absmax per nested absmax, as in bitsandbytes
 constexpr int64_t kSuperBlockSize = kBlockSize * kNestedBlockSize;
-/// Values that are quantised at a time.
+/// Values quantized per chunk: 8.4 million, 34 MB in fp32. Loading quantizes on the CPU, where the
+/// size hardly matters for speed.
 constexpr int64_t kNf4ChunkElements = 512 * kSuperBlockSize;
-/// Superblocks that are dequantised at a time, with 131 MB of fp32 values and indices: 26.2 million values, a little
-/// more than half of a weight of a 7B model's MLP, or of its q, k and v.
+/// Superblocks dequantized per chunk: 26.2 million values, with 131 MB of fp32 values and indices.
+/// A little more than half of an MLP weight of a 7B model, or its q, k and v together. Smaller
+/// chunks need more launches, larger ones more memory.
 constexpr int64_t kMaxChunkSuperBlocks = 1600;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Pairs of bytes as indices; ATen's have at least 32 bits.
+/// Returns pairs of bytes as int32 indices; ATen has no indices below 32 bits.
 at::Tensor to_byte_pairs(const at::Tensor& bytes) {
   return bytes.view(at::kUInt16).to(at::kInt);
 }
 
-/// The fp32 values that entries of a table consist of.
+/// Returns the fp32 values of the table entries `pairs`.
 at::Tensor lookup_pairs(const at::Tensor& table, const at::Tensor& pairs) {
   return at::gather(table, 0, pairs).view(at::kFloat);
 }
 
-/// fp32 [256]: what one byte stands for, of a table of two.
+/// Returns the fp32 values of single bytes, [256], from a table of byte pairs.
 at::Tensor select_low_byte_codes(const at::Tensor& pair_table) {
   return pair_table.view(at::kFloat).view({-1, 2}).select(1, 0).narrow(0, 0, 256);
 }
 
-/// [256, n] of a byte → [65536, 2 n] of two bytes.
+/// Expands a table of single bytes [256, n] to one of byte pairs [65536, 2 n].
 at::Tensor expand_to_byte_pairs(const at::Tensor& byte_table) {
   const int64_t bytes = byte_table.size(0);
   return at::cat({byte_table.repeat({bytes, 1}), byte_table.repeat_interleave(bytes, 0)}, 1).view(-1);
 }
 
+/// Packs two 4-bit indices per byte, the first in the high bits. Index 7, the value 0, pads an odd
+/// number.
 at::Tensor pack_pairs(const at::Tensor& indices) {
   const at::Tensor even = indices.size(0) % 2 == 0 ? indices : at::constant_pad_nd(indices, {0, 1}, 7);
   const at::Tensor pairs = even.view({-1, 2});
@@ -113,7 +117,7 @@ void Nf4Weight::quantize(const at::Tensor& weight) {
   tensors_.nested_offset.fill_(offset.item<float>());
 }
 
-/// Weights that lie end to end, as one.
+/// Weights adjacent in memory, dequantized as one.
 class Nf4Weight::AdjacentWeights {
  public:
   explicit AdjacentWeights(const std::vector<const Nf4Weight*>& weights) : weights_(weights) {
@@ -130,12 +134,12 @@ class Nf4Weight::AdjacentWeights {
     nested_offset_ = cat_view(nested_offset);
   }
 
-  /// False where they lie apart.
+  /// Returns whether the weights are adjacent; values() requires it.
   bool are_adjacent() const {
     return absmax_.defined() && packed_.defined() && nested_absmax_.defined() && nested_offset_.defined();
   }
 
-  /// Of each its values, views of one tensor.
+  /// Returns the values of each weight as views of one tensor.
   std::vector<at::Tensor> values() const {
     const bool uses_custom_kernel = kernels::has(kernels::Kernel::kNf4, packed_) &&
                                     weights_.front()->dtype_ != at::kDouble &&
@@ -170,7 +174,7 @@ class Nf4Weight::AdjacentWeights {
     return result;
   }
 
-  /// In pieces of about the same size.
+  /// Dequantizes with ATen in chunks of about equal size.
   at::Tensor dequantize_chunked() const {
     const at::Tensor& table = weights_.front()->tables_.values;
     const int64_t super_blocks = nested_absmax_.numel();
@@ -178,7 +182,8 @@ class Nf4Weight::AdjacentWeights {
     const int64_t num_chunks = ceil_div(super_blocks, kMaxChunkSuperBlocks);
     const int64_t chunk_blocks = ceil_div(super_blocks, num_chunks) * kNestedBlockSize;
     const int64_t all_blocks = super_blocks * kNestedBlockSize;
-    // A whole group's absmax lie before what it has packed, and are made indices of together with the first piece.
+    // The absmax of a whole group precede its packed values, so one conversion to indices covers
+    // both in the first chunk.
     const at::Tensor bytes = cat_view({absmax_, packed_});
     at::Tensor absmax;
     if (!bytes.defined()) absmax = decode_absmax(to_byte_pairs(absmax_));
@@ -199,8 +204,8 @@ class Nf4Weight::AdjacentWeights {
     return result;
   }
 
-  /// fp32 [blocks, 1] of these pairs of quantised absmax, which are those of all blocks. Weights of one size that
-  /// follow each other have their offsets added at once.
+  /// Returns the absmax of all blocks, fp32 [blocks, 1]. Consecutive weights of equal size share
+  /// one addition of their offsets.
   at::Tensor decode_absmax(const at::Tensor& pairs) const {
     const at::Tensor relative = lookup_pairs(weights_.front()->tables_.absmax, pairs).view({-1, kNestedBlockSize});
     const at::Tensor absmax = relative.mul_(nested_absmax_.unsqueeze(1));

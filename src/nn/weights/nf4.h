@@ -3,33 +3,36 @@
 #include <memory>
 #include <vector>
 
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::nn {
 
-/// What the NF4 weights of a model share: what two neighbouring bytes stand for, the one in the low bits first, as both
-/// lie in memory. The values of an entry lie in one number, since ATen looks up numbers much faster than rows.
+/// Lookup tables for pairs of bytes, shared by the NF4 weights of a model. The index has the byte
+/// at the lower address in its low bits. An entry packs its values into one number because ATen
+/// gathers numbers much faster than rows.
 struct Nf4Tables {
-  at::Tensor values;  ///< complex128 [65536]: four values, fp32
-  at::Tensor absmax;  ///< int64 [65536]: two values of a block's quantised absmax, fp32
+  at::Tensor values;  ///< complex128 [65536]: four fp32 values
+  at::Tensor absmax;  ///< int64 [65536]: the fp32 values of two quantized absmax
 };
 
+/// Returns the tables on `device`.
 Nf4Tables make_nf4_tables(at::Device device);
 
-/// What an NF4 weight holds, of each value's block of blocks as a whole, so that no rest has to be treated apart.
+/// The tensors of an NF4 weight, padded to whole superblocks so that no remainder needs separate
+/// treatment.
 struct Nf4Tensors {
-  at::Tensor absmax;         ///< uint8, quantised
+  at::Tensor absmax;         ///< uint8, one per 64 values
   at::Tensor packed;         ///< uint8
   at::Tensor nested_absmax;  ///< fp32
   at::Tensor nested_offset;  ///< fp32 [1]
 };
 
-/// Quantization::kNf4. state() are the parts of its tensors that hold something.
+/// A weight in Quantization::kNf4. state() returns the tensors without padding.
 class Nf4Weight : public QuantizedWeight {
  public:
   Nf4Weight(at::IntArrayRef sizes, at::ScalarType dtype, Nf4Tensors tensors, Nf4Tables tables);
 
-  /// As nn::dequantize_group.
+  /// Implements nn::dequantize_group().
   static std::vector<at::Tensor> dequantize_group(const std::vector<const Nf4Weight*>& weights);
 
   void quantize(const at::Tensor& weight) override;
@@ -48,8 +51,8 @@ class Nf4Weight : public QuantizedWeight {
   Nf4Tables tables_;
 };
 
-/// Uninitialised ones [out_features[i], in_features]. Their tensors lie end to end: the absmax of all, then what all
-/// have packed, in one allocation; the nested ones in one each.
+/// Returns uninitialized weights [out_features[i], in_features]. Their tensors are adjacent: all
+/// absmax, then all packed values in the same allocation; nested tensors in one allocation each.
 std::vector<std::shared_ptr<Nf4Weight>> make_nf4_weights(const std::vector<int64_t>& out_features, int64_t in_features,
                                                          const at::TensorOptions& options, const Nf4Tables& tables);
 

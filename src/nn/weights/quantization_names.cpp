@@ -1,5 +1,5 @@
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::nn {
 

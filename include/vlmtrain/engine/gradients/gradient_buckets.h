@@ -9,101 +9,107 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/engine/shard.h"
+#include "vlmtrain/engine/gradients/consensus.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::engine {
 
-/// fp32 sums of the gradients of a step, over its micro-batches, of all parameters that require gradients.
+/// fp32 sums of a step's gradients over its micro-batches, for all parameters that require
+/// gradients.
 ///
-/// A hook on each parameter takes its gradient as soon as the backward pass has made it, and frees it: the first one of
-/// a step is copied, the later ones are added, so that nothing has to be set to zero between steps. What makes a
-/// gradient may write into the sum itself (nn::GradientSink). All memory is allocated by the constructor: gradients
-/// that live from one micro-batch to the next would lie between the activations and fragment the device's memory.
+/// A hook on each parameter takes its gradient as soon as the backward pass has computed it, and
+/// frees it. The first gradient of a step is copied and later ones are added, so nothing is zeroed
+/// between steps. Backward functions may also write into the sum (nn::GradientSink). The
+/// constructor allocates all memory: gradients that live across micro-batches would lie between
+/// activations and fragment the device's memory.
 ///
-/// The sums lie in flat buckets, in the order in which a backward pass makes them: the last parameters first. With
-/// several groups there is a set of buckets for each, for gradients that are to be told apart (engine/pcgrad.h).
+/// The sums are in flat buckets in the order of a backward pass, last parameters first. Each group
+/// has its own set of buckets, for gradients that must be kept separate (PCGrad).
 ///
-/// With a shard that is not all, each bucket consists of equal parts, one a rank, and this rank needs only its own part
-/// of the sums of all ranks: tensors and parts begin where a block of kShardAlignment elements does.
+/// If the shard does not cover all, each bucket consists of one equal part per rank, and this rank
+/// needs only its own part of the global sums. Tensors and parts are aligned to kShardAlignment
+/// elements.
 ///
-/// Where the weights of blocks are in parts themselves (nn::ShardedBlock), so are the sums of their gradients: a
-/// block's are its bucket, in the places of its weights. What a backward pass makes of them is held until the block is
-/// done with (reduce_block), then added up over the ranks, and each keeps its part.
+/// A sharded block (nn::ShardedBlock) is one bucket with the layout of its weights. The gradients
+/// of a backward pass are collected until reduce_block(), then reduced over the ranks, and each
+/// rank keeps its part.
 ///
 /// Not thread-safe; backward passes may run on the device's autograd thread, one after another.
 class GradientBuckets {
  public:
-  /// REQUIRES: at most one of a parameter at a time; one group with a shard that is not all.
+  /// REQUIRES: at most one object per parameter at a time; one group if the shard does not cover
+  /// all.
   explicit GradientBuckets(const nn::ParameterStore& store, int64_t groups = 1, Shard shard = {});
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
+  /// Returns the number of groups.
   int64_t groups() const { return flat_.size(0); }
-  /// Parameters that require gradients; i below is their number in the store's order.
+  /// Returns the number of parameters that require gradients. The index i below follows the store's
+  /// order.
   size_t size() const { return entries_.size(); }
   int64_t elements(size_t i) const { return entries_[i].parameter.numel(); }
   at::TensorOptions options() const { return flat_.options(); }
 
   const Shard& shard() const { return shard_; }
-  /// What of parameter i lies in this rank's part; of no elements where all of it lies in others.
+  /// Returns the elements of parameter i in this rank's part; count is 0 if there are none.
   ElementRange local_range(size_t i) const;
-  /// Whether parameter i is of a block whose weights are in parts.
+  /// Returns whether parameter i is in a sharded block.
   bool is_in_sharded_block(size_t i) const { return buckets_[entries_[i].bucket].block != nullptr; }
-  /// The buckets of what is of no sharded block, one behind the other: elements of each.
+  /// Returns the elements of each bucket outside of sharded blocks.
   std::vector<int64_t> get_bucket_sizes() const;
-  /// The bucket of parameter i, and where in it the parameter begins.
+  /// Returns the bucket of parameter i, and its offset in it.
   size_t bucket(size_t i) const { return entries_[i].bucket; }
   int64_t offset(size_t i) const { return entries_[i].offset; }
-  /// fp32 [part], views: this rank's part of each bucket of a sharded block that there was a sum of in this step.
+  /// Returns views fp32 [part] of this rank's part of each sharded block that has a sum in this
+  /// step.
   std::vector<at::Tensor> get_block_shards() const;
-  /// The same of all other buckets, where the shard is not all.
+  /// Returns the same of all other buckets if the shard does not cover all.
   std::vector<at::Tensor> get_other_shards() const;
 
-  /// Gradients are of this group from now on; before the first call, of group 0.
+  /// Assigns the following gradients to `group`; initially 0.
   void set_group(int64_t group);
 
-  /// Whether there was a gradient in this step.
+  /// Returns whether parameter i has a gradient in this step.
   bool has_gradient(size_t i, int64_t group = 0) const;
-  /// In the parameter's shape; not a copy. REQUIRES: received.
+  /// Returns the sum in the parameter's shape, not a copy. REQUIRES: has_gradient(i, group).
   at::Tensor sum(size_t i, int64_t group = 0) const;
-  /// Of group 0, by the parameter's name; undefined if there was no gradient.
+  /// Returns the sum of group 0 by the parameter's name; undefined without a gradient.
   at::Tensor sum(const std::string& name) const;
 
-  /// sum(), flattened, of the piece that is this rank's. REQUIRES: received.
+  /// Returns the local range of sum(i), flattened. REQUIRES: has_gradient(i).
   at::Tensor get_local_sum(size_t i) const;
 
-  /// fp32 scalar: the norm of all sums of group 0 together, as far as they are this rank's; 0 where there are none.
+  /// Returns the norm of this rank's sums of group 0, an fp32 scalar; 0 if there are none.
   at::Tensor norm() const;
 
-  /// The sums of group 0 become Σ_g factors[g] · those of group g, where a group that received nothing has zeros.
-  /// `factors`: fp32 [groups], on the device.
+  /// Replaces the sums of group 0 by Σ_g factors[g] · sum of group g, where missing gradients count
+  /// as zero. `factors` fp32 [groups] on the device.
   void combine(const at::Tensor& factors);
 
-  /// Forgets what was received, also what a backward pass that failed has left behind. Launches nothing.
+  /// Discards all gradients, also those of a failed backward pass. Launches no kernel.
   void reset();
 
-  /// What adds the sums of several processes up: gets each bucket of each step once, a flat fp32 tensor that it changes
-  /// in place, on the thread of the backward pass. Buckets come in the same order in every process: that of the
-  /// backward pass.
+  /// A hook that reduces a bucket over the ranks in place. It gets each bucket, a flat fp32 tensor,
+  /// once per step on the thread of the backward pass, in the same order on all ranks.
   using CommHook = std::function<void(const at::Tensor& bucket)>;
-  /// `wait_hook`: what was handed over is there.
+  /// Sets the hook. `wait_hook` waits for all reductions it has started.
   void register_comm_hook(CommHook hook, std::function<void()> wait_hook = {});
-  /// The backward pass of a micro-batch, of this process or of others, is done with the block: its gradients are
-  /// handed over, zeros where there are none, meanwhile those of the block before are there. All processes call this
-  /// in the same order. Of a block of which nothing is trained it does nothing.
+  /// Reduces the gradients of a block after its backward pass on this or any rank; missing
+  /// gradients count as zero. Waits for the previous block's reduction. Does nothing for a block
+  /// without trained weights. All ranks make the same calls.
   void reduce_block(const nn::ShardedBlock& block);
-  /// The last micro-batch of the step begins: a bucket is handed over as soon as this backward pass has made all of its
-  /// gradients and those before it have been. With several groups none is before flush().
+  /// Begins the last micro-batch: each bucket is reduced as soon as its gradients and all earlier
+  /// buckets are complete. With several groups, reductions wait for flush().
   void begin_last_micro_batch();
-  /// The step's backward passes are done: hands over the buckets that are left. Parameters without a gradient have
-  /// zeros there: another process may have one.
+  /// Reduces the remaining buckets after the last backward pass. Parameters without a gradient
+  /// contribute zeros, as other ranks may have one.
   void flush();
 
-  /// What was received: group · size() + i, ascending.
+  /// Returns the indices group · size() + i with a gradient, ascending.
   std::vector<int64_t> find_received_indices() const;
-  /// Of several processes: what another one received counts as received here. REQUIRES: after flush().
+  /// Marks gradients received by other ranks as received here. REQUIRES: after flush().
   void mark_received(const std::vector<int64_t>& indices);
 
  private:
@@ -113,16 +119,16 @@ class GradientBuckets {
     const nn::ShardedBlock* block = nullptr;
     size_t bucket = 0;
     int64_t offset = 0;                // in the bucket
-    std::vector<at::Tensor> sums{};    // by group: views of flat_
+    std::vector<at::Tensor> sums{};    // by group, views of flat_
     std::vector<bool> has_gradient{};  // by group
     bool in_last_micro_batch = false;
   };
   struct Bucket {
     int64_t first = 0, elements = 0;  // in a row of flat_
     std::vector<size_t> entries{};
-    size_t pending = 0;                       // in the last pass
-    const nn::ShardedBlock* block = nullptr;  // then `first` is a place in parts_
-    bool has_sum = false;                     // of this step, then
+    size_t pending = 0;                       // gradients missing in the last micro-batch
+    const nn::ShardedBlock* block = nullptr;  // then `first` is an offset in block_shards_
+    bool has_sum = false;                     // in this step; sharded blocks only
   };
   class GradientHook;
   static constexpr size_t kNone = std::numeric_limits<size_t>::max();
@@ -147,20 +153,20 @@ class GradientBuckets {
   bool has_sharded_blocks_;
   std::vector<Entry> entries_;
   std::vector<Bucket> buckets_;
-  at::Tensor flat_;  // [groups, elements]; buckets lie end to end
-  // Of sharded blocks: this rank's parts, end to end; and two whole buckets, of which one is filled while the other
-  // is added up over the ranks.
+  at::Tensor flat_;  // [groups, elements], bucket after bucket
+  // Sharded blocks: this rank's parts, and two whole buckets, one being filled while the other is
+  // reduced.
   at::Tensor block_shards_;
   std::array<at::Tensor, 2> block_buffers_;
-  size_t filling_buffer_ = 0;             // of room_
-  size_t filling_bucket_ = kNone;         // whose gradients it holds
-  std::vector<size_t> filled_entries_{};  // of these, that are there
-  size_t reducing_bucket_ = kNone;        // of the other one
+  size_t filling_buffer_ = 0;             // index into block_buffers_
+  size_t filling_bucket_ = kNone;         // bucket being filled
+  std::vector<size_t> filled_entries_{};  // entries filled so far
+  size_t reducing_bucket_ = kNone;        // bucket being reduced
   std::function<void()> wait_hook_;
   int64_t group_ = 0;
   CommHook comm_hook_;
   bool is_last_micro_batch_ = false;
-  size_t num_reduced_buckets_ = 0;  // buckets of this step
+  size_t num_reduced_buckets_ = 0;  // in this step
 };
 
 }  // namespace vlmtrain::engine

@@ -9,29 +9,31 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/engine/consensus.h"
+#include "vlmtrain/engine/gradients/consensus.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
-#include "vlmtrain/nn/block_weights.h"
 #include "vlmtrain/nn/weights/parameters.h"
+#include "vlmtrain/nn/weights/sharded_block.h"
 
 namespace vlmtrain::engine {
 
-/// Brings the blocks of which each rank holds a part together just before they run, the next one meanwhile, and lets
-/// them go behind it: never more than two are there. In a backward pass a block's gradients are handed over when it is
-/// done with.
+/// The unsharding of blocks during passes (ZeRO stage 3). Each block is all-gathered just before it
+/// runs, while the previous one computes, and freed after it; at most two are unsharded. In a
+/// backward pass a block's gradients are reduced after it.
 ///
-/// All ranks walk along the same list of visits: for each pass, of the vision tower's blocks as often as the rank with
-/// most pictures needs, of the text model's, and of all that have anything to learn once more backwards. What a rank
-/// has no use for (it has no pictures, or fewer micro-batches) it brings together with the others, and hands zeros
-/// over; it computes nothing. Before each pass the ranks tell each other what they need.
+/// All ranks walk the same list of visits per pass: the vision tower's blocks as often as the rank
+/// with most images needs, then the text model's, then all blocks that need gradients in reverse. A
+/// rank that skips a visit, without images or with fewer micro-batches, still takes part in its
+/// collectives with zero gradients and computes nothing. Ranks exchange their needs before each
+/// pass. Not thread-safe.
 class ShardedBlocks final : public nn::BlockUnsharder {
  public:
-  /// Takes the memory of the two largest blocks. Both must outlive it. The store is told that this brings its blocks,
-  /// until it is gone.
+  /// Allocates memory for the two largest blocks and registers itself with the store until
+  /// destroyed. Both must outlive it.
   ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets);
   ~ShardedBlocks() override;
 
-  /// Before the first pass. Must outlive it.
+  /// Sets the collectives. Must be called before the first pass; `consensus` must outlive this
+  /// object.
   void connect(const Consensus& consensus) { consensus_ = &consensus; }
 
   void begin_pass(const nn::PassSpec& spec) override;
@@ -40,24 +42,25 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   void join_remaining_passes() override;
   void unshard_block(size_t first) override;
 
-  /// Of what two blocks at most take.
+  /// Returns the memory of two unsharded blocks.
   int64_t bytes() const;
 
  private:
   static constexpr size_t kNone = std::numeric_limits<size_t>::max();
 
-  /// A block that some pass runs, with weights in parts.
+  /// A sharded block.
   struct Block {
     nn::BlockRange range;
     bool is_vision = false;
-    bool is_in_backward = false;  ///< anything is trained in it or before it
-    size_t slot = kNone;          ///< where it is, or comes to be
+    bool is_in_backward = false;  ///< it or an earlier parameter is trained
+    size_t slot = kNone;          ///< index into slots_ while unsharded
     bool is_gathered = false;
     std::array<AllGatherHandle, 2> handles{};
   };
+  /// One run of a block in a pass.
   struct Visit {
     size_t block = 0;
-    int64_t vision_pass = 0;  ///< of the tower's blocks; 0 for others
+    int64_t vision_pass = 0;  ///< for blocks of the vision tower; else 0
     bool is_backward = false;
   };
 
@@ -75,12 +78,13 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   nn::ParameterStore& store_;
   GradientBuckets& buckets_;
   const Consensus* consensus_ = nullptr;
-  std::vector<Block> blocks_;  // in the order of a forward pass
+  std::vector<Block> blocks_;  // in order of a forward pass
   std::array<at::Tensor, 2> slots_;
-  std::vector<Visit> visits_;     // of the pass that goes on
-  size_t current_visit_ = kNone;  // of these; kNone before the first
+  std::vector<Visit> visits_;     // of the current pass
+  size_t current_visit_ = kNone;  // index into visits_; kNone before the first
   bool is_in_pass_ = false;
-  // Of what was agreed on last: whether any process does anything, and which block is read.
+  // Result of the last exchange: whether any rank is in a pass, and the block requested by
+  // unshard_block().
   bool is_any_rank_active_ = false;
   std::optional<int64_t> requested_block_;
   int64_t local_vision_passes_ = 0;

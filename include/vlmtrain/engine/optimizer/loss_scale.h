@@ -10,32 +10,35 @@
 
 namespace vlmtrain::engine {
 
+/// The settings of a loss scale.
 struct LossScaleSettings {
   double initial = 65536;
-  bool dynamic = true;          ///< false: `initial` throughout
+  bool dynamic = true;          ///< false: constant
   int64_t growth_steps = 2000;  ///< steps without an overflow after which the scale doubles
 };
 
-/// What the loss is multiplied by before the backward pass, so that small gradients do not vanish in fp16 (Micikevicius
-/// et al. 2017, arXiv 1710.03740). A dynamic scale halves with each step whose gradients overflow, which is skipped,
-/// and doubles after `growth_steps` others, as torch.amp.GradScaler's. It lives on the device and is never read back.
+/// A loss scale, which keeps small gradients from underflowing in fp16 (Micikevicius et al. 2017,
+/// arXiv 1710.03740). A dynamic scale is halved after each step with overflowing gradients, which
+/// is skipped, and doubled after `growth_steps` others, as torch.amp.GradScaler's. It lives on the
+/// device and is never read back.
 class LossScale {
  public:
+  /// `options`: the device.
   LossScale(const LossScaleSettings& settings, at::TensorOptions options);
 
-  /// fp32 scalar. The optimizer's own, which update() changes.
+  /// Returns the fp32 scalar, which update() changes in place.
   const at::Tensor& value() const { return value_; }
 
-  /// After a step; `skipped` is an fp32 scalar, 0 or 1. Allocates nothing.
+  /// Updates the scale after a step. `skipped`: fp32 scalar, 0 or 1. Allocates nothing.
   void update(const at::Tensor& skipped);
 
-  /// For a checkpoint: `loss_scale` (fp32 scalar) and `loss_scale_good_steps` (int32 scalar). Not copies.
+  /// Returns `loss_scale` (fp32 scalar) and `loss_scale_good_steps` (int32 scalar), not copies.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
  private:
   LossScaleSettings settings_;
   at::Tensor value_;
-  at::Tensor good_steps_;  // int32 scalar: since the scale last changed
+  at::Tensor good_steps_;  // int32 scalar: steps since the scale last changed
 };
 
 }  // namespace vlmtrain::engine

@@ -13,33 +13,37 @@
 
 namespace vlmtrain::engine {
 
-/// "first_moment.NAME@512": of tensor first_moment.NAME, flattened, what begins with element 512.
+/// Returns the name of a shard of `tensor` that begins at element `first` of the flattened tensor:
+/// "first_moment.NAME@512".
 std::string make_shard_name(std::string_view tensor, int64_t first);
-/// The tensor's name, and where the piece begins; nothing where the name is not that of a piece.
+/// Returns the tensor and the first element of such a name; nullopt for other names.
 std::optional<std::pair<std::string, int64_t>> parse_shard_name(std::string_view name);
 
-/// A tensor that is read when it is asked for.
+/// A tensor that is read on demand.
 struct LazyTensor {
   at::ScalarType dtype;
   std::vector<int64_t> shape;
   std::function<at::Tensor()> read;
 };
 
-/// An optimizer's state as it was saved, whole tensors or pieces by several ranks (AdamW::state()).
+/// A saved optimizer state (AdamW::state()): whole tensors, or shards of several ranks. Immutable.
 class SavedOptimizerState {
  public:
-  // NOLINTNEXTLINE(google-explicit-constructor): by names, as read
+  // NOLINTNEXTLINE(google-explicit-constructor): a map of tensors is a valid state
   SavedOptimizerState(const std::map<std::string, at::Tensor>& tensors);
-  /// find() reads them, each time.
+  /// find() reads the tensors, on each call.
   explicit SavedOptimizerState(const std::map<std::string, LazyTensor>& tensors);
 
+  /// Returns whether any part of the tensor was saved.
   bool contains(const std::string& tensor) const { return shards_.contains(tensor); }
+  /// Returns the names of all tensors.
   std::vector<std::string> names() const;
-  /// Where it was saved whole; null where it was not, or not at all. A tensor without values where it is not read yet.
+  /// Returns a tensor that was saved whole, without values if it is lazy; null for shards and
+  /// missing tensors.
   const at::Tensor* find_whole(const std::string& tensor) const;
 
-  /// Elements [first, first + count) of a flattened tensor that has `total` of them, and this type: [count]. Nothing
-  /// where it has other ones, or they are not all there.
+  /// Returns elements [first, first + count) of the flattened tensor, [count]. Returns nullopt if
+  /// the tensor has not `total` elements of `dtype`, or a part is missing.
   std::optional<at::Tensor> find(const std::string& tensor, int64_t first, int64_t count, int64_t total,
                                  at::ScalarType dtype) const;
 
@@ -48,12 +52,12 @@ class SavedOptimizerState {
     int64_t first;
     at::Tensor values;
     bool is_whole;
-    std::function<at::Tensor()> read;  // empty: `values` are there
+    std::function<at::Tensor()> read;  // empty: `values` is loaded
   };
   void add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read);
   void sort();
 
-  std::map<std::string, std::vector<SavedShard>> shards_;  // ascending
+  std::map<std::string, std::vector<SavedShard>> shards_;  // by tensor, ascending
 };
 
 }  // namespace vlmtrain::engine

@@ -8,19 +8,21 @@
 
 namespace vlmtrain::engine {
 
-/// What a learning rate is multiplied by where a batch is f times as large: 1, √f or f.
+/// The scaling of learning rates with the batch size: 1, √f or f for a batch f times as large.
 enum class BatchScaling { kNone, kSqrt, kLinear };
 
+/// Returns the factor of learning rates for a batch `factor` times as large.
 double compute_batch_scale(BatchScaling scaling, double factor);
+/// Returns the name in the configuration.
 std::string to_string(BatchScaling scaling);
 
-/// Where the weights of tasks in the loss come from.
+/// The source of the tasks' weights in the loss.
 enum class TaskWeighting { kNone, kFixed, kInverseSize, kGradNorm };
 
-/// What is done where the gradients of tasks point against each other.
+/// The treatment of conflicting task gradients.
 enum class GradientConflicts { kNone, kPcGrad };
 
-/// The part of section `training` that is about the size of the batch and about tasks.
+/// The options of section `training` that concern batch size and tasks.
 struct BalanceOptions {
   Auto<int64_t> global_batch_tokens;
   BatchScaling batch_scaling = BatchScaling::kNone;
@@ -32,6 +34,7 @@ struct BalanceOptions {
   GradientConflicts gradient_conflicts = GradientConflicts::kNone;
 };
 
+/// Adds the options, bound to `options`, to `table`.
 void declare(OptionTable& table, BalanceOptions& options);
 
 }  // namespace vlmtrain::engine

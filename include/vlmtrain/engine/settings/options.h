@@ -10,30 +10,30 @@
 #include <vector>
 
 #include "vlmtrain/base/options.h"
-#include "vlmtrain/engine/mask_losses.h"
-#include "vlmtrain/engine/optimizer_states.h"
-#include "vlmtrain/engine/schedule.h"
 #include "vlmtrain/engine/settings/balance_options.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/kernels/choice.h"
 
 namespace vlmtrain::engine {
 
-/// What the model computes in. The optimizer always works on fp32 master weights.
+/// The data type of weights and activations. The optimizer always has fp32 master weights.
 enum class Precision { kFp32, kBf16, kFp16 };
 
-/// As the configuration writes them.
+/// Returns the name in the configuration.
 std::string to_string(Precision precision);
-/// Nothing for a name that none has.
+/// Returns the precision of that name; nullopt for an unknown name.
 std::optional<Precision> parse_precision(std::string_view name);
+/// Returns the name in the configuration.
 std::string to_string(OptimizerStates states);
 
-/// Of weights and activations.
+/// Returns the dtype of weights and activations.
 at::ScalarType to_dtype(Precision precision);
 
-/// The most optimizer steps of a run.
+/// The maximum number of optimizer steps of a run. Far beyond any training; keeps products of step
+/// and batch size within int64.
 inline constexpr int64_t kMaxSteps = 1'000'000'000;
 
-/// Section `training`, as far as it says how an optimizer step is done.
+/// The options of section `training` that concern optimizer steps.
 struct TrainingOptions {
   int64_t global_batch_size = 16;
   Auto<int64_t> micro_batch_size;
@@ -60,6 +60,7 @@ struct TrainingOptions {
   BalanceOptions balance;
 };
 
+/// Adds the options, bound to `options`, to `table`.
 void declare(OptionTable& table, TrainingOptions& options);
 
 }  // namespace vlmtrain::engine

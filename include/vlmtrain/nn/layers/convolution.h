@@ -8,21 +8,23 @@
 
 namespace vlmtrain::nn {
 
-/// Of a square kernel over pictures, padded with kernel / 2 zeros on each side, so that stride 1 keeps the size.
+/// The shape of a convolution with a square kernel, padded with kernel / 2 zeros on each side, so
+/// stride 1 keeps the image size.
 struct ConvolutionShape {
   int64_t in_channels = 0;
   int64_t out_channels = 0;
   int64_t kernel = 1;
   int64_t stride = 1;
-  int64_t groups = 1;  ///< as many as channels: depthwise
+  int64_t groups = 1;  ///< equal to the channels: depthwise
 };
 
-/// A convolution with the parameters `weight` [out, in / groups, kernel, kernel] and, on request, `bias`. ATen's own
-/// kernels run it on CUDA (memory::open_device switches cuDNN off), so that a rehearsal knows its memory.
+/// A 2D convolution with the parameters `weight` [out, in / groups, kernel, kernel] and optionally
+/// `bias` [out]. On CUDA it uses ATen's own kernels (memory::open_device disables cuDNN), so a dry
+/// run knows its memory.
 class Convolution {
  public:
   Convolution(const ParameterScope& scope, const ConvolutionShape& shape, bool bias);
-  /// x [pictures, in, height, width] → [pictures, out, height / stride, width / stride], rounded up
+  /// Maps x [images, in, height, width] to [images, out, ⌈height / stride⌉, ⌈width / stride⌉].
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
@@ -31,15 +33,15 @@ class Convolution {
   at::Tensor bias_;  // undefined: none
 };
 
-/// A convolution without bias, `c`, and a batch norm behind it, `bn`, whose statistics are those of the checkpoint:
-/// they do not change in training, so that no sample depends on which others are beside it (Ioffe and Szegedy 2015,
-/// arXiv 1502.03167, section 3.1, inference). Each pass folds the norm into weight and bias; gradients reach the norm's
-/// own.
+/// A convolution without bias, `c`, followed by a batch norm, `bn`, with the fixed statistics of
+/// the checkpoint (Ioffe and Szegedy 2015, arXiv 1502.03167, section 3.1, inference). No sample
+/// therefore depends on its batch. Each pass folds the norm into weight and bias; gradients reach
+/// the parameters of the norm.
 class ConvBatchNorm {
  public:
-  /// `initial_scale`: what the norm's weight starts at, 0 at the end of some residual branches.
+  /// `initial_scale`: initial weight of the norm, 0 at the end of some residual branches.
   ConvBatchNorm(const ParameterScope& scope, const ConvolutionShape& shape, double initial_scale = 1);
-  /// As Convolution's.
+  /// Shapes as in Convolution.
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:

@@ -12,19 +12,20 @@
 
 namespace vlmtrain::nn {
 
-/// Rows of a packed stream that stay together however a batch is cut, such as a sample's tokens or a tile's patches:
-/// what is dropped of them follows from their own seed.
+/// Rows of a packed stream that stay together in every split of a batch, such as the tokens of a
+/// sample or the patches of a tile. Their dropout depends on their own seed only.
 struct DropoutSegment {
   uint64_t seed = 0;
-  int64_t row_share = 1;  ///< of the rows of a stream, in proportion to the other units'
+  int64_t row_share = 1;  ///< relative number of rows; the rows of a stream divide in these proportions
 
   bool operator==(const DropoutSegment&) const = default;
 };
 
+/// The segments of a stream, shared by the layers that read it.
 using DropoutSegments = std::shared_ptr<const std::vector<DropoutSegment>>;
 
-/// What runs on the calling thread while the guard lives works on streams of these units, in this order. `recompute`
-/// remembers them for the second run.
+/// A guard that declares the segments of the streams processed on this thread while it lives.
+/// recompute() restores the scope for the second run.
 class DropoutScope {
  public:
   explicit DropoutScope(std::vector<DropoutSegment> segments);
@@ -33,42 +34,47 @@ class DropoutScope {
   DropoutScope(const DropoutScope&) = delete;
   DropoutScope& operator=(const DropoutScope&) = delete;
 
-  /// Of the innermost scope; null outside all.
+  /// Returns the segments of the innermost scope; null outside of scopes.
   static const DropoutSegments& current();
 
  private:
   DropoutSegments outer_;
 };
 
-/// Sets elements of x [rows, columns] to zero with this probability and divides the others by 1 − probability. Which
-/// ones is a function of the unit's seed, the `layer` (another number for each place that drops), the row within the
-/// unit and the column: not of other units or of what else was drawn. Own kernels and ATen's draw different ones.
-/// REQUIRES: a scope whose units divide the rows without a remainder.
+/// Zeroes elements of x [rows, columns] with this probability and divides the others by 1 −
+/// probability. The choice is a function of the segment's seed, `layer` (unique to each dropout
+/// layer), the row within the segment, and the column. It does not depend on other segments or
+/// earlier draws. Custom kernels and ATen draw different masks. REQUIRES: a scope whose segments
+/// divide the rows without remainder.
 at::Tensor segment_dropout(const at::Tensor& x, double probability, uint64_t layer);
 
-/// What readers of one x [rows, columns] keep of it, who drop independently of each other: as above, with the reader's
-/// number beside row and column; one reader keeps what segment_dropout does. Records no gradients.
+/// Independent dropouts of one x [rows, columns] for several consumers. Masks are those of
+/// segment_dropout() with the consumer's index as an additional coordinate; a single consumer gets
+/// the mask of segment_dropout(). Records no gradients.
 class IndependentDropouts {
  public:
-  /// Nobody drops.
+  /// Creates an inactive object.
   IndependentDropouts() = default;
-  /// Draws where x lies. REQUIRES: as segment_dropout.
+  /// Draws on the device of x. REQUIRES: as segment_dropout().
   IndependentDropouts(const at::Tensor& x, int64_t consumers, double probability, uint64_t layer);
 
+  /// Returns whether anything is dropped.
   bool is_active() const { return num_consumers_ > 0; }
-  /// Own kernels draw again what is kept whenever it is asked for; else masks() hold it.
+  /// Returns whether custom kernels recompute the masks on each use; else they are stored.
   bool regenerates_masks() const { return is_active() && !masks_.defined(); }
 
-  /// Takes away, or gives back, what memory of the device it holds: bool [readers, rows, columns]; undefined: none.
+  /// Releases or restores the stored masks, bool [consumers, rows, columns]; undefined if none are
+  /// stored. Autograd keeps them between the passes.
   at::Tensor release_masks() { return std::move(masks_); }
   void set_masks(at::Tensor masks) { masks_ = std::move(masks); }
 
-  /// Calls `consume` for each reader with what it has of x: zero where it drops, divided by 1 − probability elsewhere.
-  /// Own kernels make that of all readers at once, else it is there for one at a time.
+  /// Calls `consume` for each consumer with its output of x. Custom kernels compute the outputs of
+  /// all consumers at once; otherwise only one exists at a time.
   void apply(const at::Tensor& x, const std::function<void(int64_t consumer, const at::Tensor& output)>& consume) const;
 
-  /// Adds to `sum`, the gradient of x, those of what the readers have of it, which `compute_gradient` says: in `out`
-  /// [rows, columns] where it is defined. Rounds once, with ATen's operations once a reader.
+  /// Adds to `sum`, the gradient of x, the masked gradients of all consumers. `compute_gradient`
+  /// returns the gradient of a consumer's output, written to `out` [rows, columns] where that is
+  /// defined. Custom kernels round once; ATen rounds once per consumer.
   void add_gradients(const at::Tensor& sum,
                      const std::function<at::Tensor(int64_t consumer, const at::Tensor& out)>& compute_gradient) const;
 

@@ -7,22 +7,24 @@
 
 namespace vlmtrain::nn {
 
-/// Where the gradients of a parameter are summed, as its post-accumulate hook: whoever makes a gradient may add it
-/// there itself, in the precision of the sum and without a tensor of its own. Otherwise it comes by autograd. The hook
-/// is called when all uses of the parameter in a backward pass are done, with a gradient or without. Not thread-safe.
+/// A post-accumulate hook of a parameter that holds the sum of its gradients. A backward function
+/// may add a gradient to sum() itself, in the sum's precision and without a temporary tensor. Other
+/// gradients arrive through autograd. The hook runs after all uses of the parameter in a backward
+/// pass, with or without a gradient. Not thread-safe.
 class GradientSink : public torch::autograd::PostAccumulateGradHook {
  public:
-  /// fp32, in the parameter's shape; undefined where gradients have to come by autograd.
+  /// Returns the sum, fp32 in the parameter's shape; undefined if gradients must arrive through
+  /// autograd.
   virtual at::Tensor sum() const = 0;
-  /// Whether sum() is to be added to; else what it holds is nothing.
+  /// Returns whether sum() has a value to add to; else its contents are undefined.
   virtual bool has_sum() const = 0;
-  /// Says that sum() was written.
+  /// Marks sum() as written.
   virtual void set_has_sum() = 0;
 };
 
-/// Adds a · bᵀ, a [m, k] and b [n, k] of one dtype, to the sums of parameters whose gradients are its rows one behind
-/// the other; of 16 bits on CUDA it is not rounded before. False, and nothing was done, where they have no sinks, or
-/// not one behind the other.
+/// Adds a · bᵀ, with a [m, k] and b [n, k] of one dtype, to the sums of parameters whose gradients
+/// are its consecutive rows. On CUDA 16-bit products are added without rounding first. Returns
+/// false and does nothing if a parameter has no sink or the sums are not adjacent.
 bool add_product_to_sums(const std::vector<at::Tensor>& parameters, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace vlmtrain::nn

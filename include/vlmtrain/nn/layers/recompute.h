@@ -8,24 +8,26 @@
 
 namespace vlmtrain::nn {
 
-/// What a block that is run again keeps of its first run.
+/// The tensors that a checkpointed block saves in its first run.
 enum class CheckpointMode : uint8_t {
-  kFull,
-  kSelective,  ///< also what nn::attention's kernels gave, which do not run a second time then
+  kFull,       ///< its input
+  kSelective,  ///< also the outputs of attention kernels, which then run once
 };
 
-/// Runs `block(input)` and keeps only the input for the backward pass, which runs the block again, in the
-/// DropoutScope of the first run (Chen et al. 2016, arXiv 1604.06174). Loss and gradients are the same as without.
+/// Runs `block(input)` with activation checkpointing: only the input is saved, and the backward
+/// pass runs the block again in the DropoutScope of the first run (Chen et al. 2016, arXiv
+/// 1604.06174). Loss and gradients equal those of an ordinary run.
 ///
-/// `parameters` are all tensors that the block reads and that may require gradients; they are inputs of the autograd
-/// node like `input`, so that hooks and gradient synchronisation see them once; they are leaves. Another tensor that
-/// requires gradients is refused with an InternalError, in the backward pass at the latest. The block must give the
-/// same operations in both runs, draw nothing at random but by nn::segment_dropout, and outlive the backward pass.
+/// `parameters` are all leaf tensors read by the block that may require gradients. They become
+/// inputs of the autograd node, so hooks see them once. Throws InternalError, in the backward pass
+/// at the latest, if the block reads another tensor that requires gradients. The block must run the
+/// same operations both times, draw random numbers only through segment_dropout(), and outlive the
+/// backward pass.
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters, CheckpointMode mode = CheckpointMode::kFull);
 
-/// Whether gradients through what runs now are wanted: they are recorded, or will be when `recompute` runs the block
-/// again. Training differs from evaluation by it (dropout), in both runs of a block alike.
+/// Returns whether the current run needs gradients: autograd records them, or recompute() will run
+/// the block again. Dropout depends on it and is therefore equal in both runs.
 bool is_grad_needed();
 
 }  // namespace vlmtrain::nn
