@@ -99,7 +99,7 @@ void BaseWeights::open_weights() {
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
   std::map<at::ScalarType, int64_t> dtype_counts;
   for (const auto& parameter : get_base_parameters(*model)) {
-    const auto weights_folder = model->external_weight(parameter.name);
+    const auto external = model->external_weight(parameter.name);
     const auto file = open(external ? external->folder : folder_);
     const std::string name = external ? external->name : model->checkpoint_name(parameter.name);
     if (!file->contains(name)) continue;
@@ -121,7 +121,7 @@ void BaseWeights::open_adapter(const fs::path& adapter) {
 
 void BaseWeights::record_stamps(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") stamps_.push_back(FileStamp::make(entry.path()));
+    if (entry.path().extension() == ".safetensors") stamps_.push_back(FileStamp::read(entry.path()));
   }
 }
 
@@ -160,7 +160,7 @@ void BaseWeights::override_entries(const BaseWeights& saved, const std::vector<n
 
 bool BaseWeights::is_unchanged() const {
   return std::ranges::all_of(stamps_, [](const FileStamp& recorded) {
-    const FileStamp current = FileStamp::make(recorded.file);
+    const FileStamp current = FileStamp::read(recorded.file);
     return current.bytes == recorded.bytes && current.modified == recorded.modified;
   });
 }
