@@ -18,7 +18,7 @@ struct MomentCase {
   OptimizerStates states;
 };
 
-/// With our own AdamW, emulated, and with ATen's: a run may go on with the other (training.kernels).
+/// Custom kernel (emulated) and ATen: a run may resume with the other one (training.kernels).
 class AdamWBackends : public testing::TestWithParam<MomentCase> {
  protected:
   void SetUp() override {
@@ -46,8 +46,8 @@ class AdamWBackends : public testing::TestWithParam<MomentCase> {
     }
   }
 
-  /// The trained values after three steps in one way, and three in another by an optimizer that loads the first one's
-  /// state.
+  /// Returns the trained values after three steps with one backend and three more with the other,
+  /// after loading the state.
   static std::map<std::string, at::Tensor> train(AdamWBackend first, AdamWBackend second) {
     at::manual_seed(3);
     Parameters parameters(GetParam().dtype, /*large=*/true);
@@ -68,8 +68,8 @@ class AdamWBackends : public testing::TestWithParam<MomentCase> {
 
 TEST_P(AdamWBackends, ResumeFromEachOthersState) {
   const auto expected = train(AdamWBackend::kAten, AdamWBackend::kAten);
-  // fp32: rounding. 8 bits: a moment that rounding moved over the bound of two codes, of few. bf16 is rounded by other
-  // random numbers, to 1/256, which moves a step of 1e-2 by as much.
+  // fp32: rounding. 8 bits: few moments that rounding moved to the neighboring code. bf16: other
+  // random numbers round to 1/256, which changes a step of 1e-2 as much.
   const bool is_bf16 = GetParam().states == OptimizerStates::kBf16;
   const double mean = is_bf16 ? 1e-4 : 3e-7, max_deviation = GetParam().states == OptimizerStates::kFp32 ? 2e-6 : 2e-3;
   for (const auto& [first, second] : {std::pair{AdamWBackend::kAten, AdamWBackend::kCustom},

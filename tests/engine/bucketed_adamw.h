@@ -7,11 +7,12 @@
 
 namespace vlmtrain::engine {
 
+/// A base class, so that the buckets are constructed before the optimizer.
 struct OwnedBuckets {
   GradientBuckets gradient_buckets;
 };
 
-/// An optimizer with sums of its own.
+/// An optimizer that owns its gradient buckets.
 class BucketedAdamW : public OwnedBuckets, public AdamW {
  public:
   BucketedAdamW(const nn::ParameterStore& store, const AdamWSettings& settings, int64_t groups = 1)

@@ -32,7 +32,7 @@ at::Tensor to_matrix(const nlohmann::json& rows) {
   return result;
 }
 
-/// tests/parity/reference/make_sampling.py
+/// Reference values from tests/parity/reference/make_sampling.py.
 TEST(Sampling, MatchesTransformers) {
   const auto cases = io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/engine/data/sampling.json");
   ASSERT_GE(cases.size(), 8U);
@@ -89,7 +89,7 @@ TEST(Sampling, RejectsSettingsOutOfRange) {
   EXPECT_THROW(validate({.repetition_penalty = 0}), UserError);
 }
 
-/// Prompts of different lengths: one without an image, others with one or two.
+/// Returns prompts of different lengths, with zero, one or two images.
 class Generate : public testing::Test {
  protected:
   std::vector<data::Sample> prompts() const {
@@ -150,7 +150,7 @@ TEST_F(Generate, AnAnswerMayBeEmpty) {
 TEST_F(Generate, TheCacheChangesNothing) {
   const auto cached = generate(*model_, prompts(), {.max_new_tokens = 24});
   EXPECT_EQ(cached, generate(*model_, prompts(), {.max_new_tokens = 24, .use_cache = false}));
-  // Answers that end at different steps leave the cache one after another.
+  // Answers that end at different steps leave the cache one by one.
   const std::vector<int64_t> ends{cached[0][9], cached[1][3], cached[2][16]};
   EXPECT_EQ(generate(*model_, prompts(), {.max_new_tokens = 24, .eos_token_ids = ends}),
             generate(*model_, prompts(), {.max_new_tokens = 24, .eos_token_ids = ends, .use_cache = false}));
@@ -201,7 +201,7 @@ TEST_F(Generate, RepetitionPenaltyPreventsRepetition) {
   }
 }
 
-/// A model of five tokens that always says the same, and notes the positions that it is asked for.
+/// A model with five tokens that always predicts the same and records the requested positions.
 class RecordingModel final : public models::VisionLanguageModel {
  public:
   RecordingModel() : VisionLanguageModel({}), weight_(at::zeros({5, 2})) {}

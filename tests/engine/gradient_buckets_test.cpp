@@ -26,7 +26,7 @@ using testing::ElementsAre;
 
 constexpr int64_t kMillion = 1'000'000;
 
-/// Vectors p0, p1, … of these sizes, all of ones.
+/// A store of vectors p0, p1, … of these sizes, all ones.
 class Vectors {
  public:
   explicit Vectors(const std::vector<int64_t>& sizes, at::ScalarType dtype = at::kFloat)
@@ -41,7 +41,7 @@ class Vectors {
   const nn::ParameterStore& store() const { return store_; }
   const at::Tensor& operator[](size_t i) const { return store_.all().at(i).tensor; }
 
-  /// A backward pass over one layer after another.
+  /// Runs a backward pass, layer by layer.
   void backward() const {
     at::Tensor layer = at::ones({});
     for (const auto& parameter : store_.all()) layer = layer * parameter.tensor.mean();
@@ -52,7 +52,7 @@ class Vectors {
   nn::ParameterStore store_;
 };
 
-/// What a hook was given, in order.
+/// A hook that records the buckets in order.
 struct RecordedBuckets {
   std::vector<const void*> addresses{};
   std::vector<int64_t> elements{};
@@ -78,7 +78,7 @@ TEST(GradientBuckets, FirstGradientIsCopiedAndOthersAreAdded) {
       }
       EXPECT_TRUE(at::equal(buckets.sum("vision.vector"), at::ones({7}) * 258)) << "in 16 bits it were 256";
       EXPECT_FALSE(buckets.sum("vision.matrix").defined());
-      // Whatever is left of a step must not be seen in the next one.
+      // Gradients of one step must not appear in the next.
       buckets.sum("vision.vector").fill_(std::numeric_limits<double>::quiet_NaN());
       buckets.reset();
       EXPECT_FALSE(buckets.sum("vision.vector").defined());
@@ -113,7 +113,7 @@ TEST(GradientBuckets, NormIsOfReceivedGradients) {
   EXPECT_EQ(buckets.norm().item<float>(), static_cast<float>(std::sqrt(squares)));
 }
 
-/// ATen's norm of 12 million elements is 5e-4 less, and another one on several threads.
+/// ATen's norm of 12 million elements is 5e-4 too small, and differs with the number of threads.
 TEST(GradientBuckets, NormOfLargeTensorsIsExactOnAnyNumberOfThreads) {
   Vectors vectors({12 * kMillion, 70'001});
   GradientBuckets buckets(vectors.store());
@@ -166,7 +166,8 @@ TEST(GradientBuckets, GroupsAreSeparate) {
   EXPECT_THROW(buckets.set_group(3), InternalError);
 }
 
-/// 25 MiB are 6.5 million elements. The last parameters come first; the seven million of p1 are alone.
+/// 25 MiB are 6.5 million elements. Last parameters come first; p1 with seven million has its own
+/// bucket.
 TEST(GradientBuckets, AreInBackwardOrder) {
   Vectors vectors({3, 7 * kMillion, 129, 4 * kMillion, 2 * kMillion});
   GradientBuckets buckets(vectors.store());
@@ -185,12 +186,12 @@ TEST(GradientBuckets, AreInBackwardOrder) {
   EXPECT_EQ(buckets.sum(0).const_data_ptr(), records.addresses[2]);
 }
 
-/// Three parameters with a bucket each.
+/// Three parameters with one bucket each.
 class ReducedBuckets : public testing::Test {
  protected:
   ReducedBuckets() { record_buckets(buckets_, records_); }
 
-  /// The values of the buckets so far, of which each has one.
+  /// Returns the value of each bucket so far.
   std::vector<float> get_reduced_values() const {
     std::vector<float> values;
     for (const auto& bucket : records_.values) {
@@ -212,7 +213,7 @@ TEST_F(ReducedBuckets, AreReducedDuringTheLastBackwardPass) {
   buckets_.register_comm_hook([&](const at::Tensor& bucket) {
     records_.values.push_back(bucket.clone());
     first_had_gradient.push_back(buckets_.has_gradient(0));
-    bucket.mul_(10);  // as a sum over processes would
+    bucket.mul_(10);  // like a sum over ranks
   });
   for (int step = 0; step < 2; ++step) {
     buckets_.begin_last_micro_batch();
@@ -241,10 +242,10 @@ TEST_F(ReducedBuckets, OfSeveralMicroBatchesAreReducedOnce) {
   EXPECT_THAT(get_reduced_values(), ElementsAre(7, 11, 17));
 }
 
-/// Another process may have gradients of what has none here, and must find the buckets in the same order.
+/// Another rank may have gradients that this one lacks, and must see the same order of buckets.
 TEST_F(ReducedBuckets, OfParametersWithoutGradientAreZeroAndInTheirOrder) {
   const auto gradient = [this](size_t i, double value) { add_gradient(vectors_[i], at::full({kLarge}, value)); };
-  for (const size_t i : {2U, 1U, 0U}) gradient(i, 5);  // of a step before
+  for (const size_t i : {2U, 1U, 0U}) gradient(i, 5);  // of an earlier step
   buckets_.flush();
   buckets_.reset();
   records_ = {};
@@ -288,8 +289,8 @@ TEST(GradientBuckets, OfAllGroupsAreReducedAtTheEnd) {
   EXPECT_GT(records.values[1].abs().max().item<float>(), 0);
 }
 
-/// Blocks that are recomputed, and vision passes of a tile each: a parameter's gradient comes once in a backward pass
-/// all the same.
+/// With recomputed blocks and one tile per vision pass, a parameter still gets one gradient per
+/// backward pass.
 TEST(GradientBuckets, OfAModelsStepAreReducedOnce) {
   constexpr LearningRates kRates{1e-3, 1e-3, 1e-3};
   for (const int64_t micro_batch_size : {1, 3, 8}) {

@@ -22,7 +22,7 @@ using parity::relative_difference;
 
 constexpr int64_t kFeatures = 16;
 
-/// Linears that read one thing, and one more behind them, with adapters or without.
+/// A group of Linears followed by one more, with or without adapters.
 class Network {
  public:
   explicit Network(at::ScalarType dtype, bool has_adapters)
@@ -37,10 +37,10 @@ class Network {
 
   nn::ParameterStore& store() { return store_; }
 
-  /// `last` is used twice.
+  /// Uses `last` twice.
   at::Tensor operator()(const at::Tensor& x) const { return last_(group_(last_(group_(x)))); }
 
-  /// The backward pass of a micro-batch.
+  /// Runs the backward pass of a micro-batch.
   void backward(int seed, bool is_recomputed) const {
     at::manual_seed(seed);
     const at::Tensor x = at::randn({20, kFeatures}).to(store_.all().front().tensor.scalar_type());
@@ -62,7 +62,7 @@ class Network {
   nn::Linear last_;
 };
 
-/// What autograd makes of some micro-batches, added up in fp32.
+/// Returns autograd's gradients of several micro-batches, summed in fp32.
 std::vector<at::Tensor> sum_autograd_gradients(Network& network, int micro_batches) {
   std::vector<at::Tensor> totals;
   for (int i = 0; i < micro_batches; ++i) {
@@ -92,7 +92,7 @@ class LinearGradientBuckets : public testing::TestWithParam<Case> {};
 TEST_P(LinearGradientBuckets, MatchAutograd) {
   Network network(GetParam().dtype, GetParam().has_adapters);
   const auto expected = sum_autograd_gradients(network, 3);
-  // In 16 bits autograd rounds the sum of a parameter's two uses once more.
+  // In 16 bits autograd rounds the sum of both uses of a parameter once more.
   const double tolerance = GetParam().dtype == at::kFloat ? 1e-6 : 1e-2;
   GradientBuckets buckets(network.store());
   for (int step = 0; step < 2; ++step) {
@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, LinearGradientBuckets,
                                          Case{at::kFloat, true, false}, Case{at::kFloat, true, true},
                                          Case{at::kBFloat16, false, false}, Case{at::kBFloat16, true, true}));
 
-/// Where gradients of one parameter go.
+/// A sink for one parameter.
 class FixedGradientSink : public nn::GradientSink {
  public:
   explicit FixedGradientSink(at::Tensor sum) : sum_(std::move(sum)) {}

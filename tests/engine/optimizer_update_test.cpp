@@ -21,7 +21,7 @@ std::map<std::string, at::Tensor> copy_state(const AdamW& optimizer) {
   return copy;
 }
 
-/// Everything that a step may change, by name.
+/// Copies everything that a step may change, by name.
 std::map<std::string, at::Tensor> copy_everything(Parameters& parameters, const AdamW& optimizer) {
   auto copy = copy_state(optimizer);
   for (const auto& parameter : parameters.store().all()) copy[parameter.name] = parameter.tensor.detach().clone();
@@ -38,7 +38,7 @@ class Update : public testing::TestWithParam<UpdateCase> {
  protected:
   void add(uint64_t step) { add_gradients(parameters_, random_gradients(parameters_, step, scale())); }
   double scale() const { return optimizer_.loss_scale().defined() ? optimizer_.loss_scale().item<double>() : 1.0; }
-  /// Of the state that a skipped step changes all the same.
+  /// Returns whether a skipped step changes this tensor as well.
   static bool counts_skipped_steps(const std::string& name) {
     return name.starts_with("loss_scale") || name == "updates";
   }
@@ -86,7 +86,7 @@ TEST_P(Update, ResumesBitExactly) {
   Parameters other_parameters(GetParam().dtype, kLarge);
   const auto step = [](Parameters& parameters, AdamW& optimizer, uint64_t number) {
     auto gradients = random_gradients(parameters, number, 1.0);
-    if (number == 1) gradients.erase("vision.large");  // the parameters' step counts differ from here on
+    if (number == 1) gradients.erase("vision.large");  // the step counters differ from now on
     add_gradients(parameters, gradients);
     optimizer.step(kRates);
   };
@@ -135,7 +135,7 @@ TEST_P(Update, IsSkippedWhereLossOrGradientIsNotFinite) {
           << "gradients of a skipped step are dropped";
     }
   }
-  // The next step is as if there had been none between.
+  // The next step is not affected by the skipped one.
   Parameters other_parameters(GetParam().dtype, kLarge);
   for (const auto& parameter : other_parameters.store().all())
     parameter.tensor.detach().copy_(state_before.at(parameter.name));

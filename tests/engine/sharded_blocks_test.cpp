@@ -18,8 +18,8 @@ namespace {
 using testing::Each;
 using testing::Le;
 
-/// The first of two processes, of which the other one has zeros in its parts. It notes how many blocks are there, or
-/// on their way, whenever one more is asked for.
+/// Rank 0 of two, where the other rank has zeros in its shards. Records how many blocks are
+/// unsharded or pending at each gather.
 class RecordingConsensus : public Consensus {
  public:
   explicit RecordingConsensus(const nn::ParameterStore& store) : store_(store) {}
@@ -40,12 +40,13 @@ class RecordingConsensus : public Consensus {
   void wait_for_all_gather(AllGatherHandle /*ticket*/) const override { --num_pending_; }
   void reduce_scatter(const at::Tensor& /*all*/) const override { ++num_reduce_scatters; }
 
-  /// From now on the other one goes along with passes as if it needed these.
+  /// Makes the other rank take part in passes as if it needed these.
   void set_other_rank_message(std::string message) { other_message_ = std::move(message); }
   void clear() { num_reduce_scatters = 0, unsharded_before.clear(), unsharded_or_pending.clear(); }
 
   mutable int64_t num_reduce_scatters = 0;
-  mutable std::vector<int64_t> unsharded_before, unsharded_or_pending;  // at each gather; the latter with that
+  mutable std::vector<int64_t> unsharded_before,
+      unsharded_or_pending;  // at each gather; the latter includes that gather
 
  private:
   const nn::ParameterStore& store_;

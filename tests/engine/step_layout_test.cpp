@@ -10,7 +10,7 @@ namespace {
 
 using Indices = std::vector<int64_t>;
 
-/// The sizes of a cut that is divided; empty where there is nothing to divide.
+/// Returns the sizes after subdivision; empty if nothing can be divided.
 Indices get_subdivided_sizes(const Indices& sizes, int64_t failed, SubdivisionMode mode) {
   const auto smaller = subdivide(split_in_order(sizes), failed, mode);
   return smaller ? smaller->sizes : Indices{};

@@ -44,7 +44,8 @@ TaskResult make_result(double loss, double norm, int64_t label_tokens = 1) {
   return {.counts = {.samples = 1, .label_tokens = label_tokens}, .loss = loss, .gradient_norm = norm};
 }
 
-/// From hidden states to weights, against autograd in fp64 (tests/engine/data/make_gradnorm.py).
+/// From hidden states to weights, compared with autograd in fp64
+/// (tests/engine/data/make_gradnorm.py).
 TEST(GradNorm, MatchesThePaperByAutograd) {
   std::ifstream file(VLMTRAIN_SOURCE_DIR "/tests/engine/data/gradnorm.json");
   const auto reference = nlohmann::json::parse(file);
@@ -75,8 +76,8 @@ TEST(GradNorm, MatchesThePaperByAutograd) {
   }
 }
 
-/// Norms 3 and 1 with equal losses: the mean is 2, so weight 0 falls by 0.1 · 3 and weight 1 rises by 0.1 · 1, to 0.7
-/// and 1.1, which add up to 1.8 and are scaled to 2.
+/// Norms 3 and 1 with equal losses: the mean is 2, so weight 0 falls by 0.1 · 3 and weight 1 rises
+/// by 0.1 · 1. The results 0.7 and 1.1 are scaled to sum to 2.
 TEST(GradNorm, MatchesHandComputedStep) {
   GradNorm gradnorm(2, {.alpha = 1.5, .learning_rate = 0.1});
   gradnorm.update({make_result(2, 3), make_result(5, 1)}, {1, 1});
@@ -84,8 +85,9 @@ TEST(GradNorm, MatchesHandComputedStep) {
   EXPECT_EQ(gradnorm.state().first_losses[0], 2);
 }
 
-/// Task 1 has lost half its loss, task 0 nothing: r is 4/3 and 2/3, so with equal norms task 0 gains weight.
-TEST(GradNorm, ATaskThatLagsBehindGainsWeight) {
+/// Task 1 halved its loss, task 0 did not improve: r is 4/3 and 2/3, so with equal norms task 0
+/// gains weight.
+TEST(GradNorm, SlowTaskGainsWeight) {
   GradNorm gradnorm(2, {.alpha = 1.0, .learning_rate = 0.1});
   gradnorm.update({make_result(2, 1), make_result(4, 1)}, {1, 1});
   EXPECT_THAT(gradnorm.weights(), ElementsAre(1, 1));
@@ -115,7 +117,7 @@ TEST(GradNorm, NoWeightReachesZero) {
 using testing::DoubleNear;
 using testing::ElementsAre;
 
-/// The paper's algorithm as it is written, on vectors: g [tasks, elements] → the sum of what is left of each.
+/// Returns the sum of resolved gradients by the paper's algorithm, from g [tasks, elements].
 at::Tensor resolve_reference(const at::Tensor& g, const at::Tensor& orders) {
   at::Tensor sum = at::zeros_like(g.select(0, 0));
   for (int64_t i = 0; i < g.size(0); ++i) {
@@ -163,13 +165,14 @@ TEST(PcGrad, OppositeGradientsCancel) {
 
 TEST(PcGrad, AbsentTaskConflictsWithNone) {
   const auto coefficients = pcgrad_coefficients(make_rows({{1, 0, -1}, {0, 0, 0}, {-1, 0, 4}}), pcgrad_orders(3, 1));
-  // Of task 0 remains g0 + ¼ g2, of task 2 g2 + g0; task 1's own zero does not matter.
+  // Task 0 becomes g0 + ¼ g2, task 2 becomes g2 + g0; the zero gradient of task 1 has no effect.
   EXPECT_THAT(to_vector(coefficients), ElementsAre(2, 1, 1.25));
 }
 
-/// g0 = (1, 0), g1 = (−1, 1), g2 = (−1, −1). Task 0 becomes (½, ½) against g1 and (0, 0) against g2. g1 and g2 are
-/// orthogonal: looking at each other first changes nothing, then they become (0, 1) and (0, −1) against g0. Looking at
-/// g0 first, they become (0, 1) and (0, −1), which are in conflict with the other's: (−½, ½) and (−½, −½).
+/// g0 = (1, 0), g1 = (−1, 1), g2 = (−1, −1). Task 0 becomes (½, ½) after g1 and (0, 0) after g2. g1
+/// and g2 are orthogonal: if they are compared first, nothing changes, and g0 makes them (0, 1) and
+/// (0, −1). If g0 comes first, they become (0, 1) and (0, −1), which conflict with g2 and g1: (−½,
+/// ½) and (−½, −½).
 TEST(PcGrad, ThreeTasksMatchHandComputation) {
   const auto g = make_rows({{1, 0}, {-1, 1}, {-1, -1}});
   const auto each_other_first = at::tensor({1, 2, 1, 2, 0, 0}, at::kLong).view({2, 3});
@@ -212,7 +215,7 @@ TEST(PcGrad, OrdersArePermutationsOfTheOthersAndDependOnTheSeed) {
   EXPECT_GT(distinct_orders.size(), 15U);
 }
 
-/// Tensors of sizes that leave gaps between them.
+/// Tensors whose sizes leave gaps between them.
 TEST(PcGrad, CombinesAllTensors) {
   at::manual_seed(3);
   const std::vector<std::pair<std::string, int64_t>> tensors{{"a", 7}, {"b", 128}, {"c", 300}};
@@ -220,13 +223,13 @@ TEST(PcGrad, CombinesAllTensors) {
   const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
   for (const auto& [name, elements] : tensors) scope.parameter(name, {elements}, nn::InitialValues::zeros());
   GradientBuckets buckets(store, 3);
-  for (int step = 0; step < 2; ++step) {  // the second does not see the first
+  for (int step = 0; step < 2; ++step) {  // the second step must not see the first
     std::vector<at::Tensor> task_gradients;
     for (int64_t task = 0; task < 3; ++task) {
       buckets.set_group(task);
       std::vector<at::Tensor> flat_parts;
       for (const auto& parameter : store.all()) {
-        // In the second step a tensor has no gradient of one task, and another none of any.
+        // In the second step one tensor has no gradient for one task, and another for no task.
         const bool is_missing = step == 1 && (parameter.name == "model.b" ? task == 0 : parameter.name == "model.a");
         const double direction = task == 2 ? -1 : 1;
         flat_parts.push_back(at::randn(parameter.tensor.sizes()) * direction -
@@ -251,7 +254,7 @@ TEST(PcGrad, CombinesAllTensors) {
   }
 }
 
-/// AdamW with gradients apart, against one that is given the resolved gradient.
+/// AdamW with separate gradients, compared with one that gets the resolved gradient.
 TEST(SeparateTasks, StepUsesTheResolvedGradient) {
   Parameters separate, combined;
   combined.copy_from(separate);

@@ -71,9 +71,9 @@ void expect_same(const Gradients& actual, const Gradients& expected, const std::
   deviations.expect_at_most(1e-6, std::abs(actual.loss / expected.loss - 1), "loss", label);
   ASSERT_EQ(actual.by_name.size(), expected.by_name.size()) << label;
   for (const auto& [name, gradient] : expected.by_name) {
-    // A key's bias moves all scores of a query alike: its true gradient is zero.
+    // A bias of keys shifts all scores of a query equally: its true gradient is zero.
     if (has_zero_true_gradient(name) || name.ends_with("k_proj.bias")) continue;
-    // Of the decoder's own tokens few attend to each other: sums of products that nearly cancel.
+    // Few tokens of the decoder attend to each other, so sums of products nearly cancel.
     deviations.expect_at_most(3e-5, relative_difference(actual.by_name.at(name), gradient), "gradient",
                               fmt::format("{}, {}", label, name));
   }
@@ -105,7 +105,7 @@ TEST_F(TextAndMasksTest, RecomputationGivesTheSameBits) {
   }
 }
 
-/// Of formulas written once more, on the whole squares.
+/// Compares with the formulas on the whole squares.
 TEST_F(TextAndMasksTest, PartsAreMeansOverTheGlobalBatch) {
   const auto actual = step({});
   const auto loaded_model = model();
@@ -140,7 +140,8 @@ TEST_F(TextAndMasksTest, NormalizersAreOfAllSamples) {
   const auto normalizers = TextAndMasks({}, kWeights).normalizers(samples_);
   ASSERT_EQ(normalizers.size(), 3U);
   EXPECT_EQ(normalizers[1], 5) << "masks";
-  // Three in 128 × 96 pixels that fill a square of 128; 160 × 90 that become 128 × 72; 50 × 50 that become 128 × 128.
+  // Three masks of 128 × 96 pixels in squares of 128; 160 × 90 resized to 128 × 72; 50 × 50 resized
+  // to 128 × 128.
   EXPECT_EQ(normalizers[2], 3 * 128 * 96 + 128 * 72 + 128 * 128) << "pixels without padding";
 }
 

@@ -18,11 +18,11 @@ namespace {
 using Weights = std::map<std::string, at::Tensor>;
 
 constexpr int64_t kSteps = 3;
-// So large an epsilon makes the update proportional to the gradient.
+// With such a large epsilon the update is proportional to the gradient.
 constexpr AdamWSettings kSettings{.epsilon = 1e3, .weight_decay = 0, .max_grad_norm = 1};
 constexpr LearningRates kRates{1e3, 1e3, 1e3};
 
-/// Where two threads meet that stand for two processes.
+/// A rendezvous of two threads that act as two ranks.
 struct RendezvousPoint {
   std::barrier<> barrier{2};
   std::array<StepStatus, 2> statuses{};
@@ -86,7 +86,7 @@ struct TrainedRank {
   int64_t tokens = 0, label_tokens = 0, samples = 0;
 };
 
-/// Steps of these samples in one of the processes.
+/// Trains on these samples as one of the ranks.
 TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& step_options, const Consensus& consensus) {
   const auto model = parity::Case("mixed_batch").load_model();
   const CrossEntropy objective(step_options.tasks);
@@ -113,7 +113,8 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
   return outcome;
 }
 
-/// Unequal parts in micro-batches of other sizes; the second process has no image, so that its tower gets no gradient.
+/// Unequal shares in different micro-batches. The second rank has no image, so its tower gets no
+/// gradient.
 void expect_equal_to_one_process(const TaskSettings& tasks, double tolerance) {
   auto samples = batch_of_eight();
   for (size_t i = 0; tasks.is_multi_task() && i < samples.size(); ++i)

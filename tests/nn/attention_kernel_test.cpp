@@ -11,7 +11,7 @@
 namespace vlmtrain::nn {
 namespace {
 
-/// Each piece is computed as it is in the whole, so that not even rounding differs.
+/// Chunks are computed as in the whole, so the results are bit-exact.
 TEST(AttendChunked, EqualsAttentionOfAllSegments) {
   at::manual_seed(1);
   const auto segments = Segments::from_lengths({3, 1, 7, 2, 5}, at::kCPU);

@@ -16,7 +16,7 @@ namespace {
 
 using parity::relative_difference;
 
-/// [batch, rows, heads, head_dim]
+/// Returns a random tensor [batch, rows, heads, head_dim].
 at::Tensor make_leaf(int64_t rows) {
   return at::randn({3, rows, 2, 8}).set_requires_grad(true);
 }

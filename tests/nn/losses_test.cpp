@@ -41,7 +41,7 @@ class PerTaskLossTest : public testing::TestWithParam<int64_t> {
     hidden_ = at::randn({kLabels, 8}).set_requires_grad(true);
     weight_ = at::randn({31, 8}).set_requires_grad(true);
     labels_ = at::randint(31, {kLabels}, at::kLong);
-    // Some labels are the most likely token.
+    // Some labels are predicted correctly.
     labels_.narrow(0, 0, 5).copy_(at::matmul(hidden_, weight_.t()).detach().argmax(1).narrow(0, 0, 5));
     tasks_ = at::tensor({0, 2, 2, 0, 1, 2, 0, 1, 2, 2, 0, 0, 2}, at::kLong);
     row_weights_ = at::tensor({0.5, 2.0, 1.25}, at::kFloat).index_select(0, tasks_);
@@ -54,7 +54,7 @@ class PerTaskLossTest : public testing::TestWithParam<int64_t> {
             .scale_gradients = has_scale_gradients ? at::zeros({kTasks, 8}) : at::Tensor()};
   }
 
-  /// By the plain formula, [rows].
+  /// Returns the cross-entropy by its formula, [rows].
   at::Tensor cross_entropy(const at::Tensor& hidden) const {
     const at::Tensor likelihoods = at::log_softmax(at::matmul(hidden, weight_.t()), 1);
     return -likelihoods.gather(1, labels_.unsqueeze(1)).squeeze(1);
@@ -91,8 +91,8 @@ TEST_P(PerTaskLossTest, SumsPerTask) {
   EXPECT_LT(relative_difference(tasks.sums, sums_after_first_call * 2), 1e-6) << "sums of a second call are added";
 }
 
-/// With frozen hidden states too, for that is what they are where only the vision tower is trained and a batch has no
-/// images.
+/// Also with hidden states without gradients: the case of a text-only batch when only the vision
+/// tower is trained.
 TEST_P(PerTaskLossTest, GivesScaleGradientsPerTask) {
   for (const bool is_weighted : {false, true}) {
     for (const bool is_trained : {false, true}) {

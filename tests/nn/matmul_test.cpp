@@ -12,7 +12,7 @@
 namespace vlmtrain::nn {
 namespace {
 
-/// dtype, whether the factors are transposed views, rows.
+/// dtype, whether each operand is a transposed view, rows.
 using Case = std::tuple<at::ScalarType, bool, bool, int64_t>;
 
 class MatmulTest : public testing::TestWithParam<Case> {
@@ -23,7 +23,7 @@ class MatmulTest : public testing::TestWithParam<Case> {
   }
 };
 
-/// Sums in fp32, of which the result is rounded once to its dtype.
+/// Sums in fp32, rounded once to the dtype.
 TEST_P(MatmulTest, MatchesFp64RoundedOnce) {
   constexpr int64_t kDepth = 200, kColumns = 33;
   const auto [dtype, first, second, rows] = GetParam();
@@ -34,7 +34,7 @@ TEST_P(MatmulTest, MatchesFp64RoundedOnce) {
   const at::Tensor expected = at::matmul(double_a, double_b.t()),
                    magnitudes = at::matmul(double_a.abs(), double_b.abs().t());
   const double rounding = dtype == at::kFloat ? 0 : dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
-  // A sum of n has an error of at most n · 2⁻²⁴ of the sum of the sizes.
+  // A sum of n terms has an error of at most n · 2⁻²⁴ of the sum of magnitudes.
   const at::Tensor tolerance = magnitudes * (static_cast<double>(kDepth) * 0x1p-24) + expected.abs() * rounding * 1.01;
   EXPECT_TRUE(((actual.to(at::kDouble) - expected).abs() <= tolerance).all().item<bool>());
 }

@@ -75,7 +75,7 @@ TEST_P(QkNormTest, MatchesTheFormulaAndItsGradients) {
 INSTANTIATE_TEST_SUITE_P(Gains, QkNormTest, testing::Values(NormGain::kWeight, NormGain::kOnePlusWeight));
 
 TEST(QkNorm, RoundsLikeTransformers) {
-  // Qwen3RMSNorm: the normed value is rounded to 16 bits, then its product with the weight.
+  // Qwen3RMSNorm rounds the normalized value to 16 bits, then its product with the weight.
   at::manual_seed(4);
   ParameterStore store{at::TensorOptions().dtype(at::kBFloat16)};
   const QkNorm norms(ParameterScope(store, Component::kLanguageModel, "attention"), kHeadFeatures, kNormEpsilon);
@@ -88,7 +88,7 @@ TEST(QkNorm, RoundsLikeTransformers) {
   const auto double_x = x.view({kTokens, -1, kHeadFeatures}).narrow(1, 0, kShape.num_heads).to(at::kFloat);
   const auto normed = (double_x * (double_x.pow(2).mean(-1, true) + kNormEpsilon).rsqrt()).to(at::kBFloat16);
   const auto expected = normed * store.all()[0].tensor.detach();
-  // The mean of squares is summed in another order, which moves few values by a bit.
+  // The mean of squares is summed in another order, which changes few values by a bit.
   EXPECT_LT((query != expected).to(at::kFloat).mean().item<double>(), 0.02);
   EXPECT_LT(parity::relative_difference(query, expected), 1e-3);
 }
