@@ -33,8 +33,8 @@ class PerTaskSums {
  private:
   at::Tensor tasks_;            // int64 [tasks, 1]: 0, 1, 2 …
   at::Tensor weights_;          // fp32 [tasks]; undefined: all 1
-  at::Tensor sums_;             // as nn::PerTaskLoss
-  at::Tensor scale_gradients_;  // as nn::PerTaskLoss
+  at::Tensor sums_;             // see nn::PerTaskLoss
+  at::Tensor scale_gradients_;  // see nn::PerTaskLoss
 };
 
 /// The cross-entropy of the label tokens of one step, with task weights and sums.

@@ -33,7 +33,7 @@ struct ChunkBuffers {
 
   at::Tensor values;    ///< fp32 [2, blocks, 256]
   at::Tensor integers;  ///< int32 [2, blocks, 256]
-  // With 8 bits:
+  // 8 bits:
   at::Tensor scales;   ///< fp32 [2, blocks, 1]
   at::Tensor factors;  ///< fp32 [2, blocks, 1]
 };

@@ -17,7 +17,7 @@ struct LinearSavedState {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> statistics;
   std::vector<at::Tensor> lora_hidden;  // per adapter: scale · dropout(x) Aᵀ, [rows, rank]
-  IndependentDropouts dropout;          // of the adapters' inputs
+  IndependentDropouts dropout;          // masks of the adapters' inputs
 
   /// Moves the tensors into `context`.
   void save(torch::autograd::AutogradContext* context);

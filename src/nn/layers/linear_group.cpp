@@ -28,10 +28,10 @@ using Member = LinearGroup::Member;
 struct LinearCall {
   std::shared_ptr<const LinearGroup> group;
   std::shared_ptr<const FusedPrologue> prologue;  // null: the input is a plain tensor
-  size_t inputs = 0;                              // of the LinearInput
+  size_t inputs = 0;                              // tensors of the LinearInput
   bool has_residual = false;
   bool returns_stream = false;  // the first input is returned as second result
-  bool has_dropout = false;     // of the adapters
+  bool has_dropout = false;     // whether the adapters drop inputs
 };
 using CallCapsule = ValueCapsule<LinearCall>;
 

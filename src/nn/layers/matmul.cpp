@@ -25,7 +25,7 @@ using Scalars = c10::List<std::optional<at::Scalar>>;
 using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                                    std::string_view, Scalars, std::optional<std::string_view>);
 
-/// Which operands are transposed views.
+/// Whether each operand is a transposed view.
 struct TransposedOperands {
   bool first = false;
   bool second = false;

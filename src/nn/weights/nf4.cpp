@@ -225,7 +225,7 @@ class Nf4Weight::AdjacentWeights {
   }
 
   const std::vector<const Nf4Weight*>& weights_;
-  at::Tensor absmax_;  // quantised
+  at::Tensor absmax_;  // uint8
   at::Tensor packed_;
   at::Tensor nested_absmax_;  // [superblocks]
   at::Tensor nested_offset_;  // [weights]

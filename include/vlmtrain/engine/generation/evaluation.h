@@ -13,7 +13,7 @@ namespace vlmtrain::engine {
 
 /// The chunking of an evaluation pass. Results depend on it only by rounding.
 struct EvaluationLayout {
-  int64_t vision_tiles_per_pass = 0;                    ///< as in StepLayout, for the batch; 0: all
+  int64_t vision_tiles_per_pass = 0;                    ///< see StepLayout; 0: all tiles of the batch
   int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits per chunk
 };
 

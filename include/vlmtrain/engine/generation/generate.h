@@ -20,7 +20,7 @@ struct SamplingSettings {
   int64_t top_k = 0;              ///< samples from the k most probable tokens, including ties; 0: all
   double top_p = 1;               ///< then from the smallest set of tokens whose probabilities sum to more than this
   double repetition_penalty = 1;  ///< divides positive logits of previous tokens, multiplies negative ones
-  uint64_t seed = 0;              ///< of the random draws
+  uint64_t seed = 0;              ///< seed of the random draws
 };
 
 /// Throws UserError (kUsage) that names a setting out of range.

@@ -39,7 +39,7 @@ struct TaskResult {
   TaskCounts counts;
   double loss = 0;           ///< mean unweighted cross-entropy of its label tokens; 0 without any
   double accuracy = 0;       ///< fraction of its label tokens predicted correctly
-  double gradient_norm = 0;  ///< of its share of the loss, as GradNorm measures it; 0 unless requested
+  double gradient_norm = 0;  ///< norm for its share of the loss, as GradNorm measures it; 0 unless requested
 };
 
 /// Reads the results by task from StepResult::objective_scalars.

@@ -24,7 +24,7 @@ struct LearningRates {
   double vision_tower = 0;
   double projector = 0;
   double language_model = 0;
-  double masks = 0;  ///< of mask encoder and mask decoder
+  double masks = 0;  ///< for mask encoder and mask decoder
 
   /// Returns the learning rate of a component. REQUIRES: is_trainable(component).
   double get(nn::Component component) const;
@@ -39,7 +39,7 @@ struct AdamWSettings {
   double max_grad_norm = 1.0;  ///< 0: no clipping
   std::optional<LossScaleSettings> loss_scale = std::nullopt;
   OptimizerStates states = OptimizerStates::kFp32;
-  uint64_t seed = 0;  ///< of the stochastic rounding of bf16 moments
+  uint64_t seed = 0;  ///< seed of the stochastic rounding of bf16 moments
 };
 
 /// The outcome of migrate_state(), in tensors.

@@ -40,7 +40,7 @@ class ShardedOptimizerSync {
   std::vector<at::Tensor> buckets_;       // in the order of the gather
   std::vector<size_t> required_buckets_;  // per parameter of the store: number of buckets that must have arrived
   const Consensus* consensus_ = nullptr;
-  std::vector<AllGatherHandle> handles_;  // of the last all_gather_weights()
+  std::vector<AllGatherHandle> handles_;  // gathers started by the last all_gather_weights()
   size_t num_gathered_ = 0;
 };
 

@@ -25,7 +25,7 @@ struct SplitConstraint {
 struct MicroBatchSplit {
   std::vector<int64_t> order;  ///< sample indices, micro-batch after micro-batch
   std::vector<int64_t> sizes;  ///< samples of each micro-batch, multiples of `unit`
-  int64_t unit = 1;            ///< as in SplitConstraint
+  int64_t unit = 1;            ///< see SplitConstraint
 
   bool operator==(const MicroBatchSplit&) const = default;
 

@@ -84,7 +84,7 @@ struct StepResult {
   int64_t num_media = 0;
   int64_t num_volumes = 0;  ///< volumes among the media
   int64_t samples = 0;
-  int64_t micro_batches = 0;  ///< of this rank
+  int64_t micro_batches = 0;  ///< local count
 };
 
 /// An out-of-memory error of device or host during a step. No weight has changed; gradients of the
@@ -115,7 +115,7 @@ class PartialUpdateError : public UserError {
 struct StepInput {
   const Objective& objective;
   std::span<const data::Sample> samples;  ///< at least one
-  Normalizers normalizers;                ///< of the samples of all ranks
+  Normalizers normalizers;                ///< sums over the samples of all ranks
 };
 
 /// Returns the input of a step on a single rank.

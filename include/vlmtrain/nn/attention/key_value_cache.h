@@ -64,7 +64,7 @@ class KeyValueCache {
 
   at::Device device_;
   int64_t total_rows_ = 0;
-  std::vector<Slot> slots_;         // of the remaining sequences
+  std::vector<Slot> slots_;         // one per remaining sequence
   std::vector<BlockCache> blocks_;  // empty before the prefill
 
   // The current pass.

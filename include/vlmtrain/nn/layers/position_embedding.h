@@ -29,15 +29,15 @@ at::Tensor compute_inv_freq(int64_t head_dim, double theta);
 
 /// The heads of an attention layer.
 struct HeadShape {
-  int64_t num_heads = 0;            ///< heads
-  int64_t num_key_value_heads = 0;  ///< heads of keys, and as many of values
-  int64_t head_dim = 0;             ///< of a head
+  int64_t num_heads = 0;            ///< query heads
+  int64_t num_key_value_heads = 0;  ///< key heads, and as many value heads
+  int64_t head_dim = 0;             ///< features of a head
 };
 
 /// The inputs of an attention layer.
 struct QueryKeyValue {
-  at::Tensor query;       ///< [rows, heads, features]
-  at::Tensor key, value;  ///< [rows, key_value, features]
+  at::Tensor query;       ///< [rows, num_heads, head_dim]
+  at::Tensor key, value;  ///< [rows, num_key_value_heads, head_dim]
 };
 
 /// Splits x [rows, query | key | value] into heads and rotates queries and keys. Feature i pairs

@@ -40,7 +40,7 @@ struct Parameter {
   at::Tensor tensor;  ///< packed values if quantized, meaningful only to QuantizedWeight
   InitialValues initial;
   bool is_adapter = false;                               ///< belongs to a LoRA adapter, not to the checkpoint
-  bool in_modules_to_save = false;                       ///< of the checkpoint, but trained and saved with the adapter
+  bool in_modules_to_save = false;                       ///< in the checkpoint, but trained and saved with the adapter
   std::shared_ptr<QuantizedWeight> quantized = nullptr;  ///< null unless the weight is quantized
   bool is_embedding = false;                             ///< a lookup table
   bool is_in_block = false;                              ///< belongs to a block of a tower
@@ -68,8 +68,8 @@ struct Parameter {
 struct ParameterSettings {
   at::TensorOptions options;  ///< device and dtype
   std::optional<LoraSettings> lora = std::nullopt;
-  Quantization quantization = Quantization::kNone;  ///< of the weights of all Linears; requires `lora`
-  Shard shard = {};                                 ///< of the blocks' weights; adapters are replicated
+  Quantization quantization = Quantization::kNone;  ///< format of all Linear weights; requires `lora`
+  Shard shard = {};                                 ///< shard of the blocks' weights; adapters are replicated
 };
 
 /// Existing storage for the weight of a Linear: a tensor or a quantized weight. If both are empty,
