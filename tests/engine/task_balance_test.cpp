@@ -21,7 +21,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/loss/text_loss.h"
 #include "engine/small_parameters.h"
 #include "vlmtrain/nn/layers/losses.h"
 

@@ -5,9 +5,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <array>
+#include <optional>
 #include <vector>
 
-#include "engine/loss/text_loss.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/engine/loss/task_balance.h"
@@ -18,6 +18,47 @@ namespace vlmtrain::engine {
 
 namespace {
 
+/// The cross-entropy of the label tokens of one step, with task weights and sums.
+class TextLoss {
+ public:
+  /// `label_tokens`: those of the global batch, > 0. Allocates the memory of all sums. `model` must
+  /// outlive it.
+  TextLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
+           const TaskSettings& tasks);
+
+  /// Returns the loss of a micro-batch, an fp32 scalar with its graph. `hidden` [labels, hidden]:
+  /// states at batch.label_positions.
+  at::Tensor forward(const at::Tensor& hidden, const data::MicroBatch& batch);
+
+  /// As in StepLoss.
+  std::vector<at::Tensor> sums() const { return tasks_ ? tasks_->sums() : std::vector<at::Tensor>{}; }
+  at::Tensor scalars() const { return tasks_ ? tasks_->scalars() : at::Tensor(); }
+
+ private:
+  const models::VisionLanguageModel& model_;
+  double label_tokens_;
+  int64_t chunk_rows_;
+  std::optional<PerTaskSums> tasks_;
+};
+
+TextLoss::TextLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
+                   const TaskSettings& tasks)
+    : model_(model), label_tokens_(label_tokens), chunk_rows_(chunk_rows) {
+  VLMTRAIN_CHECK(label_tokens > 0, "a step without a label token");
+  const at::Tensor& weight = model.output_weight();
+  if (tasks.is_multi_task()) tasks_.emplace(tasks, weight.size(1), weight.device());
+}
+
+at::Tensor TextLoss::forward(const at::Tensor& hidden, const data::MicroBatch& batch) {
+  const memory::ComponentScope loss(memory::Component::kLoss);
+  if (!tasks_) {
+    return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, label_tokens_, chunk_rows_);
+  }
+  return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, label_tokens_, chunk_rows_,
+                                  tasks_->make_loss_args(batch.label_tasks));
+}
+
+/// The loss of CrossEntropy.
 class CrossEntropyStepLoss final : public StepLoss {
  public:
   CrossEntropyStepLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
@@ -39,6 +80,7 @@ class CrossEntropyStepLoss final : public StepLoss {
 constexpr size_t kLabelTokens = 0, kMasks = 1, kPixels = 2;  // indices into Normalizers
 constexpr int64_t kNumLosses = 3;                            // the terms of MaskLosses, in order
 
+/// The loss of TextAndMasks.
 class TextAndMasksStepLoss final : public StepLoss {
  public:
   TextAndMasksStepLoss(const models::VisionLanguageModel& model, const Normalizers& normalizers, int64_t chunk_rows,

@@ -4,8 +4,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eye.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -114,6 +118,37 @@ std::vector<TaskResult> make_task_results(std::span<const double> scalars, const
     if (scalars_per_task == 3) result.gradient_norm = values[2];
   }
   return results;
+}
+
+PerTaskSums::PerTaskSums(const TaskSettings& settings, int64_t features, at::Device device) {
+  const memory::ComponentScope loss(memory::Component::kLoss);
+  VLMTRAIN_CHECK(settings.weights.empty() || std::ssize(settings.weights) == settings.count, "{} weights for {} tasks",
+                 settings.weights.size(), settings.count);
+  const auto fp32 = at::TensorOptions(at::kFloat).device(device);
+  tasks_ = at::arange(settings.count, fp32.dtype(at::kLong)).unsqueeze(1);
+  if (!settings.weights.empty()) {
+    weights_ = memory::copy_to_device(at::tensor(settings.weights, at::TensorOptions(at::kFloat)), device);
+  }
+  sums_ = at::zeros({settings.count, 2}, fp32);
+  if (settings.gradient_norms) scale_gradients_ = at::zeros({settings.count, features}, fp32);
+}
+
+nn::PerTaskLoss PerTaskSums::make_loss_args(const at::Tensor& label_tasks) const {
+  return {.task_one_hot = label_tasks.eq(tasks_).to(at::kFloat),
+          .weights = weights_.defined() ? weights_.index_select(0, label_tasks) : weights_,
+          .sums = sums_,
+          .scale_gradients = scale_gradients_};
+}
+
+std::vector<at::Tensor> PerTaskSums::sums() const {
+  if (!scale_gradients_.defined()) return {sums_};
+  return {sums_, scale_gradients_};
+}
+
+at::Tensor PerTaskSums::scalars() const {
+  if (!scale_gradients_.defined()) return sums_.flatten();
+  return at::cat({sums_, at::linalg_vector_norm(scale_gradients_, 2, at::IntArrayRef{1}, /*keepdim=*/true)}, 1)
+      .flatten();
 }
 
 GradNorm::GradNorm(int64_t tasks, GradNormSettings settings)

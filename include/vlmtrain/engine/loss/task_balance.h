@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/nn/layers/losses.h"
 
 namespace vlmtrain::engine {
 
@@ -44,6 +46,29 @@ struct TaskResult {
 
 /// Reads the results by task from StepResult::objective_scalars.
 std::vector<TaskResult> make_task_results(std::span<const double> scalars, const std::vector<TaskCounts>& counts);
+
+/// The sums of a step by task, on the device.
+class PerTaskSums {
+ public:
+  /// `features`: size of the hidden states that enter the loss. REQUIRES: settings.is_multi_task().
+  PerTaskSums(const TaskSettings& settings, int64_t features, at::Device device);
+
+  /// Returns the arguments of the loss of a micro-batch. `label_tasks` int64 [labels]: the task of
+  /// each label.
+  nn::PerTaskLoss make_loss_args(const at::Tensor& label_tasks) const;
+
+  /// Returns the tensors to be summed over ranks before scalars().
+  std::vector<at::Tensor> sums() const;
+
+  /// Returns fp32 [tasks · 2], or [tasks · 3] with gradient norms, read by make_task_results().
+  at::Tensor scalars() const;
+
+ private:
+  at::Tensor tasks_;            // int64 [tasks, 1]: 0, 1, 2 …
+  at::Tensor weights_;          // fp32 [tasks]; undefined: all 1
+  at::Tensor sums_;             // see nn::PerTaskLoss
+  at::Tensor scale_gradients_;  // see nn::PerTaskLoss
+};
 
 /// The settings of GradNorm.
 struct GradNormSettings {

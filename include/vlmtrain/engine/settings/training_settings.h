@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 namespace vlmtrain::engine {
 
@@ -17,7 +20,14 @@ struct Schedule {
   /// Returns the factor of the learning rate in step `step`, counted from 0. During the warm-up it
   /// is (step + 1) / warmup_steps, so no step has rate 0. After it, with p = (step − warmup) /
   /// (total − warmup): cosine ½ (1 + cos π p), linear 1 − p, constant 1.
-  double factor(int64_t step) const;
+  double factor(int64_t step) const {
+    if (step < warmup_steps) return static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+    if (shape == ScheduleShape::kConstant) return 1.0;
+    const double decay_steps = static_cast<double>(std::max<int64_t>(1, total_steps - warmup_steps));
+    const double progress = std::min(1.0, static_cast<double>(step - warmup_steps) / decay_steps);
+    if (shape == ScheduleShape::kLinear) return 1.0 - progress;
+    return 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  }
 };
 
 /// The data type of AdamW's moments. Tensors with fewer than 4,096 elements always have fp32
