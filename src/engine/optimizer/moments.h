@@ -59,6 +59,7 @@ class Moments {
 
 /// The tables shared by the moments of an optimizer.
 struct MomentTables {
+  /// Creates the tables of a format on the device of `options`.
   MomentTables(OptimizerStates states, const at::TensorOptions& options);
 
   // bf16:

@@ -22,6 +22,7 @@ inline double attention_scale(const at::Tensor& query) {
 /// A kernel of ATen with the settings of a call: its forward and backward operations. Immutable.
 class AttentionKernel {
  public:
+  /// The result of backward().
   struct Gradients {
     at::Tensor query, key, value;
   };

@@ -100,6 +100,7 @@ std::unique_ptr<const Objective> make_objective(const ObjectiveSettings& setting
 /// sums by task and PCGrad.
 class CrossEntropy final : public Objective {
  public:
+  /// Without tasks: the plain cross-entropy.
   explicit CrossEntropy(TaskSettings tasks = {}) : tasks_(std::move(tasks)) {}
 
   Normalizers normalizers(std::span<const data::Sample> samples) const override;

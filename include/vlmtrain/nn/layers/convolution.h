@@ -23,6 +23,7 @@ struct ConvolutionShape {
 /// run knows its memory.
 class Convolution {
  public:
+  /// Adds the parameters under `scope`.
   Convolution(const ParameterScope& scope, const ConvolutionShape& shape, bool bias);
   /// Maps x [images, in, height, width] to [images, out, ⌈height / stride⌉, ⌈width / stride⌉].
   at::Tensor operator()(const at::Tensor& x) const;

@@ -118,6 +118,7 @@ class Linears {
 /// A single Linear.
 class Linear {
  public:
+  /// See Linears.
   Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias, double initial_gain = 1)
       : linears_({scope}, in_features, {out_features}, bias, initial_gain) {}
 

@@ -13,6 +13,7 @@ namespace vlmtrain::nn {
 /// statistics in fp32.
 class LayerNorm {
  public:
+  /// Adds the parameters `weight` and `bias` [features] under `scope`.
   LayerNorm(const ParameterScope& scope, int64_t features, double eps);
 
   /// Returns the norm of x [rows, features] as input of Linears. Saves x, not y.
@@ -35,6 +36,7 @@ enum class NormGain : uint8_t {
 /// 2019, arXiv 1910.07467), with statistics in fp32.
 class RmsNorm {
  public:
+  /// Adds the parameter `weight` [features] under `scope`.
   RmsNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight);
 
   /// Returns the norm of x [rows, features] as input of Linears. Saves x, not y.

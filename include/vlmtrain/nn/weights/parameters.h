@@ -145,6 +145,7 @@ class ParameterStore {
   /// before it runs, each other parameter before the first of them is read. Gathered weights must
   /// have arrived when it returns.
   using ForwardPreHook = std::function<void(size_t first, size_t end)>;
+  /// Sets the hook.
   void set_forward_pre_hook(ForwardPreHook pre_hook) { forward_pre_hook_ = std::move(pre_hook); }
   /// Runs the hook and unshards the block. Called before each forward pass of a block.
   void prepare_block_forward(size_t first, size_t end) const {
@@ -158,6 +159,7 @@ class ParameterStore {
   /// outlive its use. The calls below forward to BlockUnsharder and do nothing without one.
   void set_block_unsharder(BlockUnsharder* unsharder) { block_unsharder_ = unsharder; }
   bool has_block_unsharder() const { return block_unsharder_ != nullptr; }
+  /// See BlockUnsharder.
   void begin_pass(const PassSpec& spec) const {
     if (block_unsharder_ != nullptr) block_unsharder_->begin_pass(spec);
   }
@@ -165,9 +167,11 @@ class ParameterStore {
   void prepare_block_backward(size_t first) const {
     if (block_unsharder_ != nullptr) block_unsharder_->prepare_block(first);
   }
+  /// See BlockUnsharder.
   void end_pass() const {
     if (block_unsharder_ != nullptr) block_unsharder_->end_pass();
   }
+  /// See BlockUnsharder.
   void join_remaining_passes() const {
     if (block_unsharder_ != nullptr) block_unsharder_->join_remaining_passes();
   }
