@@ -34,6 +34,7 @@ struct TransposedOperands {
 /// Rows, columns and depth of the autotuned product. ATen's own 16-bit loops reach one GFLOP/s, so
 /// a round takes 4 ms; larger sizes would delay the first step.
 constexpr int64_t kTuneSize = 128;
+/// Enough rounds that at least one is undisturbed by other processes.
 constexpr int kTuneRounds = 8;
 /// The minimum speedup of fp32 over LibTorch's 16-bit product. Processors without 16-bit
 /// instructions are far above it and others below, so every process on a machine chooses alike.
@@ -93,8 +94,8 @@ bool is_transposed(const at::Tensor& x) {
   return !x.is_contiguous() && x.t().is_contiguous();
 }
 
-/// Operations below which oneDNN's fixed cost per call, or the fp32 copy of a weight, outweighs its
-/// speed.
+/// Rows of the first operand below which oneDNN's fixed cost per call, or the fp32 copy of a
+/// weight, outweighs its speed.
 constexpr int64_t kMinOneDnnRows = 16;
 
 }  // namespace
