@@ -20,9 +20,9 @@ using testing::Le;
 
 /// Rank 0 of two, where the other rank has zeros in its shards. Records how many blocks are
 /// unsharded or pending at each gather.
-class RecordingConsensus : public Consensus {
+class CountingConsensus : public Consensus {
  public:
-  explicit RecordingConsensus(const nn::ParameterStore& store) : store_(store) {}
+  explicit CountingConsensus(const nn::ParameterStore& store) : store_(store) {}
 
   std::vector<std::string> all_gather_strings(std::string value) const override {
     const std::string other_message = value == "-" ? value : other_message_.value_or(value);
@@ -84,7 +84,7 @@ class ShardedBlocksTest : public testing::Test {
     return model;
   }();
   Training training_{*model_, AdamWSettings{}, 1, {.rank = 0, .count = 2}};
-  RecordingConsensus consensus_{model_->parameters()};
+  CountingConsensus consensus_{model_->parameters()};
 
   void SetUp() override { training_.connect(consensus_); }
 };

@@ -31,7 +31,7 @@ namespace {
 using testing::DoubleEq;
 using testing::ElementsAre;
 
-at::Tensor to_matrix(const nlohmann::json& json) {
+at::Tensor parse_matrix(const nlohmann::json& json) {
   std::vector<double> values;
   for (const auto& row : json) {
     for (const auto& value : row) values.push_back(value.get<double>());
@@ -49,14 +49,14 @@ TEST(GradNorm, MatchesThePaperByAutograd) {
   std::ifstream file(VLMTRAIN_SOURCE_DIR "/tests/engine/data/gradnorm.json");
   const auto reference = nlohmann::json::parse(file);
   const auto tasks = reference["tasks"].get<int64_t>();
-  const at::Tensor output = to_matrix(reference["output"]);
+  const at::Tensor output = parse_matrix(reference["output"]);
   GradNorm gradnorm(tasks, {.alpha = reference["alpha"], .learning_rate = reference["learning_rate"]});
   ASSERT_EQ(reference["steps"].size(), 5U);
   for (const auto& step : reference["steps"]) {
     const std::vector<double> weights = gradnorm.weights();
     const PerTaskSums sums({.count = tasks, .weights = weights, .gradient_norms = true}, output.size(1), at::kCPU);
     const auto label_tasks = step["tasks"].get<std::vector<int64_t>>();
-    nn::linear_cross_entropy(to_matrix(step["hidden"]), output,
+    nn::linear_cross_entropy(parse_matrix(step["hidden"]), output,
                              at::tensor(step["labels"].get<std::vector<int64_t>>(), at::kLong),
                              static_cast<double>(label_tasks.size()), /*chunk_rows=*/2,
                              sums.make_loss_args(at::tensor(label_tasks, at::kLong)));
@@ -135,7 +135,7 @@ at::Tensor resolve_with_coefficients(const at::Tensor& g, const at::Tensor& orde
   return at::matmul(pcgrad_coefficients(at::matmul(g, g.t()), orders), g);
 }
 
-std::vector<double> to_vector(const at::Tensor& tensor) {
+std::vector<double> to_doubles(const at::Tensor& tensor) {
   const at::Tensor doubles = tensor.to(at::kDouble).contiguous();
   return {doubles.const_data_ptr<double>(), doubles.const_data_ptr<double>() + doubles.numel()};
 }
@@ -148,24 +148,24 @@ at::Tensor make_rows(const std::vector<std::vector<double>>& values) {
 
 /// (1, 0) and (−1, 1): the first becomes (½, ½), the second (0, 1).
 TEST(PcGrad, TwoTasksMatchHandComputation) {
-  EXPECT_THAT(to_vector(resolve_with_coefficients(make_rows({{1, 0}, {-1, 1}}), pcgrad_orders(2, 5))),
+  EXPECT_THAT(to_doubles(resolve_with_coefficients(make_rows({{1, 0}, {-1, 1}}), pcgrad_orders(2, 5))),
               ElementsAre(0.5, 1.5));
 }
 
 TEST(PcGrad, TasksThatAgreeAddUp) {
   const auto coefficients = pcgrad_coefficients(make_rows({{2, 1, 0}, {1, 3, 2}, {0, 2, 9}}), pcgrad_orders(3, 5));
-  EXPECT_THAT(to_vector(coefficients), ElementsAre(1, 1, 1));
+  EXPECT_THAT(to_doubles(coefficients), ElementsAre(1, 1, 1));
 }
 
 TEST(PcGrad, OppositeGradientsCancel) {
-  EXPECT_THAT(to_vector(resolve_with_coefficients(make_rows({{1, 2}, {-3, -6}}), pcgrad_orders(2, 0))),
+  EXPECT_THAT(to_doubles(resolve_with_coefficients(make_rows({{1, 2}, {-3, -6}}), pcgrad_orders(2, 0))),
               ElementsAre(DoubleNear(0, 1e-15), DoubleNear(0, 1e-15)));
 }
 
 TEST(PcGrad, AbsentTaskConflictsWithNone) {
   const auto coefficients = pcgrad_coefficients(make_rows({{1, 0, -1}, {0, 0, 0}, {-1, 0, 4}}), pcgrad_orders(3, 1));
   // Task 0 becomes g0 + ¼ g2, task 2 becomes g2 + g0; the zero gradient of task 1 has no effect.
-  EXPECT_THAT(to_vector(coefficients), ElementsAre(2, 1, 1.25));
+  EXPECT_THAT(to_doubles(coefficients), ElementsAre(2, 1, 1.25));
 }
 
 /// g0 = (1, 0), g1 = (−1, 1), g2 = (−1, −1). Task 0 becomes (½, ½) after g1 and (0, 0) after g2. g1
@@ -176,9 +176,9 @@ TEST(PcGrad, ThreeTasksMatchHandComputation) {
   const auto g = make_rows({{1, 0}, {-1, 1}, {-1, -1}});
   const auto each_other_first = at::tensor({1, 2, 1, 2, 0, 0}, at::kLong).view({2, 3});
   const auto first_task_first = at::tensor({1, 0, 0, 2, 2, 1}, at::kLong).view({2, 3});
-  EXPECT_THAT(to_vector(resolve_with_coefficients(g, each_other_first)),
+  EXPECT_THAT(to_doubles(resolve_with_coefficients(g, each_other_first)),
               ElementsAre(DoubleNear(0, 1e-15), DoubleNear(0, 1e-15)));
-  EXPECT_THAT(to_vector(resolve_with_coefficients(g, first_task_first)),
+  EXPECT_THAT(to_doubles(resolve_with_coefficients(g, first_task_first)),
               ElementsAre(DoubleNear(-1, 1e-15), DoubleNear(0, 1e-15)));
 }
 
@@ -203,13 +203,13 @@ TEST(PcGrad, OrdersArePermutationsOfTheOthersAndDependOnTheSeed) {
     const auto orders = pcgrad_orders(4, seed);
     ASSERT_EQ(orders.sizes(), (at::IntArrayRef{3, 4}));
     for (int64_t task = 0; task < 4; ++task) {
-      const auto column = to_vector(orders.select(1, task));
+      const auto column = to_doubles(orders.select(1, task));
       std::set<double> tasks_in_order{column.begin(), column.end()};
       tasks_in_order.insert(static_cast<double>(task));
       EXPECT_THAT(tasks_in_order, ElementsAre(0, 1, 2, 3));
     }
     EXPECT_TRUE(at::equal(pcgrad_orders(4, seed), orders));
-    distinct_orders.insert(to_vector(orders));
+    distinct_orders.insert(to_doubles(orders));
   }
   EXPECT_GT(distinct_orders.size(), 15U);
 }

@@ -67,7 +67,8 @@ class TextAndMasksTest : public testing::Test {
 
 std::unique_ptr<models::MaskSamples> TextAndMasksTest::data_;
 
-void expect_same(const Gradients& actual, const Gradients& expected, const std::string& label, Deviations& deviations) {
+void expect_same_step(const Gradients& actual, const Gradients& expected, const std::string& label,
+                      Deviations& deviations) {
   deviations.expect_at_most(1e-6, std::abs(actual.loss / expected.loss - 1), "loss", label);
   ASSERT_EQ(actual.by_name.size(), expected.by_name.size()) << label;
   for (const auto& [name, gradient] : expected.by_name) {
@@ -86,9 +87,10 @@ TEST_F(TextAndMasksTest, LossAndGradientsDoNotDependOnTheSplit) {
        {std::vector<int64_t>{1, 1, 1, 1, 1, 1}, std::vector<int64_t>{2, 2, 2}, std::vector<int64_t>{1, 3, 2}}) {
     MicroBatchSplit split = split_in_order(sizes);
     split.order = {3, 1, 0, 5, 4, 2};
-    expect_same(step({.split = split}).gradients, expected, fmt::format("{} micro-batches", sizes.size()), deviations);
+    expect_same_step(step({.split = split}).gradients, expected, fmt::format("{} micro-batches", sizes.size()),
+                     deviations);
   }
-  expect_same(step({.images_per_pass = 1}).gradients, expected, "a picture at a time", deviations);
+  expect_same_step(step({.images_per_pass = 1}).gradients, expected, "a picture at a time", deviations);
   deviations.report();
 }
 

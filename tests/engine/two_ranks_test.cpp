@@ -20,7 +20,7 @@ using Weights = std::map<std::string, at::Tensor>;
 constexpr int64_t kSteps = 3;
 // With such a large epsilon the update is proportional to the gradient.
 constexpr AdamWSettings kSettings{.epsilon = 1e3, .weight_decay = 0, .max_grad_norm = 1};
-constexpr LearningRates kRates{1e3, 1e3, 1e3};
+constexpr LearningRates kRankRates{1e3, 1e3, 1e3};
 
 /// A rendezvous of two threads that act as two ranks.
 struct RendezvousPoint {
@@ -101,7 +101,7 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
     Step step(training, input, consensus);
     step.accumulate(step_options.make_layout(*model, samples));
     step.prepare();
-    const StepResult result = step.apply(kRates);
+    const StepResult result = step.apply(kRankRates);
     if (step_options.tasks.is_multi_task()) outcome.tasks = read_task_results(result);
     outcome.tokens = result.tokens;
     outcome.label_tokens = result.label_tokens;

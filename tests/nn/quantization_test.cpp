@@ -20,7 +20,7 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr int64_t kTokens = 20;  // enough rows for oneDNN's product
+constexpr int64_t kNumTokens = 20;  // enough rows for oneDNN's product
 constexpr int64_t kInFeatures = 50;
 constexpr int64_t kOutFeatures = 70;
 
@@ -220,7 +220,7 @@ class QuantizedLinear : public testing::TestWithParam<LinearCase> {
 
   /// Returns output and gradients.
   std::vector<at::Tensor> run(const ParameterStore& store, const Linear& linear, bool is_recomputed) const {
-    const at::Tensor x = make_normal({kTokens, kInFeatures}, 7).to(GetParam().dtype).set_requires_grad(true);
+    const at::Tensor x = make_normal({kNumTokens, kInFeatures}, 7).to(GetParam().dtype).set_requires_grad(true);
     const auto inputs = collect_inputs(store, x);
     const DropoutScope same_dropout(std::vector<DropoutSegment>{{.seed = 8}});
     const at::Tensor y = is_recomputed ? recompute(std::ref(linear), x, collect_tensors(store)) : linear(x);
@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return instance.param.name; });
 
 TEST(QuantizedLinearMemory, KeepsNeitherInputNorWeight) {
-  const at::Tensor x = make_normal({kTokens, kInFeatures}, 1)
+  const at::Tensor x = make_normal({kNumTokens, kInFeatures}, 1)
                            .set_requires_grad(true)
                            .neg();  // not a leaf, which its gradient would hold
   const LinearWeight weight(quantize_weight(Quantization::kNf4, make_normal({kOutFeatures, kInFeatures}, 2)));
@@ -308,7 +308,7 @@ class QuantizedLinears : public testing::TestWithParam<GroupCase> {
 
   /// Returns output and gradients.
   static std::vector<at::Tensor> run(const ParameterStore& store, const Linears& linears) {
-    const at::Tensor x = make_normal({kTokens, kIn}, 7).to(at::kDouble).set_requires_grad(true);
+    const at::Tensor x = make_normal({kNumTokens, kIn}, 7).to(at::kDouble).set_requires_grad(true);
     std::vector<at::Tensor> inputs{x};
     for (const auto& parameter : store.all()) {
       if (parameter.tensor.requires_grad()) inputs.push_back(parameter.tensor);

@@ -28,7 +28,7 @@
 namespace vlmtrain::nn {
 namespace {
 
-constexpr int64_t kHeads = 4, kKeyValueHeads = 2, kFeatures = 6, kSpan = 4;
+constexpr int64_t kNumHeads = 4, kNumKeyValueHeads = 2, kFeatures = 6, kSpan = 4;
 const std::vector<int64_t> kLengths{13, 9, 3};
 /// Two spans in the first segment, one at the end of the second, none in the third.
 const std::vector<int64_t> kFirstRows{1, 6, 18};
@@ -53,7 +53,7 @@ struct QueryKeyValueRows {
     const auto make_heads = [&](int64_t heads) {
       return at::randn({make_segments().rows, heads, kFeatures}, at::TensorOptions(at::kDouble)).to(dtype);
     };
-    QueryKeyValueRows rows{make_heads(kHeads), make_heads(kKeyValueHeads), make_heads(kKeyValueHeads)};
+    QueryKeyValueRows rows{make_heads(kNumHeads), make_heads(kNumKeyValueHeads), make_heads(kNumKeyValueHeads)};
     for (const at::Tensor* each : rows.all()) each->requires_grad_();
     return rows;
   }
@@ -91,7 +91,7 @@ at::Tensor compute_reference(const QueryKeyValueRows& rows, std::optional<int64_
     }
   }
   const auto heads_first = [](const at::Tensor& x) {
-    return at::repeat_interleave(x.to(at::kDouble), kHeads / x.size(1), 1).transpose(0, 1);
+    return at::repeat_interleave(x.to(at::kDouble), kNumHeads / x.size(1), 1).transpose(0, 1);
   };
   const at::Tensor scores = at::matmul(heads_first(rows.query), heads_first(rows.key).transpose(1, 2));
   const at::Tensor weights = at::softmax(scores / std::sqrt(static_cast<double>(kFeatures)) + mask, -1);
@@ -205,7 +205,7 @@ TEST(JoinedAttention, MergesTwoKernelsIntoOneSoftmax) {
 TEST(JoinedAttention, WorksWithCheckpointing) {
   const auto kernel = make_test_kernel();
   const auto block = [&](const at::Tensor& x) {
-    const at::Tensor shared = x.narrow(1, 0, kKeyValueHeads);
+    const at::Tensor shared = x.narrow(1, 0, kNumKeyValueHeads);
     return attend(kernel, x, shared * 2, shared.sin());
   };
   const at::Tensor x = QueryKeyValueRows::make_random(at::kFloat).query;
