@@ -17,6 +17,7 @@ namespace {
 using Kind = nn::ShardedBlock::Kind;
 
 constexpr std::array kKinds{Kind::kTrained, Kind::kFrozen};
+/// Messages between ranks: no pass, and a request to unshard a block outside of passes.
 constexpr std::string_view kIdle = "-";
 constexpr char kReadRequest = 'r';
 

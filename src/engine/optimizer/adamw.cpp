@@ -24,6 +24,7 @@ namespace {
 static_assert(kShardAlignment == kBlockElements, "a block of compressed states belongs to one rank");
 
 bool compresses(OptimizerStates states, const nn::Parameter& parameter) {
+  // As bitsandbytes (min_8bit_size).
   constexpr int64_t kMinCompressedElements = 4096;
   if (states == OptimizerStates::kFp32 || parameter.elements() < kMinCompressedElements) return false;
   return states != OptimizerStates::k8Bit || !parameter.is_embedding;

@@ -20,6 +20,7 @@ namespace vlmtrain::engine {
 
 namespace {
 
+/// Values of an 8-bit code.
 constexpr int64_t kCodes = 256;
 
 class Bf16Moments : public Moments {
@@ -34,6 +35,7 @@ class Bf16Moments : public Moments {
   /// Rounds up with the probability of the truncated fraction: a random number below the cut
   /// carries over.
   void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& /*skipped*/) override {
+    // The low 16 bits of fp32, which bf16 truncates.
     constexpr int64_t kTruncatedRange = int64_t{1} << 16;
     buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kTruncatedRange, random_));
     constexpr int64_t kUpperHalf = 1;  // little-endian

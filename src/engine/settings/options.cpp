@@ -22,6 +22,7 @@ constexpr int64_t kMaxStepSamples = 1'000'000;
 /// A fraction of an epoch, far above the rounding error of the epoch count.
 constexpr double kMinEpochs = 1e-6;
 constexpr double kMaxEpochs = 1e6;
+/// Far beyond any useful weight; rejects typos.
 constexpr double kMaxLossWeight = 1e6;
 
 template <class T>

@@ -163,6 +163,7 @@ at::Tensor cuda_memory_efficient_decode(const at::Tensor& query, const at::Tenso
 
 /// Returns `bias` with rows aligned as the kernel requires.
 at::Tensor align_rows(const at::Tensor& bias) {
+  // Elements; the kernel requires aligned rows of the bias.
   constexpr int64_t kAlignment = 16;
   const int64_t keys = bias.size(-1);
   const int64_t padding = (kAlignment - keys % kAlignment) % kAlignment;

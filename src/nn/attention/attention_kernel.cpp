@@ -80,6 +80,7 @@ class CudaMemoryEfficient : public AttentionKernel {
 
  private:
   int64_t mask_type() const {
+    // Values of CustomMaskType of ATen's kernel.
     constexpr int64_t kNoMask = 0;
     constexpr int64_t kCausalFromTopLeft = 1;
     return args_.causal ? kCausalFromTopLeft : kNoMask;
@@ -141,6 +142,7 @@ class CpuFlash : public AttentionKernel {
   std::optional<at::Tensor> mask_;
 };
 
+/// Indices into the outputs of a kernel.
 constexpr int64_t kOutput = 0, kLogSumExp = 1, kKernelState = 2;
 
 /// Reshapes [heads, rows] to factors of [rows, heads, head_dim].
@@ -219,6 +221,7 @@ Segments slice_segments(const Segments& segments, int64_t first, int64_t count, 
 }  // namespace
 
 bool has_flash_kernel(at::ScalarType dtype, at::Device device) {
+  // FlashAttention-2 is compiled for sm_80 and newer.
   constexpr int kMinArchitecture = 80;
   return dtype != at::kFloat && memory::get_architecture(device) >= kMinArchitecture;
 }

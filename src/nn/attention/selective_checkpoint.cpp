@@ -41,6 +41,7 @@ struct SavedAttention : torch::autograd::Function<SavedAttention> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto call = c10::static_intrusive_pointer_cast<AttentionCallCapsule>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();
+    // query, key, value
     constexpr int64_t kInputs = 3;
     const auto kernel_gradients = call->value.kernel->backward(gradients[0], saved[0], saved[1], saved[2],
                                                                {saved.begin() + kInputs, saved.end()});

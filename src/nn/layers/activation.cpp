@@ -22,6 +22,7 @@ namespace vlmtrain::nn {
 
 namespace {
 
+/// From OpenAI's CLIP.
 constexpr double kQuickGeluSteepness = 1.702;
 
 at::Tensor activate_aten(Activation activation, const at::Tensor& x) {

@@ -139,6 +139,7 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
  private:
   /// Returns the gradients of a call whose own result was not used.
   static variable_list make_stream_gradients(AutogradContext* context, const at::Tensor& stream_gradient) {
+    // The first gradient belongs to the call, the second to the first tensor.
     constexpr size_t kCall = 1;
     variable_list result(kCall + static_cast<size_t>(context->saved_data["tensors"].toInt()));
     result[kCall] = stream_gradient;

@@ -37,6 +37,7 @@ at::Tensor linspace_fma(float first, float last, int64_t count) {
   return at::tensor(values);
 }
 
+/// The largest int8 code in use; −128 is not, as in bitsandbytes.
 constexpr double kMaxCode = 127;
 /// 1 / 127 with the digits of bitsandbytes (functional.py, int8_vectorwise_dequant).
 constexpr double kDequantizeScale = 7.874015718698502e-3;
@@ -129,6 +130,7 @@ at::Tensor make_nf4_codebook() {
 }
 
 at::Tensor make_dynamic_codebook(Signedness signedness) {
+  // Decades of the code, 1e-6 to 1, as in bitsandbytes.
   constexpr int kExponents = 7;
   std::vector<at::Tensor> parts{at::tensor({0.0F, 1.0F})};
   for (int i = 0; i < kExponents; ++i) {
