@@ -14,8 +14,8 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// Elements per chunk, 256 KiB of fp32: large enough to hide the cost of scheduling a chunk.
-/// Another value would change the rounding of norms.
+/// Elements per chunk, 256 KiB of fp32; no measurement of other sizes is recorded. Another value
+/// changes the rounding of norms.
 constexpr int64_t kNormChunkElements = 65'536;
 
 double compute_sum_of_squares(const float* values, int64_t count) {
