@@ -7,8 +7,8 @@
 #include <map>
 #include <optional>
 
-#include "models/checkpoints/new_folder.h"
-#include "models/checkpoints/weights.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/load_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/atomic.h"

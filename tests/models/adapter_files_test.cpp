@@ -6,10 +6,10 @@
 
 #include "io/temporary_folder.h"
 #include "models/adapter_folder.h"
-#include "models/adapters/auxiliary_files.h"
-#include "vlmtrain/models/end_tokens.h"
-#include "vlmtrain/models/sample_key.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/models/processor_files.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/adapter_folder.h"
-#include "models/adapters/adapter_names.h"
+#include "models/adapters/adapter_format.h"
 
 namespace vlmtrain::models {
 namespace {

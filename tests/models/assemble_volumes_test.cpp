@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "models/brain_llava/assembly/tower_source.h"
+#include "models/brain_llava/tower_source.h"
 #include "models/checkpoint_copy.h"
-#include "models/network/volume_transformer/volume_transformer.h"
+#include "models/network/volume_transformer.h"
 #include "models/processing/conversation_processor.h"
 #include "parity/case.h"
 #include "parity/deviations.h"

@@ -1,5 +1,3 @@
-#include "vlmtrain/models/base_fingerprint.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +7,8 @@
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/models/base_weights.h"
+#include "vlmtrain/models/checkpoint_contents.h"
 
 namespace vlmtrain::models {
 namespace {

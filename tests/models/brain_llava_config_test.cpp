@@ -7,7 +7,7 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {
 namespace {

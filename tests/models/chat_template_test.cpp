@@ -5,8 +5,8 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/models/generation_settings.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/models/generation_config.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -1,5 +1,3 @@
-#include "models/checkpoints/computed_tables.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/pow.h>
@@ -8,6 +6,7 @@
 
 #include "base/captured_log.h"
 #include "models/checkpoint_copy.h"
+#include "models/checkpoints/tensor_names.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
 

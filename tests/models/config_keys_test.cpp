@@ -7,7 +7,7 @@
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/checkpoint_remarks.h"
+#include "vlmtrain/models/checkpoint_info.h"
 
 namespace vlmtrain::models {
 namespace {

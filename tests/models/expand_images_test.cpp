@@ -1,7 +1,6 @@
-#include "models/processing/expand_images.h"
-
 #include <gtest/gtest.h>
 
+#include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models {

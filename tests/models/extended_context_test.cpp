@@ -1,6 +1,6 @@
-#include "models/processing/extended_context.h"
-
 #include <gtest/gtest.h>
+
+#include "models/processing/context_length.h"
 
 namespace vlmtrain::models {
 namespace {

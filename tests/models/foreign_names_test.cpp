@@ -1,5 +1,3 @@
-#include "models/checkpoints/foreign_names.h"
-
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -7,6 +5,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
+#include "models/checkpoints/tensor_names.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
 

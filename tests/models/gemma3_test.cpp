@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "models/gemma3/config.h"
-#include "models/gemma3/image_processor.h"
 #include "models/gemma3/processor.h"
 #include "models/presets.h"
 #include "parity/temporary_folder.h"

@@ -1,11 +1,10 @@
-#include "vlmtrain/models/hypothetical_sample.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/image/decode.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {
 namespace {

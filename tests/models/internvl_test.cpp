@@ -6,12 +6,11 @@
 #include "models/checkpoint_copy.h"
 #include "models/internvl/config.h"
 #include "models/internvl/image_processor.h"
-#include "models/internvl/image_text.h"
-#include "models/internvl/video_processor.h"
-#include "models/internvl/weight_names.h"
+#include "models/internvl/model.h"
+#include "models/internvl/processor.h"
 #include "parity/case.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models::internvl {
 namespace {

@@ -1,5 +1,3 @@
-#include "models/processing/listed_frames.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,9 +6,10 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "models/idefics3/video_processor.h"
-#include "models/internvl/video_processor.h"
+#include "models/internvl/image_processor.h"
+#include "models/processing/frame_sampling.h"
 #include "models/qwen2_vl/video_processor.h"
-#include "models/qwen3_vl/video_processor.h"
+#include "models/qwen3_vl/processor.h"
 #include "parity/tiny_preset.h"
 
 namespace vlmtrain::models {

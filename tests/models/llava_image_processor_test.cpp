@@ -4,7 +4,7 @@
 
 #include "image/reference_files.h"
 #include "io/temporary_folder.h"
-#include "models/llava/image_processor.h"
+#include "models/llava/processor.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::llava {

@@ -6,11 +6,11 @@
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
-#include "models/llava/weight_names.h"
+#include "models/llava/model.h"
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {
 namespace {

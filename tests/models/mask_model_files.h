@@ -8,11 +8,11 @@
 #include <map>
 #include <string>
 
-#include "models/checkpoints/weights.h"
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/sam_names.h"
-#include "models/network/mask/sam_vit/sam_vit.h"
-#include "models/network/mask/tiny_vit/tiny_vit.h"
+#include "models/checkpoints/load_weights.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/sam_vit.h"
+#include "models/network/tiny_vit.h"
+#include "models/prs_med/mask_source.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/safetensors.h"
 

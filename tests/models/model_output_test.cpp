@@ -1,5 +1,3 @@
-#include "vlmtrain/models/model_output.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -10,6 +8,7 @@
 
 #include "parity/case.h"
 #include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

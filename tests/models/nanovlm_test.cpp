@@ -7,12 +7,12 @@
 #include "image/reference_files.h"
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
-#include "models/nanovlm/image_processor.h"
+#include "models/nanovlm/processor.h"
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models::nanovlm {
 namespace {

@@ -14,7 +14,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/models/checkpoint_contents.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -1,10 +1,9 @@
-#include "models/brain_llava/pooling.h"
-
 #include <ATen/ops/adaptive_avg_pool3d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
+#include "models/brain_llava/model.h"
 #include "parity/deviations.h"
 
 namespace vlmtrain::models::brain_llava {

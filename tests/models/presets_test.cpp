@@ -12,7 +12,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {
 namespace {

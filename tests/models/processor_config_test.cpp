@@ -1,10 +1,9 @@
-#include "models/processing/processor_config.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "models/llava/image_processor.h"
+#include "models/llava/processor.h"
+#include "models/processing/preprocessor_config.h"
 #include "parity/tiny_preset.h"
 
 namespace vlmtrain::models {

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "models/processing/preprocessor_config.h"
-#include "models/processing/processor_copies.h"
+#include "models/processing/processor_changes.h"
 #include "parity/temporary_folder.h"
 #include "parity/tiny_preset.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {
 namespace {

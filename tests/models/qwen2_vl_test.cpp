@@ -8,17 +8,16 @@
 #include "io/temporary_folder.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
-#include "models/qwen2_vl/patch_layout.h"
-#include "models/qwen2_vl/positions.h"
-#include "models/qwen2_vl/smart_resize.h"
+#include "models/qwen2_vl/model.h"
+#include "models/qwen2_vl/processor.h"
 #include "models/qwen2_vl/video_processor.h"
-#include "models/qwen2_vl/weight_names.h"
+#include "models/qwen2_vl/vision_tower.h"
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models::qwen2_vl {
 namespace {

@@ -8,15 +8,14 @@
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
-#include "models/qwen3_vl/config.h"
-#include "models/qwen3_vl/position_taps.h"
-#include "models/qwen3_vl/video_processor.h"
+#include "models/qwen3_vl/model.h"
+#include "models/qwen3_vl/processor.h"
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models::qwen3_vl {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/network/llama/rope.h"
+#include "models/network/rope.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>

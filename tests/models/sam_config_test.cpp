@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/sam_vit/sam_vit_config.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/sam_vit.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models {

@@ -1,5 +1,3 @@
-#include "models/network/mask/sam_names.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +5,9 @@
 #include <set>
 #include <vector>
 
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/sam_vit/sam_vit.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/sam_vit.h"
+#include "models/prs_med/mask_source.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -1,5 +1,3 @@
-#include "models/checkpoints/size_limits.h"
-
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +5,8 @@
 #include <functional>
 
 #include "io/temporary_folder.h"
-#include "models/llava/image_processor.h"
+#include "models/checkpoints/config_checks.h"
+#include "models/llava/processor.h"
 #include "models/presets.h"
 #include "models/processing/conversation_processor.h"
 #include "parity/temporary_folder.h"
@@ -15,7 +14,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {
 namespace {

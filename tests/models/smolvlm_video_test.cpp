@@ -4,8 +4,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "models/idefics3/video_processor.h"
-#include "models/idefics3/video_text.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models::idefics3 {
 namespace {

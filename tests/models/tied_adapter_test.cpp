@@ -4,7 +4,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/adapter_folder.h"
-#include "models/adapters/output_module.h"
+#include "models/adapters/lora_targets.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -13,8 +13,8 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/checkpoint_remarks.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/models/checkpoint_info.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -1,8 +1,7 @@
-#include "models/checkpoints/weights_fit.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/checkpoints/load_weights.h"
 #include "parity/case.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/models/checkpoint.h"

@@ -1,5 +1,3 @@
-#include "vlmtrain/models/weights_to_save.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn_like.h>
@@ -12,6 +10,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/checkpoint_contents.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -6,7 +6,7 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/models/checkpoint_contents.h"
 
 namespace vlmtrain::parity {
 namespace {

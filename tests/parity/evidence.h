@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "models/registry.h"
+#include "models/family.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::parity {

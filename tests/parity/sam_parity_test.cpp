@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/sam_vit/sam_vit.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/sam_vit.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "image/nifti_file.h"
-#include "models/registry.h"
+#include "models/family.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/io/atomic.h"

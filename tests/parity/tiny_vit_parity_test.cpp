@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "models/network/mask/tiny_vit/tiny_vit.h"
+#include "models/network/tiny_vit.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 

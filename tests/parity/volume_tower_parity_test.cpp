@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "models/brain_llava/pooling.h"
-#include "models/network/volume_transformer/volume_transformer.h"
+#include "models/brain_llava/model.h"
+#include "models/network/volume_transformer.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 

@@ -12,7 +12,7 @@
 #include "vlmtrain/data/video_layout.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
-#include "vlmtrain/models/seen_picture.h"
+#include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"
 

@@ -10,10 +10,9 @@
 #include <string>
 #include <system_error>
 
-#include "models/adapters/auxiliary_files.h"
-#include "models/checkpoints/companion_files.h"
-#include "models/checkpoints/config_changes.h"
+#include "models/checkpoints/auxiliary_files.h"
 #include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/unfinished.h"
 #include "vlmtrain/models/adapter.h"

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "models/adapters/adapter_layout.h"
+#include "models/adapters/adapter_format.h"
 #include "models/checkpoints/read_model_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"

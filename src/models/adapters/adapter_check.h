@@ -1,9 +1,10 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "models/adapters/adapter_tensors.h"
+#include "models/adapters/adapter_format.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
@@ -19,5 +20,10 @@ void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors
 
 /// The parameters of a model that an adapter brings: low-rank ones and those of modules_to_save.
 std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model);
+
+/// Throws UserError (kBadData) where an adapter's folder holds weights in files that are not the adapter's, which would
+/// be ignored: a projector that LLaVA's or ms-swift's scripts train next to LoRA, a value head, a part of the vision
+/// tower. It names the file and what to do. States of optimizers and the like are passed over.
+void refuse_foreign_weights(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

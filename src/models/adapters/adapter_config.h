@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "models/adapters/adapter_names.h"
+#include "models/adapters/adapter_format.h"
+#include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::models {
 
@@ -40,5 +41,8 @@ struct AdapterConfig {
 /// Reads `folder`/adapter_config.json. Every key is read, known to be harmless, refused by name where it changes what
 /// the adapter computes, or named in one warning. Throws UserError (kBadData).
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
+
+/// What the base of an adapter may lack when it is loaded or merged.
+LoadSettings make_base_load_settings(const nn::LoraSettings& lora);
 
 }  // namespace vlmtrain::models

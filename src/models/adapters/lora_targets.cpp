@@ -2,11 +2,11 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "models/adapters/output_module.h"
 #include "models/checkpoints/load_parameters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
@@ -14,6 +14,14 @@
 namespace vlmtrain::models {
 
 namespace {
+
+const nn::Parameter* find_output_parameter(const VisionLanguageModel& model) {
+  const auto& all = model.parameters().all();
+  const at::Tensor& output = model.output_weight();
+  const auto it =
+      std::ranges::find_if(all, [&](const nn::Parameter& parameter) { return parameter.tensor.is_same(output); });
+  return it == all.end() ? nullptr : &*it;
+}
 
 /// The modules of a store's parameters, those of numbered blocks left out: `model.connector`, `lm_head`.
 std::vector<std::string> list_modules(const nn::ParameterStore& store) {
@@ -45,6 +53,19 @@ std::vector<std::string> find_unknown_modules_to_save(const VisionLanguageModel&
 }
 
 }  // namespace
+
+const nn::Parameter* find_tied_embedding(const VisionLanguageModel& model) {
+  const nn::Parameter* const output = find_output_parameter(model);
+  return output != nullptr && output->is_embedding ? output : nullptr;
+}
+
+std::string find_output_module(const VisionLanguageModel& model) {
+  const nn::Parameter* const output = find_output_parameter(model);
+  if (output == nullptr) return "lm_head";
+  if (!output->is_embedding) return output->name.substr(0, output->name.rfind('.'));
+  // nanoVLM's decoder has its head within.
+  return output->name.starts_with("decoder.") ? "decoder.head" : "lm_head";
+}
 
 void check_lora_targets(const VisionLanguageModel& model, const std::filesystem::path& folder) {
   const nn::ParameterStore& store = model.parameters();

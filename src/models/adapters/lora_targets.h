@@ -1,10 +1,18 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
+
+/// The embedding that a model's output projection reads too; null where the output has values of its own. It is the
+/// model's.
+const nn::Parameter* find_tied_embedding(const VisionLanguageModel& model);
+
+/// The module of the output projection, `lm_head` as a rule, also where it is tied and so no parameter.
+std::string find_output_module(const VisionLanguageModel& model);
 
 /// Throws UserError where an entry of the model's LoraSettings matches nothing: a slip of the pen (kUsage), or an
 /// adapter for another model (kBadData). It lists near names.

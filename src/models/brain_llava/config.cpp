@@ -1,6 +1,6 @@
 #include "models/brain_llava/config.h"
 
-#include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "models/network/activation.h"
-#include "models/network/llama/llama.h"
-#include "models/network/volume_transformer/volume_transformer_config.h"
+#include "models/network/llama.h"
+#include "models/network/volume_transformer.h"
 
 namespace vlmtrain::models::brain_llava {
 

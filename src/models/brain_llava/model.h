@@ -1,12 +1,22 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include "models/brain_llava/config.h"
 #include "models/llava/model.h"
-#include "models/network/llama/causal_llama.h"
-#include "models/network/volume_transformer/volume_transformer.h"
+#include "models/network/llama.h"
+#include "models/network/volume_transformer.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::brain_llava {
+
+/// The means over the regions of PyTorch's adaptive_avg_pool3d, as a matrix [tokens, patches] of `options`: a product
+/// with it sums in one order, where the pooling's own backward pass may add up in any. REQUIRES: on no axis more tokens
+/// than patches.
+at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patches, const at::TensorOptions& options);
+
+/// `features` [rows · patches, hidden] → [rows · tokens, hidden], volume by volume.
+at::Tensor pool(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches);
 
 /// A tower of volumes, a pooling of its patches, LLaVA's projector, a text model. Rows of pixels are float or half
 /// [rows, channels, x, y, z], normalised when they were read.

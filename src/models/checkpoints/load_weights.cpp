@@ -1,21 +1,22 @@
+#include "models/checkpoints/load_weights.h"
+
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <iterator>
 #include <map>
 
-#include "models/checkpoints/computed_tables.h"
-#include "models/checkpoints/foreign_names.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/quantized_weights.h"
 #include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/tensor_names.h"
 #include "models/checkpoints/tied_output.h"
-#include "models/checkpoints/weights.h"
+#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/checkpoint_remarks.h"
+#include "vlmtrain/models/checkpoint_info.h"
 
 namespace vlmtrain::models {
 
@@ -101,6 +102,22 @@ void warn_about_tables(const std::vector<std::string>& unused, const io::Checkpo
 }
 
 }  // namespace
+
+void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::path& folder,
+                       const memory::AvailableHostMemory& available) {
+  int64_t bytes = 0;
+  for (const auto& parameter : model.parameters().all()) {
+    if (!parameter.tensor.is_cpu()) continue;
+    const int64_t num_shards = parameter.sharded ? model.parameters().shard().count : 1;
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) / num_shards;
+  }
+  if (bytes <= available.bytes) return;
+  throw UserError(
+      ExitCode::kDoesNotFit,
+      fmt::format("{} does not fit in host memory: its weights take {:.2f} GB, and this process may have "
+                  "{:.2f} GB ({}); ask for more (SLURM's --mem), or compute in 16 bits (bf16)",
+                  folder.string(), to_gigabytes(bytes), to_gigabytes(available.bytes), available.limit_source));
+}
 
 LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path& folder, const LoadSettings& settings) {
   const at::NoGradGuard no_gradients;

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/checkpoints/weight_files.h"
+#include "models/checkpoints/tensor_source.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/checkpoint.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "vlmtrain/io/lazy_tensors.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/models/checkpoint_contents.h"
 
 namespace vlmtrain::models {
 

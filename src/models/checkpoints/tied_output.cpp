@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
-#include "models/checkpoints/weight_files.h"
-#include "models/checkpoints/weights.h"
+#include "models/checkpoints/load_weights.h"
+#include "models/checkpoints/tensor_source.h"
 #include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models {
@@ -119,6 +120,16 @@ void set_tied_output(nlohmann::ordered_json& config, bool tied) {
 
 void set_tied_output(nlohmann::json& config, bool tied) {
   write_tie_keys(config, tied);
+}
+
+nlohmann::json reconcile_config(nlohmann::json config, const Family& family, const std::filesystem::path& folder) {
+  if (!may_tie_output(config)) return config;
+  const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
+  if (!tensors) return config;
+  // The family alone knows which of the keys counts.
+  const auto model = family.build(config, folder, {at::TensorOptions(at::kFloat).device(at::kMeta)});
+  if (has_tied_output(*model) && !are_output_tensors_equal(*tensors, folder)) set_tied_output(config, false);
+  return config;
 }
 
 }  // namespace vlmtrain::models

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "models/family.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
@@ -41,5 +42,10 @@ std::string_view get_tie_key(const nlohmann::json& config);
 /// far as they or their defaults differ.
 void set_tied_output(nlohmann::ordered_json& config, bool tied);
 void set_tied_output(nlohmann::json& config, bool tied);
+
+/// Returns the config.json of a checkpoint as its weights are: where it ties an output projection that the files hold
+/// with other values than the embedding, the two are not tied, as in transformers. Reads tensors only where both are in
+/// the files and config.json ties them.
+nlohmann::json reconcile_config(nlohmann::json config, const Family& family, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

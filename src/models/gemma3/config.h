@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "models/network/llama/rope.h"
-#include "models/network/siglip/siglip.h"
+#include "models/network/rope.h"
+#include "models/network/vision_transformer.h"
 
 namespace vlmtrain::models::gemma3 {
 

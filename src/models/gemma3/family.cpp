@@ -1,11 +1,10 @@
-#include "models/gemma3/family.h"
+#include "models/family.h"
 
 #include "models/gemma3/config.h"
-#include "models/gemma3/image_processor.h"
 #include "models/gemma3/model.h"
 #include "models/gemma3/processor.h"
-#include "models/processing/load_chat_template.h"
-#include "models/processing/processor_config.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/text/read_tokenizer.h"
@@ -87,7 +86,7 @@ constexpr std::string_view kDifferentModel =
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {
       .model_types = {"gemma3"},
       .build = build,

@@ -1,14 +1,11 @@
-#include "models/idefics3/family.h"
+#include "models/family.h"
 
-#include "models/idefics3/config.h"
 #include "models/idefics3/image_processor.h"
-#include "models/idefics3/image_tokens.h"
 #include "models/idefics3/model.h"
 #include "models/idefics3/processor.h"
 #include "models/idefics3/video_processor.h"
-#include "models/idefics3/video_text.h"
-#include "models/processing/load_chat_template.h"
-#include "models/processing/processor_config.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -171,7 +168,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {.model_types = {"idefics3"},
           .build = build,
           .load_processor = load_image_processor,
@@ -181,8 +178,8 @@ Family family() {
           .make_processor_changes = make_processor_changes};
 }
 
-Family smolvlm_family() {
-  Family smolvlm = family();
+Family make_smolvlm_family() {
+  Family smolvlm = make_family();
   smolvlm.model_types = {"smolvlm"};
   smolvlm.load_processor = load_video_processor;
   smolvlm.video_shape = video_shape;

@@ -7,8 +7,8 @@
 #include <set>
 #include <string_view>
 
-#include "models/checkpoints/size_limits.h"
-#include "models/processing/cut_tiles.h"
+#include "models/checkpoints/config_checks.h"
+#include "models/processing/image_tiles.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json_text.h"
 

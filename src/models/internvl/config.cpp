@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"

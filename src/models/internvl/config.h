@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "models/network/activation.h"
-#include "models/network/llama/llama.h"
+#include "models/network/llama.h"
 
 namespace vlmtrain::models::internvl {
 

@@ -1,14 +1,11 @@
-#include "models/internvl/family.h"
+#include "models/family.h"
 
 #include "models/internvl/config.h"
 #include "models/internvl/image_processor.h"
-#include "models/internvl/image_text.h"
 #include "models/internvl/model.h"
 #include "models/internvl/processor.h"
-#include "models/internvl/video_processor.h"
-#include "models/internvl/weight_names.h"
-#include "models/processing/load_chat_template.h"
-#include "models/processing/processor_config.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -123,7 +120,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {.model_types = {"internvl"},
           .build = build,
           .load_processor = load_processor,

@@ -1,7 +1,6 @@
 #include "models/llava/config.h"
 
-#include "models/network/clip/clip.h"
-#include "models/network/siglip/siglip.h"
+#include "models/network/vision_transformer.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 

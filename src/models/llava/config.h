@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "models/network/activation.h"
-#include "models/network/llama/llama.h"
-#include "models/network/vision_transformer/vision_transformer.h"
+#include "models/network/llama.h"
+#include "models/network/vision_transformer.h"
 
 namespace vlmtrain::models::llava {
 

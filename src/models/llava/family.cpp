@@ -3,10 +3,9 @@
 #include <algorithm>
 
 #include "models/llava/config.h"
-#include "models/llava/image_processor.h"
 #include "models/llava/model.h"
 #include "models/llava/processor.h"
-#include "models/processing/load_chat_template.h"
+#include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -109,7 +108,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
   return config.vision.num_parameters() + config.text.num_parameters();
 }
 
-Family family() {
+Family make_family() {
   return {{"llava", "llava_llama", "llava_mistral"},
           build,
           load_llava_processor,

@@ -2,14 +2,12 @@
 
 #include <functional>
 
-#include "models/network/llama/llama.h"
+#include "models/family.h"
+#include "models/network/llama.h"
 #include "models/processing/mask_input.h"
-#include "models/registry.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::llava {
-
-Family family();
 
 // What families that are built on LLaVA share with it: as Family's, with `config_json` as LLaVA's own.
 

@@ -1,12 +1,28 @@
 #pragma once
 
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "models/checkpoints/tensor_names.h"
 #include "models/llava/config.h"
-#include "models/llava/weight_names.h"
-#include "models/network/llama/causal_llama.h"
+#include "models/network/llama.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::llava {
+
+/// Where the modules stand in the tree of parameter names: for the Hugging Face layout as transformers 5 names its
+/// modules, for the original one as LLaVA's code does.
+struct ModuleNames {
+  std::string_view vision_tower, projector_1, projector_2, language_model, output;
+};
+const ModuleNames& get_module_names(Layout layout);
+
+/// How a checkpoint with these tensors spells the parameters' names. Of the Hugging Face layout there are
+/// `language_model.model.layers…` and `model.language_model.layers…`, `vision_tower.vision_model.encoder…` and the same
+/// without `vision_model`, and more.
+StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors);
 
 /// What goes through a projector.
 struct ProjectorConfig {

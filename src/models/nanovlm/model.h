@@ -1,14 +1,50 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "models/nanovlm/config.h"
-#include "models/network/llama/causal_llama.h"
+#include "models/network/llama.h"
+#include "models/network/vision_transformer.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::nanovlm {
+
+/// `config.json` of nanoVLM (https://github.com/huggingface/nanoVLM), as its save_pretrained writes it. Its releases
+/// have the same modules and differ in where pictures go, which follows from the keys that a config has.
+struct Config {
+  VisionTransformerConfig vision;
+  LlamaConfig text;
+  int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² neighbouring patches become one image feature
+  int64_t max_positions = 8192;
+
+  /// vlm_extra_tokens: what a token is for, and its text. Empty: the release v0.1, which has no token for an image and
+  /// puts the features before the text.
+  std::map<std::string, std::string> extra_tokens;
+  std::optional<int64_t> max_image_size;  ///< of a picture's longer side; nothing: pictures are squashed to one tile
+  bool resize_to_max_side = false;        ///< smaller pictures too
+  std::string tokenizer_name;             ///< lm_tokenizer
+  std::string chat_template;              ///< lm_chat_template, Jinja; empty: none
+
+  static Config from_json(const nlohmann::json& json, const std::string& source);
+
+  bool images_before_text() const { return extra_tokens.empty(); }
+  bool has_global_image() const { return extra_tokens.contains("global_image_token"); }
+  const std::string& extra_token(const std::string& token_name) const { return extra_tokens.at(token_name); }
+  int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
+};
+
+/// Whether a config.json without `model_type` is nanoVLM's.
+bool matches_config(const nlohmann::json& json);
+
+/// The texts of vlm_extra_tokens in the file's order, in which they get their ids.
+std::vector<std::string> list_extra_tokens(const std::filesystem::path& folder);
 
 /// SigLIP tower, pixel shuffle, one Linear and a Llama text model. Parameter names are those of nanoVLM's modules.
 class Model final : public VisionLanguageModel {

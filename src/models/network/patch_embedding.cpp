@@ -40,4 +40,12 @@ at::Tensor normalize_images(const image::BytePixels& pixels, at::ScalarType dtyp
   return extract_patch_rows(pixels, {height, width}, dtype).view({pixels.num_images(), 3, height, width});
 }
 
+at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale) {
+  const int64_t features = patches.size(1);
+  const int64_t cells = side / scale;
+  return patches.view({-1, cells, scale, cells, scale * features})
+      .transpose(2, 3)
+      .reshape({-1, scale * scale * features});
+}
+
 }  // namespace vlmtrain::models

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "vlmtrain/image/normalize.h"
 
 namespace vlmtrain::models {
@@ -14,5 +16,9 @@ at::Tensor embed_patches(const image::BytePixels& pixels, const at::Tensor& weig
 
 /// The normalised pixels of whole pictures, rounded once from float32 to `dtype`: [pictures, 3, height, width].
 at::Tensor normalize_images(const image::BytePixels& pixels, at::ScalarType dtype);
+
+/// Gathers each scale × scale square of patches into one row, its patches line by line: [tiles · side², features] →
+/// [tiles · (side / scale)², features · scale²].
+at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale);
 
 }  // namespace vlmtrain::models

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 
-#include "models/processing/expand_images.h"
-#include "models/processing/pixel_notices.h"
-#include "models/processing/reading_media.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/media_checks.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"

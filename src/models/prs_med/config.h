@@ -7,9 +7,9 @@
 #include <string>
 #include <variant>
 
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/sam_vit/sam_vit.h"
-#include "models/network/mask/tiny_vit/tiny_vit.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/sam_vit.h"
+#include "models/network/tiny_vit.h"
 
 namespace vlmtrain::models::prs_med {
 

@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "models/llava/model.h"
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/mask_encoder.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/mask_encoder.h"
 #include "models/prs_med/config.h"
 
 namespace vlmtrain::models::prs_med {

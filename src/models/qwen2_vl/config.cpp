@@ -6,8 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "models/checkpoints/attention_dropout.h"
-#include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"

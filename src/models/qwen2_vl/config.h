@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "models/network/activation.h"
-#include "models/network/llama/llama.h"
+#include "models/network/llama.h"
 
 namespace vlmtrain::models::qwen2_vl {
 

@@ -1,13 +1,28 @@
 #pragma once
 
-#include "models/network/llama/causal_llama.h"
+#include <span>
+#include <string>
+
+#include "models/network/llama.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/vision_tower.h"
-#include "models/qwen2_vl/weight_names.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::qwen2_vl {
+
+/// How a checkpoint spells the parameters' names: as published (`visual.blocks…`, `model.layers…`) or as transformers
+/// 5's modules, which are vlmtrain's (`model.visual.blocks…`, `model.language_model.layers…`).
+class QwenKeyMap {
+ public:
+  /// The spelling of a checkpoint with these tensors; the published one where there are none.
+  static QwenKeyMap detect(std::span<const std::string> tensors);
+
+  std::string to_checkpoint_key(const std::string& parameter) const;
+
+ private:
+  bool is_published_ = true;
+};
 
 /// Vision tower of native resolution, patch merger and a Qwen2 text model with positions on three axes.
 class Model final : public VisionLanguageModel {

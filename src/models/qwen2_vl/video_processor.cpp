@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "models/checkpoints/size_limits.h"
-#include "models/processing/listed_frames.h"
+#include "models/checkpoints/config_checks.h"
+#include "models/processing/frame_sampling.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"

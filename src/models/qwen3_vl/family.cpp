@@ -1,13 +1,11 @@
-#include "models/qwen3_vl/family.h"
+#include "models/family.h"
 
 #include <algorithm>
 
-#include "models/processing/load_chat_template.h"
-#include "models/processing/processor_config.h"
-#include "models/qwen3_vl/config.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/preprocessor_config.h"
 #include "models/qwen3_vl/model.h"
 #include "models/qwen3_vl/processor.h"
-#include "models/qwen3_vl/video_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
@@ -126,7 +124,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {.model_types = {"qwen3_vl"},
           .build = build,
           .load_processor = load_processor,
