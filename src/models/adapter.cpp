@@ -16,7 +16,6 @@
 #include "models/checkpoints/auxiliary_files.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/load_weights.h"
-#include "models/checkpoints/saved_tensors.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
@@ -24,23 +23,10 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/nn/lora_adapter.h"
 
 namespace vlmtrain::models {
-
-namespace {
-
-/// An adapter is given for its base checkpoint at this place.
-std::string make_absolute(const std::filesystem::path& base) {
-  return std::filesystem::absolute(base).lexically_normal().string();
-}
-
-nlohmann::ordered_json make_json_number(double value) {
-  if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<int64_t>(value);
-  return value;
-}
-
-}  // namespace
 
 namespace {
 
@@ -194,49 +180,6 @@ void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
   }
 }
 
-namespace {
-
-/// Whether the embedding is trained and is the output projection as well: PEFT has a tensor for each of the two.
-bool saves_tied_output(const VisionLanguageModel& model) {
-  const nn::Parameter* const embedding = find_tied_embedding(model);
-  return embedding != nullptr && embedding->in_modules_to_save;
-}
-
-std::string make_tied_output_name(const VisionLanguageModel& model) {
-  return fmt::format("{}{}.weight", kAdapterPrefix, find_output_module(model));
-}
-
-/// adapter_config.json
-std::string make_adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base) {
-  const nn::ParameterStore& store = model.parameters();
-  VLMTRAIN_CHECK(store.lora().has_value(), "a model without adapters");
-  const nn::LoraSettings& lora = *store.lora();
-  auto targets = nlohmann::ordered_json::array();
-  for (const auto& linear : store.linears()) {
-    if (linear.has_adapter) targets.push_back(linear.path);
-  }
-  const auto modules =
-      lora.modules_to_save.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(lora.modules_to_save);
-  const nlohmann::ordered_json config{{"base_model_name_or_path", make_absolute(base)},
-                                      {"bias", "none"},
-                                      {"ensure_weight_tying", saves_tied_output(model)},
-                                      {"fan_in_fan_out", false},
-                                      {"inference_mode", true},
-                                      {"init_lora_weights", true},
-                                      {"lora_alpha", make_json_number(lora.alpha)},
-                                      {"lora_dropout", lora.dropout},
-                                      {"modules_to_save", modules},
-                                      {"peft_type", "LORA"},
-                                      {"r", lora.rank},
-                                      {"target_modules", targets},
-                                      {"task_type", nullptr},
-                                      {"use_dora", lora.use_dora},
-                                      {"use_rslora", lora.use_rslora}};
-  return io::to_json_string(config, 2) + "\n";
-}
-
-}  // namespace
-
 void save_adapter(const VisionLanguageModel& model, const std::filesystem::path& base,
                   const std::filesystem::path& out) {
   io::write_file(out / kAdapterConfigName, make_adapter_config(model, base));
@@ -249,34 +192,6 @@ void save_adapter(const VisionLanguageModel& model, const std::filesystem::path&
     tensors.emplace_back(make_tied_output_name(model), find_tied_embedding(model)->tensor.detach());
   }
   io::write_safetensors(out / kAdapterWeightsName, tensors);
-}
-
-CheckpointContents make_adapter_contents(const VisionLanguageModel& model, const SaveOptions& options) {
-  CheckpointContents contents;
-  contents.is_adapter = true;
-  contents.files.emplace_back(kAdapterConfigName, make_adapter_config(model, options.base->folder()));
-  for (const auto& [name, content] : options.base->files()) {
-    if (name != "config.json") contents.files.emplace_back(name, content);
-  }
-  const auto make_name = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
-  contents.tensors = make_lazy_tensors(model.parameters(), adapter_parameters(model), options, make_name);
-  if (saves_tied_output(model)) {
-    const auto make_output_name = [&model](const nn::Parameter&) { return make_tied_output_name(model); };
-    for (auto& output :
-         make_lazy_tensors(model.parameters(), {*find_tied_embedding(model)}, options, make_output_name)) {
-      contents.tensors.push_back(std::move(output));
-    }
-  }
-  return contents;
-}
-
-void save_adapter(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out) {
-  make_adapter_contents(model, options).write(out, io::kDefaultShardBytes);
-}
-
-LoadSettings make_base_load_settings(const nn::LoraSettings& lora) {
-  // What the adapter brings whole, the base may lack or have in another size.
-  return {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()};
 }
 
 std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& folder, at::Device device,

@@ -1,18 +1,35 @@
 #include "vlmtrain/models/base_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "models/adapters/adapter_format.h"
+#include "models/adapters/lora_targets.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/load_weights.h"
 #include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::models {
 
 namespace {
+
+namespace fs = std::filesystem;
+
+template <class File>
+BaseWeights::Entry make_entry(std::shared_ptr<const File> file, const std::string& name) {
+  return {.info = file->info(name),
+          .read = [file, name] { return file->tensor(name); },
+          .release = [file, name] { file->release(name); }};
+}
 
 constexpr size_t kPieces = 4;
 constexpr size_t kPieceBytes = 256;
@@ -41,6 +58,113 @@ void add_tensors(ContentHash& hash, const io::CheckpointTensors& tensors) {
 }
 
 }  // namespace
+
+bool is_weight_dtype(at::ScalarType dtype) {
+  constexpr std::array kTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  return std::ranges::find(kTypes, dtype) != kTypes.end();
+}
+
+struct BaseWeights::FileStamp {
+  fs::path file;
+  uintmax_t bytes = 0;
+  fs::file_time_type modified;
+
+  static FileStamp read(const fs::path& file) {
+    std::error_code error;
+    return {file, fs::file_size(file, error), fs::last_write_time(file, error)};
+  }
+};
+
+BaseWeights::BaseWeights(fs::path folder, const fs::path& adapter) : folder_(std::move(folder)), dtype_(at::kFloat) {
+  files_ = adapter.empty() ? read_auxiliary_files(folder_) : merge_auxiliary_files(folder_, adapter);
+  files_["config.json"] = io::read_file(folder_ / "config.json");
+  open_weights();
+  if (!adapter.empty()) open_adapter(adapter);
+}
+
+BaseWeights::~BaseWeights() = default;
+
+void BaseWeights::open_weights() {
+  std::map<fs::path, std::shared_ptr<const io::CheckpointTensors>> files;
+  const auto open = [&](const fs::path& weights_folder) {
+    auto& file = files[weights_folder];
+    if (file == nullptr) {
+      file = std::make_shared<const io::CheckpointTensors>(weights_folder);
+      tensor_files_.push_back(file);
+      record_stamps(weights_folder);
+    }
+    return file;
+  };
+  open(folder_);
+  // For the names only.
+  const auto model = build_model(folder_, at::kMeta, at::kFloat);
+  std::map<at::ScalarType, int64_t> dtype_counts;
+  for (const auto& parameter : get_base_parameters(*model)) {
+    const auto external = model->external_weight(parameter.name);
+    const auto file = open(external ? external->folder : folder_);
+    const std::string name = external ? external->name : model->checkpoint_name(parameter.name);
+    if (!file->contains(name)) continue;
+    dtype_counts[file->info(name).dtype] += parameter.elements();
+    model_entries_.emplace(parameter.name, make_entry(file, name));
+  }
+  const auto most_common = std::ranges::max_element(dtype_counts, {}, [](const auto& entry) { return entry.second; });
+  if (most_common != dtype_counts.end() && is_weight_dtype(most_common->first)) dtype_ = most_common->first;
+}
+
+void BaseWeights::open_adapter(const fs::path& adapter) {
+  // For the names only.
+  const auto model = build_model(folder_, at::kMeta, at::kFloat);
+  const AdapterModules modules(*model, find_output_module(*model));
+  const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);
+  record_stamps(adapter);
+  for (const auto& name : file->names()) adapter_entries_.emplace(name, make_entry(file, name));
+}
+
+void BaseWeights::record_stamps(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") stamps_.push_back(FileStamp::read(entry.path()));
+  }
+}
+
+void BaseWeights::set_chat_template(const std::string& jinja) {
+  models::set_chat_template(jinja, files_);
+}
+
+void BaseWeights::add_eos_token(int64_t id) {
+  models::add_eos_token(id, files_);
+}
+
+void BaseWeights::set_file(const std::string& name, const std::string& content) {
+  if (content.empty()) {
+    files_.erase(name);
+  } else {
+    files_[name] = content;
+  }
+}
+
+const BaseWeights::Entry* BaseWeights::find(const nn::Parameter& parameter) const {
+  if (parameter.is_saved_with_adapter()) {
+    const auto it = adapter_entries_.find(parameter.name);
+    if (it != adapter_entries_.end()) return &it->second;
+  }
+  const auto it = model_entries_.find(parameter.name);
+  return it == model_entries_.end() ? nullptr : &it->second;
+}
+
+void BaseWeights::override_entries(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {
+  for (const auto& parameter : parameters) {
+    const Entry* const entry = saved.find(parameter);
+    VLMTRAIN_CHECK(entry != nullptr, "{} has no {}", saved.folder_.string(), parameter.name);
+    (parameter.is_saved_with_adapter() ? adapter_entries_ : model_entries_)[parameter.name] = *entry;
+  }
+}
+
+bool BaseWeights::is_unchanged() const {
+  return std::ranges::all_of(stamps_, [](const FileStamp& recorded) {
+    const FileStamp current = FileStamp::read(recorded.file);
+    return current.bytes == recorded.bytes && current.modified == recorded.modified;
+  });
+}
 
 std::string compute_base_fingerprint(const BaseWeights& base) {
   ContentHash hash;

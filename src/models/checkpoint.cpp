@@ -17,7 +17,6 @@
 #include "models/checkpoints/quantized_weights.h"
 #include "models/checkpoints/read_model_config.h"
 #include "models/checkpoints/saved_config.h"
-#include "models/checkpoints/saved_tensors.h"
 #include "models/checkpoints/tied_output.h"
 #include "models/family.h"
 #include "models/processing/context_length.h"
@@ -117,18 +116,6 @@ io::NamedTensors get_named_weights(const VisionLanguageModel& model) {
   return weights;
 }
 
-namespace {
-
-void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {
-  if (model.parameters().quantization() == nn::Quantization::kNone) return;
-  throw usage_error(
-      "{}: the weights of the model are quantised (model.quantization), so they are not written as a checkpoint; save "
-      "its adapter, and merge that with the base's own weights (vlmtrain merge)",
-      out.string());
-}
-
-}  // namespace
-
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
                      const std::filesystem::path& out, int64_t max_shard_bytes) {
   refuse_quantized_model(model, out);
@@ -157,45 +144,6 @@ void write_initial_weights(const std::filesystem::path& folder, uint64_t seed, a
   model->complete_weights(tables);
   for (auto& table : io::make_lazy_tensors(tables)) weights.push_back(std::move(table));
   io::write_checkpoint_tensors(folder, weights, io::kDefaultShardBytes);
-}
-
-CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, const SaveOptions& options,
-                                            const std::filesystem::path& out) {
-  refuse_quantized_model(model, out);
-  CheckpointContents contents;
-  const auto parameters = get_base_parameters(model);
-  contents.tensors =
-      make_lazy_tensors(model.parameters(), parameters, options,
-                        [&model](const nn::Parameter& parameter) { return model.checkpoint_name(parameter.name); });
-  // Loaders convert all to the type of config.json.
-  std::optional<at::ScalarType> dtype = options.dtype;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (contents.tensors[i].dtype != choose_save_dtype(parameters[i], options)) dtype = at::kFloat;
-  }
-  for (const auto& [name, content] : options.base->files()) {
-    const bool matches_config = name == "config.json";
-    contents.files.emplace_back(name, matches_config ? make_saved_config(model, content, name, dtype) : content);
-  }
-  io::NamedTensors tables;
-  model.complete_weights(tables);
-  for (auto& table : io::make_lazy_tensors(tables)) contents.tensors.push_back(std::move(table));
-  return contents;
-}
-
-void CheckpointContents::write(const std::filesystem::path& out, int64_t max_shard_bytes) const {
-  for (const auto& [name, content] : files) write_auxiliary_file(out, name, content);
-  if (is_adapter) {
-    std::map<std::string, std::string> metadata{{"format", "pt"}};
-    if (!base_fingerprint.empty()) metadata.emplace(kBaseFingerprintKey, base_fingerprint);
-    io::write_safetensors(out / kAdapterWeightsName, tensors, metadata);
-  } else {
-    io::write_checkpoint_tensors(out, tensors, max_shard_bytes);
-  }
-}
-
-void save_checkpoint(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out,
-                     int64_t max_shard_bytes) {
-  make_checkpoint_contents(model, options, out).write(out, max_shard_bytes);
 }
 
 }  // namespace vlmtrain::models

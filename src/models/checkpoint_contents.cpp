@@ -8,17 +8,21 @@
 #include <tuple>
 #include <utility>
 
+#include "models/adapters/adapter_check.h"
+#include "models/adapters/adapter_config.h"
 #include "models/adapters/adapter_format.h"
 #include "models/adapters/lora_targets.h"
 #include "models/checkpoints/auxiliary_files.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/load_weights.h"
 #include "models/checkpoints/overflow.h"
-#include "models/checkpoints/saved_tensors.h"
+#include "models/checkpoints/quantized_weights.h"
+#include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::models {
@@ -26,19 +30,6 @@ namespace vlmtrain::models {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <class File>
-BaseWeights::Entry make_entry(std::shared_ptr<const File> file, const std::string& name) {
-  return {.info = file->info(name),
-          .read = [file, name] { return file->tensor(name); },
-          .release = [file, name] { file->release(name); }};
-}
-
-/// Whether trained weights may have the type; an 8-bit one would lose what was learnt.
-bool is_weight_dtype(at::ScalarType dtype) {
-  constexpr std::array kTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
-  return std::ranges::find(kTypes, dtype) != kTypes.end();
-}
 
 bool is_trained(const nn::Parameter& parameter) {
   return parameter.tensor.requires_grad();
@@ -62,108 +53,6 @@ std::function<at::Tensor()> find_base_reader(const nn::Parameter& parameter, con
 
 }  // namespace
 
-struct BaseWeights::FileStamp {
-  fs::path file;
-  uintmax_t bytes = 0;
-  fs::file_time_type modified;
-
-  static FileStamp read(const fs::path& file) {
-    std::error_code error;
-    return {file, fs::file_size(file, error), fs::last_write_time(file, error)};
-  }
-};
-
-BaseWeights::BaseWeights(fs::path folder, const fs::path& adapter) : folder_(std::move(folder)), dtype_(at::kFloat) {
-  files_ = adapter.empty() ? read_auxiliary_files(folder_) : merge_auxiliary_files(folder_, adapter);
-  files_["config.json"] = io::read_file(folder_ / "config.json");
-  open_weights();
-  if (!adapter.empty()) open_adapter(adapter);
-}
-
-BaseWeights::~BaseWeights() = default;
-
-void BaseWeights::open_weights() {
-  std::map<fs::path, std::shared_ptr<const io::CheckpointTensors>> files;
-  const auto open = [&](const fs::path& weights_folder) {
-    auto& file = files[weights_folder];
-    if (file == nullptr) {
-      file = std::make_shared<const io::CheckpointTensors>(weights_folder);
-      tensor_files_.push_back(file);
-      record_stamps(weights_folder);
-    }
-    return file;
-  };
-  open(folder_);
-  // For the names only.
-  const auto model = build_model(folder_, at::kMeta, at::kFloat);
-  std::map<at::ScalarType, int64_t> dtype_counts;
-  for (const auto& parameter : get_base_parameters(*model)) {
-    const auto weights_folder = model->external_weight(parameter.name);
-    const auto file = open(external ? external->folder : folder_);
-    const std::string name = external ? external->name : model->checkpoint_name(parameter.name);
-    if (!file->contains(name)) continue;
-    dtype_counts[file->info(name).dtype] += parameter.elements();
-    model_entries_.emplace(parameter.name, make_entry(file, name));
-  }
-  const auto most_common = std::ranges::max_element(dtype_counts, {}, [](const auto& entry) { return entry.second; });
-  if (most_common != dtype_counts.end() && is_weight_dtype(most_common->first)) dtype_ = most_common->first;
-}
-
-void BaseWeights::open_adapter(const fs::path& adapter) {
-  // For the names only.
-  const auto model = build_model(folder_, at::kMeta, at::kFloat);
-  const AdapterModules modules(*model, find_output_module(*model));
-  const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);
-  record_stamps(adapter);
-  for (const auto& name : file->names()) adapter_entries_.emplace(name, make_entry(file, name));
-}
-
-void BaseWeights::record_stamps(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") stamps_.push_back(FileStamp::make(entry.path()));
-  }
-}
-
-void BaseWeights::set_chat_template(const std::string& jinja) {
-  models::set_chat_template(jinja, files_);
-}
-
-void BaseWeights::add_eos_token(int64_t id) {
-  models::add_eos_token(id, files_);
-}
-
-void BaseWeights::set_file(const std::string& name, const std::string& content) {
-  if (content.empty()) {
-    files_.erase(name);
-  } else {
-    files_[name] = content;
-  }
-}
-
-const BaseWeights::Entry* BaseWeights::find(const nn::Parameter& parameter) const {
-  if (parameter.is_saved_with_adapter()) {
-    const auto it = adapter_entries_.find(parameter.name);
-    if (it != adapter_entries_.end()) return &it->second;
-  }
-  const auto it = model_entries_.find(parameter.name);
-  return it == model_entries_.end() ? nullptr : &it->second;
-}
-
-void BaseWeights::override_entries(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {
-  for (const auto& parameter : parameters) {
-    const Entry* const entry = saved.find(parameter);
-    VLMTRAIN_CHECK(entry != nullptr, "{} has no {}", saved.folder_.string(), parameter.name);
-    (parameter.is_saved_with_adapter() ? adapter_entries_ : model_entries_)[parameter.name] = *entry;
-  }
-}
-
-bool BaseWeights::is_unchanged() const {
-  return std::ranges::all_of(stamps_, [](const FileStamp& recorded) {
-    const FileStamp current = FileStamp::make(recorded.file);
-    return current.bytes == recorded.bytes && current.modified == recorded.modified;
-  });
-}
-
 at::ScalarType choose_save_dtype(const nn::Parameter& parameter, const SaveOptions& options) {
   const BaseWeights::Entry* entry = options.base->find(parameter);
   const at::ScalarType model_dtype = parameter.tensor.scalar_type();
@@ -173,6 +62,9 @@ at::ScalarType choose_save_dtype(const nn::Parameter& parameter, const SaveOptio
   return !is_trained(parameter) || is_weight_dtype(entry->info.dtype) ? entry->info.dtype : model_dtype;
 }
 
+namespace {
+
+/// Returns the parameters of a store, which outlives them, as a saved checkpoint or adapter has them.
 io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::vector<nn::Parameter>& parameters,
                                   const SaveOptions& options,
                                   const std::function<std::string(const nn::Parameter&)>& get_name) {
@@ -221,6 +113,70 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
         options.base->folder().string());
   }
   return tensors;
+}
+
+}  // namespace
+
+CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, const SaveOptions& options,
+                                            const std::filesystem::path& out) {
+  refuse_quantized_model(model, out);
+  CheckpointContents contents;
+  const auto parameters = get_base_parameters(model);
+  contents.tensors =
+      make_lazy_tensors(model.parameters(), parameters, options,
+                        [&model](const nn::Parameter& parameter) { return model.checkpoint_name(parameter.name); });
+  // Loaders convert all to the type of config.json.
+  std::optional<at::ScalarType> dtype = options.dtype;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (contents.tensors[i].dtype != choose_save_dtype(parameters[i], options)) dtype = at::kFloat;
+  }
+  for (const auto& [name, content] : options.base->files()) {
+    const bool matches_config = name == "config.json";
+    contents.files.emplace_back(name, matches_config ? make_saved_config(model, content, name, dtype) : content);
+  }
+  io::NamedTensors tables;
+  model.complete_weights(tables);
+  for (auto& table : io::make_lazy_tensors(tables)) contents.tensors.push_back(std::move(table));
+  return contents;
+}
+
+void CheckpointContents::write(const std::filesystem::path& out, int64_t max_shard_bytes) const {
+  for (const auto& [name, content] : files) write_auxiliary_file(out, name, content);
+  if (is_adapter) {
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    if (!base_fingerprint.empty()) metadata.emplace(kBaseFingerprintKey, base_fingerprint);
+    io::write_safetensors(out / kAdapterWeightsName, tensors, metadata);
+  } else {
+    io::write_checkpoint_tensors(out, tensors, max_shard_bytes);
+  }
+}
+
+void save_checkpoint(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out,
+                     int64_t max_shard_bytes) {
+  make_checkpoint_contents(model, options, out).write(out, max_shard_bytes);
+}
+
+CheckpointContents make_adapter_contents(const VisionLanguageModel& model, const SaveOptions& options) {
+  CheckpointContents contents;
+  contents.is_adapter = true;
+  contents.files.emplace_back(kAdapterConfigName, make_adapter_config(model, options.base->folder()));
+  for (const auto& [name, content] : options.base->files()) {
+    if (name != "config.json") contents.files.emplace_back(name, content);
+  }
+  const auto make_name = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
+  contents.tensors = make_lazy_tensors(model.parameters(), adapter_parameters(model), options, make_name);
+  if (saves_tied_output(model)) {
+    const auto make_output_name = [&model](const nn::Parameter&) { return make_tied_output_name(model); };
+    for (auto& output :
+         make_lazy_tensors(model.parameters(), {*find_tied_embedding(model)}, options, make_output_name)) {
+      contents.tensors.push_back(std::move(output));
+    }
+  }
+  return contents;
+}
+
+void save_adapter(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out) {
+  make_adapter_contents(model, options).write(out, io::kDefaultShardBytes);
 }
 
 void restore_frozen_weights(VisionLanguageModel& model, const fs::path& saved, const BaseWeights& base, uint64_t seed) {

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "parity/case.h"
-#include "parity/evidence.h"
+#include "parity/capability_record.h"
 #include "vlmtrain/engine/generate.h"
 #include "vlmtrain/models/adapter.h"
 

@@ -13,10 +13,10 @@
 
 #include "engine/small_step.h"
 #include "parity/deviations.h"
-#include "parity/evidence.h"
+#include "parity/capability_record.h"
 #include "parity/exact_values.h"
 #include "parity/tiny_preset.h"
-#include "parity/unlike_samples.h"
+#include "parity/distinct_samples.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/generate.h"
 #include "vlmtrain/models/adapter.h"

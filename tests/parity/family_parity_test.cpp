@@ -13,7 +13,7 @@
 #include "models/processing/preprocessor_config.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "parity/evidence.h"
+#include "parity/capability_record.h"
 #include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/micro_batch.h"

@@ -15,9 +15,9 @@
 #include "engine/small_step.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "parity/evidence.h"
+#include "parity/capability_record.h"
 #include "parity/tiny_preset.h"
-#include "parity/unlike_samples.h"
+#include "parity/distinct_samples.h"
 #include "vlmtrain/data/micro_batch.h"
 
 namespace vlmtrain::parity {

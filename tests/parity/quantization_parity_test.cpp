@@ -10,7 +10,7 @@
 #include "engine/small_step.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "parity/evidence.h"
+#include "parity/capability_record.h"
 #include "parity/exact_values.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/models/adapter.h"

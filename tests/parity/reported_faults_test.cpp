@@ -8,7 +8,7 @@
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "parity/tiny_preset.h"
-#include "parity/unlike_samples.h"
+#include "parity/distinct_samples.h"
 #include "vlmtrain/distributed/consensus.h"
 #include "vlmtrain/models/adapter.h"
 

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <mutex>
 #include <set>
 #include <string_view>
 
 #include "models/adapters/adapter_format.h"
+#include "models/adapters/lora_targets.h"
 #include "models/checkpoints/config_checks.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/read_model_config.h"
@@ -249,6 +251,53 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
                      config.dropout);
   }
   return config;
+}
+
+namespace {
+
+/// An adapter is given for its base checkpoint at this place.
+std::string make_absolute(const std::filesystem::path& base) {
+  return std::filesystem::absolute(base).lexically_normal().string();
+}
+
+nlohmann::ordered_json make_json_number(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<int64_t>(value);
+  return value;
+}
+
+}  // namespace
+
+std::string make_adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base) {
+  const nn::ParameterStore& store = model.parameters();
+  VLMTRAIN_CHECK(store.lora().has_value(), "a model without adapters");
+  const nn::LoraSettings& lora = *store.lora();
+  auto targets = nlohmann::ordered_json::array();
+  for (const auto& linear : store.linears()) {
+    if (linear.has_adapter) targets.push_back(linear.path);
+  }
+  const auto modules =
+      lora.modules_to_save.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(lora.modules_to_save);
+  const nlohmann::ordered_json config{{"base_model_name_or_path", make_absolute(base)},
+                                      {"bias", "none"},
+                                      {"ensure_weight_tying", saves_tied_output(model)},
+                                      {"fan_in_fan_out", false},
+                                      {"inference_mode", true},
+                                      {"init_lora_weights", true},
+                                      {"lora_alpha", make_json_number(lora.alpha)},
+                                      {"lora_dropout", lora.dropout},
+                                      {"modules_to_save", modules},
+                                      {"peft_type", "LORA"},
+                                      {"r", lora.rank},
+                                      {"target_modules", targets},
+                                      {"task_type", nullptr},
+                                      {"use_dora", lora.use_dora},
+                                      {"use_rslora", lora.use_rslora}};
+  return io::to_json_string(config, 2) + "\n";
+}
+
+LoadSettings make_base_load_settings(const nn::LoraSettings& lora) {
+  // What the adapter brings whole, the base may lack or have in another size.
+  return {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()};
 }
 
 }  // namespace vlmtrain::models

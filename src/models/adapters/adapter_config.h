@@ -42,6 +42,10 @@ struct AdapterConfig {
 /// the adapter computes, or named in one warning. Throws UserError (kBadData).
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 
+/// Returns the content of adapter_config.json for the adapters of `model`, whose base checkpoint is `base`. REQUIRES:
+/// the model has adapters.
+std::string make_adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base);
+
 /// What the base of an adapter may lack when it is loaded or merged.
 LoadSettings make_base_load_settings(const nn::LoraSettings& lora);
 

@@ -99,4 +99,13 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
                     fmt::join(last_names, ", "), store.linears().back().path);
 }
 
+bool saves_tied_output(const VisionLanguageModel& model) {
+  const nn::Parameter* const embedding = find_tied_embedding(model);
+  return embedding != nullptr && embedding->in_modules_to_save;
+}
+
+std::string make_tied_output_name(const VisionLanguageModel& model) {
+  return fmt::format("{}{}.weight", kAdapterPrefix, find_output_module(model));
+}
+
 }  // namespace vlmtrain::models

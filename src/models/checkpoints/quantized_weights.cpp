@@ -182,4 +182,12 @@ void refuse_quantized_weights(const json& config, const fs::path& folder) {
                   declared ? fmt::format("{}, tensor {}", declared->source, tensor) : fmt::format("tensor {}", tensor));
 }
 
+void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {
+  if (model.parameters().quantization() == nn::Quantization::kNone) return;
+  throw usage_error(
+      "{}: the weights of the model are quantised (model.quantization), so they are not written as a checkpoint; save "
+      "its adapter, and merge that with the base's own weights (vlmtrain merge)",
+      out.string());
+}
+
 }  // namespace vlmtrain::models

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string>
 
+#include "vlmtrain/models/model.h"
+
 namespace vlmtrain::models {
 
 /// Throws UserError (kBadData) where the weights in `folder` are quantized by another program: FP8, GPTQ, AWQ,
@@ -19,5 +21,9 @@ std::string find_quantization_config(const nlohmann::json& config);
 
 /// Removes it from every section. Returns whether there was one.
 bool erase_quantization_config(nlohmann::ordered_json& config);
+
+/// Throws UserError (kUsage), which names `out`, if the weights of `model` are quantized: they cannot be saved as a
+/// checkpoint.
+void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models

@@ -38,7 +38,7 @@ namespace fs = std::filesystem;
 /// The model of `folder`, without values.
 std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
   const auto config = read_model_config(folder);
-  const auto supported_types = llava::family().model_types;
+  const auto supported_types = llava::make_family().model_types;
   const auto types = find_family(config, folder).model_types;
   if (types != supported_types) {
     throw usage_error("--text-model {}: is no LLaVA (model_type {}); one of {} is taken", folder.string(),

@@ -1,0 +1,1 @@
+#include "vlmtrain/models/base_weights.h"

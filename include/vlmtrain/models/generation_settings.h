@@ -1,0 +1,1 @@
+#include "vlmtrain/models/generation_config.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/models/synthetic_sample.h"

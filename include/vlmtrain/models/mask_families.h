@@ -1,0 +1,1 @@
+#include "vlmtrain/models/checkpoint_info.h"

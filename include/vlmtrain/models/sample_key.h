@@ -1,0 +1,1 @@
+#include "vlmtrain/models/processor_files.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/models/media_preview.h"
