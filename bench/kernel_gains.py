@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from beside_transformers import run
+from compare_transformers import run
 
 SOURCES = Path(__file__).resolve().parent.parent / "src" / "kernels"
 LORA, FULL = ["--finetune", "lora"], ["--finetune", "full"]

@@ -1,7 +1,7 @@
-"""One cell of bench/beside_transformers.py on the side of transformers and PEFT: prints one JSON line.
+"""One cell of bench/compare_transformers.py on the side of transformers and PEFT: prints one JSON line.
 
-    python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --picture-side 336
-        --picture-tokens 576 --counter libvlmtrain_step_cost.so
+    python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --image-side 336
+        --image-tokens 576 --counter libvlmtrain_step_cost.so
 
 Runs in a process on the virtual GPU. The model has the sizes of DIR/config.json and no values. A few optimizer steps of
 two micro-batches are done as transformers' Trainer does them with bf16: autocast, SDPA, nothing recomputed, clipping,
@@ -43,7 +43,7 @@ class StepCounter:
 
     def __enter__(self):
         if not self.library.vlmtrain_step_cost_begin():
-            raise SystemExit("peer_step: not on the virtual GPU; bench/beside_transformers.py starts it there")
+            raise SystemExit("peer_step: not on the virtual GPU; bench/compare_transformers.py starts it there")
         return self.cost
 
     def __exit__(self, *_):
@@ -269,10 +269,10 @@ def measure(arguments):
     config = AutoConfig.from_pretrained(arguments.config)
     model = make_model(config, arguments.kind)
     optimizer = make_optimizer(model, arguments.kind)
-    image_tokens = arguments.picture_tokens
+    image_tokens = arguments.image_tokens
     text = arguments.tokens - image_tokens
     batches = [
-        make_batch(config, arguments.samples, image_tokens + int(share * text), arguments.picture_side)
+        make_batch(config, arguments.samples, image_tokens + int(share * text), arguments.image_side)
         for share in STEPS
     ]
     for batch in batches[:-1]:
@@ -299,8 +299,8 @@ def main():
     parser.add_argument("--kind", choices=KINDS, required=True)
     parser.add_argument("--samples", type=int, required=True, help="of a micro-batch")
     parser.add_argument("--tokens", type=int, required=True, help="of a sample, its picture's among them")
-    parser.add_argument("--picture-side", type=int, required=True, help="of the one picture of a sample")
-    parser.add_argument("--picture-tokens", type=int, required=True, help="what the model makes of it")
+    parser.add_argument("--image-side", type=int, required=True, help="of the one picture of a sample")
+    parser.add_argument("--image-tokens", type=int, required=True, help="what the model makes of it")
     parser.add_argument("--counter", type=Path, required=True, help="libvlmtrain_step_cost.so")
     print(json.dumps(measure(parser.parse_args())))
 

@@ -1,4 +1,4 @@
-// Reads scans as a loader's threads do and prints how fast, as JSON. bench/volumes_beside_monai.py makes the scans and
+// Reads scans as a loader's threads do and prints how fast, as JSON. bench/compare_monai_volumes.py makes the scans and
 // runs it.
 //
 //   read_volumes PIPELINE THREADS SECONDS SCAN…

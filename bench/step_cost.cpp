@@ -1,5 +1,5 @@
 // What a step costs, for a process of Python on the virtual GPU: the recorder that counts a plan's rehearsals
-// (src/planner/cost_recorder.h), so that bench/beside_transformers.py counts both of its sides with the same code.
+// (src/planner/cost_recorder.h), so that bench/compare_transformers.py counts both of its sides with the same code.
 // A library for ctypes, which needs the PyTorch that it was built with; bench/peer_step.py loads it behind torch.
 
 #include <cstdint>

@@ -122,8 +122,8 @@ DryRunResult CpuDryRun::step(const engine::StepLayout& layout, const std::vector
   result.detail = DryRunDetail{.peak = trace_ ? memory::find_peak(trace_->events(), first_event) : memory::Peak{},
                                .vision_blocks = run_.model().vision_blocks(),
                                .language_blocks = run_.model().language_blocks(),
-                               .total_elements = run_.model().parameters().total_elements(),
-                               .trained_elements = run_.training().optimizer.trained_elements(),
+                               .num_parameters = run_.model().parameters().total_elements(),
+                               .num_trainable_parameters = run_.training().optimizer.trained_elements(),
                                .timeline = {}};
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

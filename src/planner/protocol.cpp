@@ -46,7 +46,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdamWSettings, beta1, beta2, epsilon, weight_
 
 namespace nn {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoraSettings, rank, alpha, dropout, use_rslora, use_dora, target_modules,
-                                   modules_to_save, left_out, adapter, unties_output, vocabulary_rows)
+                                   modules_to_save, excluded_components, adapter, unties_output, vocabulary_rows)
 }  // namespace nn
 
 namespace kernels {

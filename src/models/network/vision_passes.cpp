@@ -33,7 +33,7 @@ void distribute(const std::vector<nn::DropoutSegment>& units, std::vector<Vision
   for (auto& pass : passes) {
     for (int64_t rows = pass.pixel_values.size(0); rows > 0 && unit != units.end(); ++unit) {
       pass.units.push_back(*unit);
-      rows -= unit->share;
+      rows -= unit->row_share;
     }
   }
 }

@@ -117,7 +117,7 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
       sample.modalities.insert(sample.modalities.end(), static_cast<size_t>(media_layout.pixel_rows),
                                media_layout.modality);
     }
-    sample.count(media_layout.kind, media_layout.frames);
+    sample.add_media(media_layout.kind, media_layout.frames);
   }
   sample.index = index;
   sample.id = record.id;

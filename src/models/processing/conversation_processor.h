@@ -149,7 +149,7 @@ class ConversationProcessor : public Processor {
   };
   /// The record's images and videos in the order of their marks in the rendered chat.
   std::vector<Medium> collect_media(const io::Record& record, const text::RenderedChat& chat) const;
-  data::Sample make(const io::Record& record, int64_t index, const text::RenderedChat& chat,
+  data::Sample process_chat(const io::Record& record, int64_t index, const text::RenderedChat& chat,
                     const image::Augmentation& augmentation = {}) const;
   data::Sample process_headers(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
   /// Reads the sizes of media; an error names the file. Below, all but the pixels follows from these sizes.

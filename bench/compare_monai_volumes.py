@@ -2,7 +2,7 @@
 """Scans a second beside nibabel and MONAI, by turns in one run, and the memory that reading takes: needs what
 tests/parity/reference/requirements.txt names, and build/release/read_volumes.
 
-    volumes_beside_monai.py [--pairs 5] [--seconds 4] [--folder DIR]
+    compare_monai_volumes.py [--pairs 5] [--seconds 4] [--folder DIR]
 
 The scans are drawn: 256 x 256 x 180 voxels of int16, as .nii.gz and .nii. Prints the table of docs/benchmarks/volumes.md.
 """

@@ -1,7 +1,7 @@
 """Memory and work of a training step in vlmtrain beside transformers + PEFT, both on a virtual H100.
 
-    python bench/beside_transformers.py --build build/release --torch DIR --packages DIR
-    python bench/beside_transformers.py --build build/release --only vlmtrain --model llava-1.5-7b --kind lora
+    python bench/compare_transformers.py --build build/release --torch DIR --packages DIR
+    python bench/compare_transformers.py --build build/release --only vlmtrain --model llava-1.5-7b --kind lora
 
 A cell is a model, a kind of training and a shape, SAMPLESxTOKENS of a micro-batch; --model, --kind and --shape pick
 some, and may stand several times. --only runs one side: vlmtrain's needs the program alone and takes two seconds a cell.
@@ -128,7 +128,7 @@ def run_transformers(cell, folders):
     command = [
         sys.executable, str(HERE / "peer_step.py"), "--config", str(HERE.parent / "configs" / "models" / cell.model),
         "--kind", cell.kind, "--samples", str(cell.samples), "--tokens", str(cell.tokens),
-        "--picture-side", str(model.image_side), "--picture-tokens", str(model.image_tokens),
+        "--image-side", str(model.image_side), "--image-tokens", str(model.image_tokens),
         "--counter", str(folders.counter or folders.build / "libvlmtrain_step_cost.so"),
     ]  # fmt: skip
     return run(command, environment)
