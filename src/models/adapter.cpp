@@ -30,7 +30,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// A base without values, and the modules that an adapter's tensors may be for.
+/// A base model on the meta device, and the modules that an adapter's tensors may belong to.
 struct MetaBase {
   std::unique_ptr<VisionLanguageModel> model;
   AdapterModules modules;
@@ -39,7 +39,8 @@ struct MetaBase {
       : model(build_model(base, at::kMeta, at::kFloat)), modules(*model, find_output_module(*model)) {}
 };
 
-/// Where `base` is empty: of the base that the adapter names, if that is there and can be read.
+/// Returns the model of `base`; if empty, of the base that the adapter names, if that exists and is
+/// valid.
 std::optional<MetaBase> build_meta_base(const std::filesystem::path& folder, const std::filesystem::path& base) {
   if (!base.empty()) return MetaBase(base);
   const auto config = io::read_json(folder / kAdapterConfigName);
@@ -52,8 +53,8 @@ std::optional<MetaBase> build_meta_base(const std::filesystem::path& folder, con
   }
 }
 
-/// modules_to_save under the model's names, with the embedding and output that PEFT saves unasked where the vocabulary
-/// has grown (save_embedding_layers).
+/// Resolves modules_to_save to the model's names. Adds embedding and output if the adapter has them
+/// without naming them, which peft does when the vocabulary has grown (save_embedding_layers).
 void resolve_modules_to_save(nn::LoraSettings& settings, const AdapterTensors& tensors, const AdapterConfig& config,
                              const MetaBase& base, const std::filesystem::path& folder) {
   for (auto& module : settings.modules_to_save) module = base.modules.resolve(module);
@@ -64,9 +65,9 @@ void resolve_modules_to_save(nn::LoraSettings& settings, const AdapterTensors& t
   const auto has_tensor = [&](const std::string& weight) { return tensors.contains(weight); };
   if (tied != nullptr) {
     const bool saves_either = settings.is_module_to_save(tied->name) || settings.is_module_to_save(output_weight);
-    // As PEFT: without ensure_weight_tying each of the two modules has values of its own.
+    // Like peft: without ensure_weight_tying, embedding and output have separate values.
     settings.unties_output = saves_either && !config.ensure_weight_tying;
-    // One name stands for both, and PEFT writes either.
+    // peft may name either of the two tied modules.
     if (!settings.unties_output && (saves_either || has_tensor(tied->name)) &&
         !settings.is_module_to_save(tied->name)) {
       settings.modules_to_save.push_back(tied->name.substr(0, tied->name.rfind('.')));

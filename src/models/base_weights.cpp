@@ -53,7 +53,7 @@ void add_tensors(ContentHash& hash, const io::CheckpointTensors& tensors) {
     hash.add(name).add(c10::toString(info.dtype)).add(info.shape.size());
     for (const int64_t size : info.shape) hash.add(static_cast<uint64_t>(size));
     add_values(hash, tensors.tensor(name));
-    tensors.release(name);  // the pages around the pieces count as this process's memory
+    tensors.release(name);  // mapped pages count as this process's memory
   }
 }
 
@@ -96,7 +96,7 @@ void BaseWeights::open_weights() {
     return file;
   };
   open(folder_);
-  // For the names only.
+  // The model on the meta device gives the names only.
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
   std::map<at::ScalarType, int64_t> dtype_counts;
   for (const auto& parameter : get_base_parameters(*model)) {
@@ -112,7 +112,7 @@ void BaseWeights::open_weights() {
 }
 
 void BaseWeights::open_adapter(const fs::path& adapter) {
-  // For the names only.
+  // The model on the meta device gives the names only.
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
   const AdapterModules modules(*model, find_output_module(*model));
   const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);

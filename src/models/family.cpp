@@ -11,7 +11,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// A new family is a folder and a line here.
+/// Returns all families. Register a new one here.
 const std::vector<Family>& get_families() {
   static const std::vector<Family> table{
       brain_llava::make_family(), gemma3::make_family(),  idefics3::make_family(), idefics3::make_smolvlm_family(),
@@ -20,7 +20,7 @@ const std::vector<Family>& get_families() {
   return table;
 }
 
-/// The model types of the families that `predicate` is true of.
+/// Returns the model types of the families that satisfy `predicate`.
 template <class Predicate>
 std::string join_model_types(const Predicate& predicate) {
   std::vector<std::string_view> types;

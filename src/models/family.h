@@ -22,60 +22,66 @@
 
 namespace vlmtrain::models {
 
-/// What a family of models has to offer. `config` is the content of `folder`/config.json.
+/// A model family: its model types and the functions that build its models and processors. `config`
+/// is the content of `folder`/config.json. Optional members are null or empty if the family does
+/// not support them.
 struct Family {
-  std::vector<std::string_view> model_types;  ///< values of config.json's `model_type`
+  std::vector<std::string_view> model_types;  ///< values of `model_type` in config.json
   std::unique_ptr<VisionLanguageModel> (*build)(const nlohmann::json& config, const std::filesystem::path& folder,
                                                 const nn::ParameterSettings& settings);
   std::unique_ptr<Processor> (*load_processor)(const nlohmann::json& config, const std::filesystem::path& folder,
                                                const ProcessorSettings& settings);
-  /// What one image of this size becomes, the marks around it included; null: the family takes no pictures. Needs no
-  /// tokenizer (idefics3/image_tokens.h).
+  /// Returns the sizes of one image with its markers, without a tokenizer; null: the family takes
+  /// no images.
   data::SampleShape (*image_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    image::ImageSize size, std::optional<int64_t> max_pixels);
-  /// How many tokens a sequence may have.
+  /// Returns the maximum number of tokens of a sequence.
   ContextLength (*context_length)(const nlohmann::json& config, const std::filesystem::path& folder);
-  /// About how many parameters the model has, from its config alone.
+  /// Estimates the number of parameters from the config alone.
   double (*num_parameters)(const nlohmann::json& config, const std::filesystem::path& folder);
-  /// Whether a config.json that has no `model_type` is of this family, and what an error calls such a one.
+  /// Returns whether a config.json without `model_type` belongs to the family. config_name is the
+  /// family's name in errors about such files.
   bool (*matches_config)(const nlohmann::json& config) = nullptr;
   std::string_view config_name = {};
-  /// What a video becomes, the marks around it included; null: the family takes none. `fps` of the video may be 0.
+  /// Returns the sizes of a video with its markers; null: the family takes no videos. The video's
+  /// fps may be 0.
   data::SampleShape (*video_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    const image::VideoInfo& video, const ProcessorSettings& settings) = nullptr;
-  /// What one volume becomes, brought to `size` (nothing: what the model was made for) in values of `dtype`; null: the
-  /// family takes none.
+  /// Returns the sizes of a volume resampled to `size` (nothing: the config's size) with values of
+  /// `dtype`; null: the family takes no volumes.
   data::SampleShape (*volume_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                     std::optional<std::array<int64_t, 3>> size, at::ScalarType dtype) = nullptr;
-  /// The side of the squares that masks are drawn in, where `requested_side` is asked for; null: the family draws none.
+  /// Returns the side of the mask encoder's input, `requested_side` if given; null: the family
+  /// predicts no masks.
   int64_t (*mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
                        std::optional<int64_t> requested_side) = nullptr;
-  /// models::assemble() of the family's presets; null: they are not put together.
+  /// Implements models::assemble() for the family's presets; null: not supported.
   AssemblyResult (*assemble)(const AssemblyOptions& parts, const std::filesystem::path& out) = nullptr;
-  /// What the data section of a run changes in the files of the processor (processing/processor_files.cpp); null:
-  /// nothing, since the files of the family have no such setting.
+  /// Returns the changes of the processor files for `settings` (processor_files.h); null: the files
+  /// have no such settings.
   ProcessorChanges (*make_processor_changes)(const nlohmann::json& config, const std::filesystem::path& folder,
                                              const ProcessorSettings& settings, bool has_videos) = nullptr;
-  /// Model types near to the family's that it is not, and what an error says of such a one.
+  /// Similar model types that are not supported, and the reason for each.
   std::vector<std::pair<std::string_view, std::string_view>> unsupported_types = {};
-  /// Modules that LoRA trains whole beside its adapters, and what freezes them: nothing that was learnt before.
+  /// Modules that LoRA trains fully by default, and the component that freezes each.
   std::vector<std::pair<std::string_view, nn::Component>> default_modules_to_save = {};
 };
 
-/// What people know the family by: its model types, else what an error calls its config.json.
+/// Returns the family's name: its model types, else config_name.
 std::string get_family_name(const Family& family);
-/// Of all families, in the order of the registry.
+/// Returns the names of all families, in the order of registration.
 std::vector<std::string> list_family_names();
 
-/// The model types of the families that take videos, one after another.
+/// Returns the model types of families that take videos, separated by commas.
 std::string list_video_families();
-/// The same of those that take volumes.
+/// Returns the model types of families that take volumes, separated by commas.
 std::string list_volume_families();
 
-/// The family of a checkpoint's config. Throws UserError (kBadData) that names the known ones.
+/// Returns the family of a checkpoint's config. Throws UserError (kBadData), which lists the
+/// supported types.
 const Family& find_family(const nlohmann::json& config, const std::filesystem::path& folder);
 
-// The factories of all families, each defined in the family.cpp of its folder.
+// Factories of all families, each defined in the family.cpp of its folder.
 namespace brain_llava {
 Family make_family();
 }

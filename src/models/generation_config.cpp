@@ -72,7 +72,8 @@ constexpr std::array kHarmlessSettings{HarmlessKey{"do_sample", kSamplingReason}
                                        HarmlessKey{"max_matching_ngram_size", kRuntimeReason},
                                        HarmlessKey{"transformers.js_config", kRuntimeReason}};
 
-/// Values with which transformers' generate does nothing: the defaults of its penalties and counts.
+/// Returns whether transformers' generate() ignores the value: the defaults of penalties and
+/// counts.
 bool is_neutral(const nlohmann::json& value) {
   return value == false || value == 0 || value == 1;
 }

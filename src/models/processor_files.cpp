@@ -39,7 +39,7 @@ ordered_json& get_settings(ordered_json& document, const ProcessorCopy& copy) {
   return copy.section.empty() ? document : document.at(copy.section);
 }
 
-/// Copies that say something else than the one that counts are brought in line with it.
+/// Applies `edit` to all copies of a setting, so that they agree.
 void edit_copies(const std::vector<ProcessorCopy>& copies, const ProcessorChanges::Edit& edit,
                  const std::filesystem::path& folder, Documents& documents) {
   if (!edit) return;
@@ -52,7 +52,8 @@ void edit_copies(const std::vector<ProcessorCopy>& copies, const ProcessorChange
   }
 }
 
-/// The settings of videos that stand in the images' file get a file of their own, as transformers writes it.
+/// Moves the video settings out of the image processor's file into a file of their own, as
+/// transformers does.
 void edit_videos(const ProcessorChanges& changes, const std::filesystem::path& folder, Documents& documents) {
   if (!changes.videos) return;
   const auto video_copies = find_copies(folder, MediaRole::kVideos);
@@ -73,7 +74,7 @@ void edit_videos(const ProcessorChanges& changes, const std::filesystem::path& f
 
 namespace fs = std::filesystem;
 
-/// Any file but the weights may be one of a family's processor: which, only the family knows.
+/// Returns whether a file may be read by the family's processor: any except weights.
 bool affects_samples(const fs::directory_entry& entry) {
   constexpr std::array<std::string_view, 4> kExtensions{".json", ".jinja", ".txt", ".model"};
   const std::string name = entry.path().filename().string();
@@ -99,7 +100,7 @@ ProcessorFiles make_processor_files(const std::filesystem::path& folder, const P
     ProcessorFiles result;
     visit_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
       ProcessorSettings base_settings = settings;
-      base_settings.template_folder.clear();  // templates do not matter here
+      base_settings.template_folder.clear();  // templates do not affect sizes
       result = make_processor_files(adapted.path, base_settings, has_videos);
     });
     return result;
@@ -126,7 +127,7 @@ std::string compute_sample_key(const fs::path& folder, const ProcessorSettings& 
   if (is_adapter(folder)) return compute_sample_key(find_adapter_base(folder), settings);
   ContentHash hash;
   add_folder(hash, folder);
-  // A tower that lies in a folder of its own may say how large its pictures are.
+  // An external vision tower's config may give the image size.
   const nlohmann::json model_config = read_model_config(folder);
   for (const auto& [key, value] : model_config.items()) {
     if (!value.is_string() || value.get_ref<const std::string&>().empty()) continue;

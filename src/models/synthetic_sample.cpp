@@ -17,7 +17,7 @@ constexpr double kMaxFps = 1e4;
 constexpr int64_t kMaxSide = 100'000;
 constexpr int64_t kMaxTextTokens = 10'000'000;
 
-/// How many media a sample of the family has.
+/// The numbers of media in a sample of a family.
 struct MediaCounts {
   int64_t images = 0;
   int64_t volumes = 0;
@@ -72,7 +72,7 @@ void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
   }
 }
 
-/// Puts another medium of a sample behind those that it has.
+/// Adds a medium to a sample's sizes.
 void add_medium(data::SampleShape& shape, const data::SampleShape& medium) {
   shape.row = medium.row;
   shape.grids.insert(shape.grids.end(), medium.grids.begin(), medium.grids.end());

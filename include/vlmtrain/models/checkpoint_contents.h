@@ -17,9 +17,9 @@
 
 namespace vlmtrain::models {
 
-/// The settings of saving a run's weights. Frozen weights are saved bit by bit as in the base. Trained weights are saved
-/// from their fp32 master weights in the base's dtype. Weights that the base does not have, such as a new projector or
-/// LoRA's adapters, are saved in the dtype of most of the base's elements.
+/// The settings of saving a run's weights. Frozen weights are saved bit by bit as in the base. Trained weights are
+/// saved from their fp32 master weights in the base's dtype. Weights that the base does not have, such as a new
+/// projector or LoRA's adapters, are saved in the dtype of most of the base's elements.
 struct SaveOptions {
   const BaseWeights* base;
   std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all weights except frozen adapters; nothing: the base's

@@ -22,7 +22,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// What is wrong with a tensor that no parameter of the adapter is called like.
+/// Returns the problem of a tensor that matches no parameter of the adapter.
 std::string describe_unexpected_tensor(const std::string& name, const VisionLanguageModel& model,
                                        const AdapterTensors& tensors) {
   const std::string& file_name = tensors.stored_name(name);
@@ -48,13 +48,13 @@ std::string describe_unexpected_tensor(const std::string& name, const VisionLang
 namespace fs = std::filesystem;
 
 struct KnownWeightFile {
-  std::string_view name;  ///< or the beginning of one
+  std::string_view name;  ///< or its prefix
   std::string_view meaning;
 };
 
 constexpr std::string_view kTrainedWithLora = "weights that were trained beside LoRA";
 
-/// What programs write next to an adapter and load with it.
+/// Weight files that other programs write next to an adapter and load with it.
 constexpr std::array kKnownWeightFiles{
     KnownWeightFile{"non_lora_state_dict", kTrainedWithLora},   // Qwen2-VL-Finetune
     KnownWeightFile{"non_lora_trainables", kTrainedWithLora},   // LLaVA
@@ -72,7 +72,7 @@ constexpr std::array kKnownWeightFiles{
     KnownWeightFile{"consolidated", "weights of a whole model"},
 };
 
-/// What trainers write that is no part of a model.
+/// Files of trainers that hold no part of a model.
 constexpr std::array<std::string_view, 9> kFilesWithoutWeights{"adapter_model.", "training_args.", "optimizer",
                                                                "scheduler",      "rng_state",      "random_states",
                                                                "scaler",         "lr_scheduler",   "trainer_state"};
@@ -140,7 +140,7 @@ void refuse_foreign_weights(const fs::path& folder) {
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     const auto matches_prefix = [&name](std::string_view prefix) { return name.starts_with(prefix); };
-    // "._NAME" is macOS' note on NAME.
+    // macOS stores attributes of NAME in "._NAME".
     if (name.starts_with("._") || !may_hold_tensors(entry->path())) continue;
     if (std::error_code ignored; !entry->is_regular_file(ignored)) continue;
     if (std::ranges::none_of(kFilesWithoutWeights, matches_prefix)) files.push_back(entry->path());

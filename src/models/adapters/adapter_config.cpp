@@ -40,7 +40,8 @@ constexpr std::array<std::string_view, 14> kReadKeys{"peft_type",
                                                      "ensure_weight_tying",
                                                      "init_lora_weights"};
 
-/// Keys of PEFT's LoraConfig (0.21.2) that change what an adapter computes or holds, in ways that are not supported.
+/// Keys of peft's LoraConfig (0.21.2) that change an adapter's computation or contents and are not
+/// supported.
 constexpr std::array<std::string_view, 12> kUnsupportedKeys{"layer_replication", "trainable_token_indices",
                                                             "target_parameters", "alora_invocation_tokens",
                                                             "lora_bias",         "use_qalora",
@@ -78,7 +79,8 @@ constexpr std::array kHarmlessKeys{
     io::HarmlessKey{"merge_weights", "PEFT's before 0.3: whether layers merge while they are evaluated"},
 };
 
-/// "model.layers.3.q_proj", which is a single module, and not "q_proj", of which a model may have many or none.
+/// Returns whether a target names a single module, as "model.layers.3.q_proj", and not a suffix, as
+/// "q_proj".
 bool names_single_module(const std::string& target) {
   const auto is_number = [](std::string_view text) {
     return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
@@ -105,7 +107,7 @@ void check_supported(const nlohmann::json& config, const std::string& source) {
     throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and take the result",
                      source, key, io::make_json_excerpt(*it));
   }
-  // Such starts (PiSSA, OLoRA, …) change the base weights as well.
+  // These initializations (PiSSA, OLoRA, …) change the base weights as well.
   const auto init = config.value("init_lora_weights", nlohmann::json());
   constexpr std::array kAdapterOnlyInits{"gaussian", "orthogonal", "eva", "mica"};
   if (init.is_string() && std::ranges::find(kAdapterOnlyInits, init) == kAdapterOnlyInits.end()) {
@@ -114,7 +116,7 @@ void check_supported(const nlohmann::json& config, const std::string& source) {
   }
 }
 
-/// Warns once in a process: an adapter is read several times on the way to a model.
+/// Warns once per process and file, since an adapter is read several times while a model is loaded.
 void warn_about_unread_keys(const nlohmann::json& config, const std::string& source) {
   std::vector<std::string_view> known(kReadKeys.begin(), kReadKeys.end());
   known.insert(known.end(), kUnsupportedKeys.begin(), kUnsupportedKeys.end());
@@ -146,7 +148,7 @@ nlohmann::json read_pattern(const nlohmann::json& config, const char* key, const
   return *it;
 }
 
-/// A pattern of rank_pattern or alpha_pattern and its number.
+/// An entry of rank_pattern or alpha_pattern.
 struct ModulePattern {
   std::string text;
   nn::LoraTarget target;
@@ -158,7 +160,7 @@ std::vector<ModulePattern> parse_module_patterns(std::string_view key, const nlo
   std::vector<ModulePattern> result;
   for (const auto& [text, value] : patterns.items()) {
     try {
-      // As PEFT's get_pattern_key.
+      // As in peft's get_pattern_key().
       result.push_back({text, nn::LoraTarget("(.*\\.)?(" + text + ")"), io::get<double>(patterns, text, source)});
     } catch (const UserError& error) {
       throw data_error("{}: {}: \"{}\" is not read: {}", source, key, text, error.what());
@@ -167,8 +169,8 @@ std::vector<ModulePattern> parse_module_patterns(std::string_view key, const nlo
   return result;
 }
 
-/// Throws where `patterns` give one of `paths` another number than `default_value`. The first pattern that a path ends
-/// in counts.
+/// Throws UserError (kBadData) if `patterns` gives one of `paths` a value other than
+/// `default_value`. The first matching pattern counts.
 void check_pattern(std::string_view key, const nlohmann::json& patterns, double default_value,
                    const std::vector<std::string>& paths, const std::string& source) {
   const auto parsed = parse_module_patterns(key, patterns, source);
@@ -228,7 +230,8 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const auto path = folder / kAdapterConfigName;
   const std::string source = path.string();
   if (!std::filesystem::exists(path)) {
-    if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);  // which names a run's checkpoint
+    // Its error names a run's checkpoint.
+    if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);
     throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", source);
   }
   const auto json = io::read_json(path);
@@ -255,7 +258,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
 
 namespace {
 
-/// An adapter is given for its base checkpoint at this place.
+/// Returns the path that adapter_config.json stores for a base checkpoint.
 std::string make_absolute(const std::filesystem::path& base) {
   return std::filesystem::absolute(base).lexically_normal().string();
 }
@@ -296,7 +299,7 @@ std::string make_adapter_config(const VisionLanguageModel& model, const std::fil
 }
 
 LoadSettings make_base_load_settings(const nn::LoraSettings& lora) {
-  // What the adapter brings whole, the base may lack or have in another size.
+  // The base may lack modules that the adapter has fully, or have them in another size.
   return {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()};
 }
 

@@ -13,9 +13,10 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Beginnings of paths in older releases of transformers (to 4.51: LLaVA, Gemma 3 and InternVL with the text model on
-/// the outside, Qwen2-VL and Qwen2.5-VL with the text model's own names; to 5.0: towers with `vision_model`), or in
-/// adapters of the text model alone, and those of today. As conversion_mapping.py of transformers 5.24.
+/// Prefixes of paths in older transformers releases and in adapters of the text model alone, with
+/// the current ones, as in conversion_mapping.py of transformers 5.24. Up to 4.51, LLaVA, Gemma 3
+/// and InternVL had the text model outside, and Qwen2-VL and Qwen2.5-VL used the text model's
+/// names. Up to 5.0, towers had `vision_model`.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kLegacyPrefixes{{
     {"language_model.lm_head", "lm_head"},
     {"model.language_model.lm_head", "lm_head"},
@@ -34,7 +35,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kLegacyP
 constexpr std::array<std::string_view, 4> kWrapperPrefixes{"module.", "_fsdp_wrapped_module.",
                                                            "_checkpoint_wrapped_module.", "_orig_mod."};
 
-/// Removes a whole name of a path wherever it stands.
+/// Removes all occurrences of a component from a path.
 void remove_component(std::string& path, std::string_view name) {
   for (size_t pos = path.find(name); pos != std::string::npos; pos = path.find(name, pos)) {
     if (pos == 0 || path[pos - 1] == '.') {
@@ -45,14 +46,14 @@ void remove_component(std::string& path, std::string_view name) {
   }
 }
 
-/// Removes the name of the adapter after `marker`: `lora_A.default.weight` becomes `lora_A.weight`.
+/// Removes the adapter's name after `marker`: `lora_A.default.weight` becomes `lora_A.weight`.
 void remove_adapter_name(AdapterTensorName& name, std::string_view marker) {
   const size_t pos = name.path.find(marker);
   if (pos == std::string::npos) return;
   const size_t begin = pos + marker.size();
   const size_t end = name.path.find('.', begin);
   if (end == std::string::npos) {
-    // DoRA's vector has had no `weight` at its end, and one.
+    // DoRA's vector ends with `weight` in some peft releases.
     if (marker != ".lora_magnitude_vector.") return;
     if (name.path.substr(begin) != "weight") name.adapter_name = name.path.substr(begin);
     name.path.resize(begin - 1);
@@ -108,7 +109,7 @@ AdapterTensorName parse_adapter_tensor_name(std::string_view name) {
 AdapterModules::AdapterModules(const VisionLanguageModel& model, std::string_view output) {
   for (const auto& parameter : model.parameters().all()) {
     if (parameter.is_adapter) continue;
-    // Every module on the way: modules_to_save may name any.
+    // modules_to_save may name any parent module.
     for (size_t end = parameter.name.rfind('.'); end != std::string::npos && end > 0;
          end = parameter.name.rfind('.', end - 1)) {
       if (!modules_.insert(parameter.name.substr(0, end)).second) break;

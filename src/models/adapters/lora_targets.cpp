@@ -23,7 +23,8 @@ const nn::Parameter* find_output_parameter(const VisionLanguageModel& model) {
   return it == all.end() ? nullptr : &*it;
 }
 
-/// The modules of a store's parameters, those of numbered blocks left out: `model.connector`, `lm_head`.
+/// Returns the modules of a store's parameters outside of numbered blocks: `model.connector`,
+/// `lm_head`.
 std::vector<std::string> list_modules(const nn::ParameterStore& store) {
   std::set<std::string> names;
   for (const auto& parameter : store.all()) {
@@ -33,8 +34,9 @@ std::vector<std::string> list_modules(const nn::ParameterStore& store) {
   return {names.begin(), names.end()};
 }
 
-/// The entries of modules_to_save that no parameter follows from. The output projection that is the embedding is no
-/// parameter, and trained where the embedding is. Throws UserError (kUsage) where it is named alone.
+/// Returns the entries of modules_to_save without a parameter. Throws UserError (kUsage) if an
+/// output projection tied to the embedding is named alone, since it is trained with the embedding
+/// only.
 std::vector<std::string> find_unknown_modules_to_save(const VisionLanguageModel& model,
                                                       const std::filesystem::path& folder) {
   auto unknown = model.parameters().find_unmatched_modules_to_save();
@@ -63,7 +65,7 @@ std::string find_output_module(const VisionLanguageModel& model) {
   const nn::Parameter* const output = find_output_parameter(model);
   if (output == nullptr) return "lm_head";
   if (!output->is_embedding) return output->name.substr(0, output->name.rfind('.'));
-  // nanoVLM's decoder has its head within.
+  // nanoVLM's head is inside its decoder.
   return output->name.starts_with("decoder.") ? "decoder.head" : "lm_head";
 }
 

@@ -7,15 +7,15 @@
 
 namespace vlmtrain::models {
 
-/// The embedding that a model's output projection reads too; null where the output has values of its own. It is the
-/// model's.
+/// Returns the embedding that is the output projection too, owned by the model; null if the output
+/// has its own values.
 const nn::Parameter* find_tied_embedding(const VisionLanguageModel& model);
 
-/// The module of the output projection, `lm_head` as a rule, also where it is tied and so no parameter.
+/// Returns the module of the output projection, usually `lm_head`, even if it is tied.
 std::string find_output_module(const VisionLanguageModel& model);
 
-/// Throws UserError where an entry of the model's LoraSettings matches nothing: a slip of the pen (kUsage), or an
-/// adapter for another model (kBadData). It lists near names.
+/// Throws UserError, with suggestions, if an entry of the model's LoraSettings matches nothing:
+/// kUsage for a typing error, kBadData for an adapter of another model.
 void check_lora_targets(const VisionLanguageModel& model, const std::filesystem::path& folder);
 
 /// Returns whether the embedding is trained and also is the output projection. peft then stores a tensor for each.

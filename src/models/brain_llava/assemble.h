@@ -17,37 +17,38 @@
 
 namespace vlmtrain::models::brain_llava {
 
-/// The text model of a checkpoint: of a plain Llama, Mistral or Qwen2, or of a LLaVA in either of its layouts.
+/// The text model of a checkpoint of Llama, Mistral or Qwen2, or of a LLaVA in either layout.
 class LanguageSource {
  public:
-  /// Throws UserError: kUsage where it is none of these, kBadData where it is damaged.
+  /// Opens a checkpoint. Throws UserError: kUsage for other models, kBadData for damaged files.
   explicit LanguageSource(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return tensors_.path(); }
-  /// As a section `text_config`.
+  /// Returns the text model's config in the form of a `text_config`.
   const nlohmann::ordered_json& config() const { return config_; }
   int64_t vocab_size() const { return text_.vocab_size; }
-  /// Tokenizer and template files, by name.
+  /// Returns the tokenizer and template files, by name.
   std::map<std::string, std::string> auxiliary_files() const;
-  /// Of its embedding.
+  /// Returns the dtype of the embedding.
   at::ScalarType dtype() const;
-  /// Throws UserError (kBadData) that lists what of `parameters` it has not, or of other shapes but for the rows of the
-  /// vocabulary.
+  /// Throws UserError (kBadData), which lists missing tensors of `parameters` and shape mismatches
+  /// other than vocabulary rows.
   void check(const std::vector<nn::Parameter>& parameters) const;
-  /// A parameter's weight, under its name, with as many rows; nothing for one that is none of a text model's.
+  /// Returns a parameter's weight under its name, resized to its rows; nothing for parameters
+  /// outside of the text model.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:
-  /// What it calls a parameter; nothing for one that is none of a text model's.
+  /// Returns the stored name of a parameter; nothing for parameters outside of the text model.
   std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
 
   nlohmann::ordered_json config_;
   TensorSource tensors_;
   LlamaConfig text_;
-  std::string model_prefix_, output_prefix_;  // what its names of the model and of the output projection begin with
+  std::string model_prefix_, output_prefix_;  // prefixes of stored names of the model and of the output projection
 };
 
-/// models::assemble() of a preset whose model takes volumes.
+/// Implements models::assemble() for presets with a volume tower.
 AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::brain_llava

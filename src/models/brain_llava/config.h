@@ -27,19 +27,19 @@ inline constexpr std::string_view kTowerType = "vit_3d";
 /// - `max_volumes` of a sample, where there is a limit.
 struct Config {
   VolumeTransformerConfig vision;
-  VolumeAxes tokens{4, 4, 4};  ///< of a volume, on each axis
+  VolumeAxes tokens{4, 4, 4};  ///< tokens of a volume along each axis
   Activation projector_activation = Activation::kGelu;
   LlamaConfig text;
   int64_t image_token_id = 0;
-  std::optional<int64_t> max_volumes;  ///< of a sample; nothing: any number
+  std::optional<int64_t> max_volumes;  ///< per sample; nothing: no limit
 
-  /// Throws UserError (kBadData) that names file and key.
+  /// Parses config.json. Throws UserError (kBadData), which names file and key.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
 
-  /// The size of the volumes, where `requested` (data.volume.size) is asked for. Throws UserError (kUsage) where the
-  /// tower cannot take it.
+  /// Returns the volume size for `requested` (data.volume.size; nothing: the config's). Throws
+  /// UserError (kUsage) for an unsupported size.
   VolumeAxes volume_size(const std::optional<VolumeAxes>& requested) const;
-  /// What the tower takes of such a volume, with the same errors.
+  /// Returns the tower's input for such a volume. Throws as volume_size().
   data::PixelRow row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const;
   int64_t tokens_per_volume() const { return tokens[0] * tokens[1] * tokens[2]; }
 };

@@ -10,16 +10,16 @@
 
 namespace vlmtrain::models::brain_llava {
 
-/// The means over the regions of PyTorch's adaptive_avg_pool3d, as a matrix [tokens, patches] of `options`: a product
-/// with it sums in one order, where the pooling's own backward pass may add up in any. REQUIRES: on no axis more tokens
-/// than patches.
+/// Returns the averaging matrix [tokens, patches] of PyTorch's adaptive_avg_pool3d, with `options`.
+/// A matrix product has a fixed summation order, unlike the pooling's backward pass. REQUIRES: at
+/// most as many tokens as patches along each axis.
 at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patches, const at::TensorOptions& options);
 
-/// `features` [rows · patches, hidden] → [rows · tokens, hidden], volume by volume.
+/// Pools `features` [rows · patches, hidden] → [rows · tokens, hidden], volume by volume.
 at::Tensor pool(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches);
 
-/// A tower of volumes, a pooling of its patches, LLaVA's projector, a text model. Rows of pixels are float or half
-/// [rows, channels, x, y, z], normalised when they were read.
+/// A volume tower, pooling of its patches, LLaVA's projector and a text model. Rows of pixels are
+/// float or half [rows, channels, x, y, z], normalized when read.
 class Model final : public VisionLanguageModel {
  public:
   Model(const Config& config, const nn::ParameterSettings& settings);

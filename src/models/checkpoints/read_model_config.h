@@ -9,13 +9,13 @@
 
 namespace vlmtrain::models {
 
-/// config.json of a checkpoint's folder. UserError (kBadData) that says what the path is instead where it is none: a
-/// name on the Hugging Face Hub, a GGUF or weights file, a run's folder (its newest checkpoint is named), the Hub's
-/// cache.
+/// Returns config.json of a checkpoint folder. Throws UserError (kBadData), which describes a path
+/// that is no checkpoint: a name on the Hugging Face Hub, a GGUF or weights file, the folder of a
+/// run (with its newest checkpoint), the Hub's cache.
 nlohmann::json read_model_config(const std::filesystem::path& folder);
 
-/// What `function` makes of the JSON files of the checkpoint in `folder`. Where a value is not even of the kind that
-/// the reader looks into, the JSON library says so, and this makes a data_error of it.
+/// Returns function(), which reads JSON files of the checkpoint in `folder`. Converts exceptions of
+/// the JSON library, for values of unexpected types, to UserError (kBadData).
 template <class Function>
 auto rethrow_json_errors(const std::filesystem::path& folder, const Function& function) {
   try {

@@ -21,7 +21,7 @@
 
 namespace vlmtrain::models::gemma3 {
 
-/// What all blocks of a kind share in a forward pass.
+/// The inputs that blocks of one layer type share in a forward pass.
 struct LayerTypeContext {
   nn::SpanAttention attention;
   std::optional<int64_t> window;
@@ -30,19 +30,19 @@ struct LayerTypeContext {
 
 struct BlockContext {
   std::shared_ptr<const LayerTypeContext> layer_type;
-  nn::KeyValueCache* cache = nullptr;  ///< in generation
-  int64_t block = 0;                   ///< which of the cache's
+  nn::KeyValueCache* cache = nullptr;  ///< null except in generation
+  int64_t block = 0;                   ///< index of the block in the cache
 };
 
-/// Norms before and after each of its two sublayers, and of each head's query and key.
+/// A decoder block with norms before and after both sublayers and QK-norm.
 class Block {
  public:
   Block(const nn::ParameterScope& scope, const TextConfig& config);
-  /// [tokens, hidden] → [tokens, hidden]
+  /// x [tokens, hidden] → [tokens, hidden]
   at::Tensor operator()(const at::Tensor& x, const BlockContext& context) const;
 
  private:
-  /// The heads' values of [tokens, query | key | value], [tokens, heads · head_dim].
+  /// Returns the heads' outputs [tokens, heads · head_dim] for qkv [tokens, query | key | value].
   at::Tensor attend(const at::Tensor& qkv, const BlockContext& context) const;
 
   nn::HeadShape heads_;
@@ -57,12 +57,12 @@ class Block {
 /// Gemma 3's text model with its output projection.
 class TextModel {
  public:
-  /// `output`: the place of the projection's weight, where `is_tied` does not make the embedding it. `image_tokens`:
-  /// how many tokens an image has, which see each other both ways.
+  /// `output` is the scope of the output projection, used unless `is_tied`. `image_tokens` is the
+  /// number of tokens of an image, which attend to each other bidirectionally.
   TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,
             const nn::ParameterScope& output);
 
-  /// See VisionLanguageModel::hidden_states.
+  /// Implements VisionLanguageModel::hidden_states().
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
                          const OutputRequest& request, const TowerRecompute& recomputed_blocks,
                          nn::KeyValueCache* cache) const;
@@ -71,7 +71,8 @@ class TextModel {
   int64_t blocks() const { return blocks_.size(); }
 
  private:
-  /// The batch's tokens [tokens, hidden], those of images replaced by `image_features`.
+  /// Returns the batch's embeddings [tokens, hidden], with those of image tokens replaced by
+  /// `image_features`.
   at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
   std::shared_ptr<const LayerTypeContext> make_context(LayerType type, const data::MicroBatch& batch) const;
 
@@ -84,22 +85,23 @@ class TextModel {
   at::Tensor output_weight_;  // [vocabulary, hidden]
 };
 
-/// From the tower's patches to tokens: means of squares of patches, a norm and a matrix.
+/// The projector: averages squares of patches, normalizes and multiplies by a matrix.
 class Projector {
  public:
   Projector(const nn::ParameterScope& scope, const Config& config);
-  /// [images · patches, vision hidden] → [images · image tokens, text hidden]
+  /// patches [images · patches, vision hidden] → [images · image tokens, text hidden]
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
-  int64_t tokens_per_side_, patches_per_token_;  // on a side
+  int64_t tokens_per_side_, patches_per_token_;  // along a side
   nn::RmsNorm norm_;
-  at::Tensor weight_;  // [vision hidden, text hidden]: a parameter of the module and no Linear, so LoRA has none of it
+  at::Tensor weight_;  // [vision hidden, text hidden]; not a Linear, so LoRA does not adapt it
 };
 
+/// SigLIP tower, projector and Gemma 3 text model. Parameter names are those of transformers.
 class Model final : public VisionLanguageModel {
  public:
-  /// `key_map`: how the checkpoint spells the parameters, in which Gemma 3 is like LLaVA.
+  /// `key_map` maps parameter names to the checkpoint's, which are like LLaVA's.
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization, nn::ParameterSettings settings);
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;

@@ -12,12 +12,12 @@
 
 namespace vlmtrain::models::idefics3 {
 
-/// `config.json` of Idefics3 and SmolVLM (Laurençon et al. 2024, arXiv 2408.12637; Marafioti et al. 2025, arXiv
-/// 2504.05299). Both have the same modules and weight names.
+/// The config.json of Idefics3 and SmolVLM (Laurençon et al. 2024, arXiv 2408.12637; Marafioti et
+/// al. 2025, arXiv 2504.05299). Both have the same modules and weight names.
 struct Config {
   VisionTransformerConfig vision;
   LlamaConfig text;
-  int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² neighbouring patches become one image token
+  int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² adjacent patches become one image token
   int64_t image_token_id = 128257;
 
   static Config from_json(const nlohmann::json& json, const std::string& source);
@@ -26,7 +26,8 @@ struct Config {
   }
 };
 
-/// SigLIP tower, pixel-shuffle connector and Llama text model. Parameter names are those of transformers.
+/// SigLIP tower, pixel-shuffle connector and Llama text model. Parameter names are those of
+/// transformers.
 class Model final : public VisionLanguageModel {
  public:
   Model(Config config, image::Normalization normalization, nn::ParameterSettings settings);

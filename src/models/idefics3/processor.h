@@ -12,26 +12,24 @@
 
 namespace vlmtrain::models::idefics3 {
 
-/// What stands for an image in the model's text: for each cell `<fake_token_around_image><row_r_col_c>` and its image
-/// tokens, a line break after each row and one more after the last; then the whole picture as
-/// `<fake_token_around_image><global-img>`, its image tokens, `<fake_token_around_image>`. An image that is not split
-/// is the whole picture alone.
+/// Returns the text of an image: for each cell `<fake_token_around_image><row_r_col_c>` and its
+/// image tokens, a line break after each row and one more after the last; then for the full image
+/// `<fake_token_around_image><global-img>`, its image tokens and `<fake_token_around_image>`. An
+/// image without splitting has the last part only.
 std::string format_image_text(TileGrid grid, int64_t image_tokens_per_tile);
 
-/// How many tokens the text of images or of a video is (models/idefics3/image_text.h, video_text.h), image tokens
-/// included.
-///
-/// Exact where `folder` has a tokenizer.json. Else each run of line breaks is one token, and so is each marker such as
-/// `<row_1_col_1>`, but for those that an added_tokens.json does not list: they have one for each of their words,
-/// digits and punctuation marks, as all other text has. That is what the tokenizers of SmolVLM do: 256M and 500M have
-/// tokens for all markers, 2.2B spells them out.
+/// Returns the number of tokens of the text of images or a video, image tokens included.
+/// Exact if `folder` has a tokenizer.json. Otherwise each run of line breaks is one token, and so
+/// is each marker such as `<row_1_col_1>`, unless an added_tokens.json exists and does not list it:
+/// then, as in other text, each word, digit and punctuation mark is a token. SmolVLM's tokenizers
+/// do this: 256M and 500M have tokens for all markers, 2.2B does not.
 int64_t count_tokens(std::string_view text, const std::filesystem::path& folder);
 
-/// The same of the text of an image.
+/// Returns count_tokens() of format_image_text().
 int64_t count_image_text(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
 
-/// Idefics3Processor and SmolVLMProcessor of transformers: each image becomes its tiles in the text
-/// (models/idefics3/image_text.h), and with `videos` each frame of a video a tile (models/idefics3/video_text.h).
+/// Implements transformers' Idefics3Processor and SmolVLMProcessor: each image becomes tiles. With
+/// `videos`, each frame of a video becomes a tile.
 class Processor final : public ConversationProcessor {
  public:
   Processor(Config config, ImageProcessor images, std::optional<VideoSettings> videos, text::Tokenizer tokenizer,

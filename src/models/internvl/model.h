@@ -20,26 +20,27 @@
 
 namespace vlmtrain::models::internvl {
 
-/// How a checkpoint with these tensors spells the parameters' names: the published ones `vision_tower…` and
-/// `language_model.model.layers…`, transformers 5's modules `model.vision_tower…` and `model.language_model.layers…`.
+/// Returns the mapping from parameter names to those of a checkpoint with these tensors: the
+/// published `vision_tower…` and `language_model.model.layers…`, or transformers 5's modules
+/// `model.vision_tower…` and `model.language_model.layers…`.
 StateDictKeyMap make_key_map(std::span<const std::string> tensors);
 
 /// The LayerNorm or RMSNorm of a block.
 class Norm {
  public:
   Norm(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// x as Linears read it.
+  /// Returns the norm of x as the input of Linears.
   nn::LinearInput make_linear_input(const at::Tensor& x) const;
 
  private:
   std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
 };
 
+/// The attention of a block.
 class Attention {
  public:
   Attention(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// x [rows, hidden] → [rows, hidden]; each tile is a segment.
-  /// x is a norm of the residual stream, which goes on beside what this makes.
+  /// x [rows, hidden] → [rows, hidden]; each tile is a segment. x is a norm of the residual stream.
   nn::Branch operator()(const nn::LinearInput& x, const nn::Segments& tiles) const;
 
  private:
@@ -49,12 +50,12 @@ class Attention {
   std::optional<nn::RmsNorm> query_norm_, key_norm_;
 };
 
-/// x + s₁ · attention(norm(x)), and of that x + s₂ · mlp(norm(x)): a learnt factor for each feature of a branch
-/// (Touvron et al. 2021, arXiv 2103.17239: LayerScale).
+/// A transformer block with LayerScale (Touvron et al. 2021, arXiv 2103.17239): y = x + s₁ ·
+/// attention(norm(x)), then y + s₂ · mlp(norm(y)), with learned factors per feature.
 class VisionBlock {
  public:
   VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// [rows, hidden] → [rows, hidden]; each tile is a segment.
+  /// x [rows, hidden] → [rows, hidden]; each tile is a segment
   at::Tensor operator()(const at::Tensor& x, const nn::Segments& tiles) const;
 
  private:
@@ -65,12 +66,13 @@ class VisionBlock {
   at::Tensor attention_scale_, mlp_scale_;  // [hidden]
 };
 
-/// InternViT (Chen et al. 2024, arXiv 2312.14238): a class token and learnt positions.
+/// InternViT (Chen et al. 2024, arXiv 2312.14238), with a class token and learned positions.
 class VisionTower {
  public:
   VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
 
-  /// Pixels [tiles, 3, image_size, image_size] → [tiles · patches, hidden], without the class token's row.
+  /// Encodes pixels [tiles, 3, image_size, image_size] to [tiles · patches, hidden], without class
+  /// tokens.
   at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
   int64_t blocks() const { return blocks_.size(); }
 
@@ -80,17 +82,16 @@ class VisionTower {
   VisionConfig config_;
   at::Tensor class_token_;                // [1, 1, hidden]
   at::Tensor positions_;                  // [1, rows_per_tile, hidden]
-  at::Tensor patch_weight_, patch_bias_;  // a convolution's [hidden, 3, patch, patch]; stride = kernel, so a Linear
+  at::Tensor patch_weight_, patch_bias_;  // of a convolution, [hidden, 3, patch, patch]
   BlockList<VisionBlock> blocks_;
   std::optional<nn::LayerNorm> final_norm_;
 };
 
-/// Pixel shuffle, LayerNorm and two Linears with an activation between them.
+/// The projector: pixel shuffle, LayerNorm and two Linears with an activation.
 class Projector {
  public:
   Projector(const nn::ParameterScope& scope, const Config& config);
-  /// The tower's features of whole tiles [tiles · patches, vision hidden] → [tiles · image_tokens_per_tile, text
-  /// hidden]
+  /// patches [tiles · patches, vision hidden] → [tiles · image_tokens_per_tile, text hidden]
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
@@ -100,10 +101,11 @@ class Projector {
   nn::Linear first_, second_;
 };
 
-/// InternViT, projector and a Qwen2, Qwen3 or Llama text model. Parameter names are those of transformers 5's modules.
+/// InternViT, projector and a Qwen2, Qwen3 or Llama text model. Parameter names are those of
+/// transformers 5's modules.
 class Model final : public VisionLanguageModel {
  public:
-  /// `key_map`: how the checkpoint spells the parameters.
+  /// `key_map` maps parameter names to the checkpoint's.
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization,
         const nn::ParameterSettings& settings);
 

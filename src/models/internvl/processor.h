@@ -11,20 +11,21 @@
 
 namespace vlmtrain::models::internvl {
 
-inline constexpr std::string_view kImageToken = "<IMG_CONTEXT>";  ///< takes a feature
+inline constexpr std::string_view kImageToken = "<IMG_CONTEXT>";  ///< replaced by a feature
 
-/// What stands for a picture of so many tiles: `<img>`, the tokens of all tiles, `</img>`.
+/// Returns the text of an image: `<img>`, the tokens of all tiles, `</img>`.
 std::string format_image_text(int64_t tiles, int64_t image_tokens_per_tile);
 
-/// What stands for a video: `Frame1: <img>…</img>` and so on, a line each.
+/// Returns the text of a video: one line `Frame1: <img>…</img>` per frame.
 std::string format_video_text(int64_t frames, int64_t image_tokens_per_tile);
 
-/// How many tokens the text of a video is. Exact where `folder` has a tokenizer.json; else as Qwen's tokenizers have
-/// it, a token for each word, digit, mark and line break.
+/// Returns the number of tokens of a video's text. Exact if `folder` has a tokenizer.json;
+/// otherwise counted as in Qwen's tokenizers, one token per word, digit, punctuation mark and line
+/// break.
 int64_t count_video_text(int64_t frames, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
 
-/// InternVLProcessor of transformers: each picture becomes its tiles in the text, each frame of a video a tile
-/// (models/internvl/image_text.h).
+/// Implements transformers' InternVLProcessor: each image becomes tiles, each frame of a video a
+/// tile.
 class Processor final : public ConversationProcessor {
  public:
   Processor(Config config, ImageProcessor images, VideoSettings videos, text::Tokenizer tokenizer,

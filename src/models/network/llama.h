@@ -23,7 +23,7 @@ namespace vlmtrain::models {
 
 enum class LlamaType { kLlama, kMistral, kQwen2, kQwen3 };
 
-/// What a checkpoint calls the modules; the defaults are transformers' names.
+/// The module names in a checkpoint; the defaults are transformers'.
 struct LlamaNames {
   std::string_view embedding = "embed_tokens";
   std::string_view blocks = "layers";
@@ -31,9 +31,10 @@ struct LlamaNames {
   std::string_view input_norm = "input_layernorm", post_attention_norm = "post_attention_layernorm";
 };
 
-/// The Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped queries, and what is it but for details:
-/// Mistral (Jiang et al. 2023, arXiv 2310.06825) has a sliding window, Qwen2 (Yang et al. 2024, arXiv 2407.10671)
-/// biases of query, key and value, Qwen3 (Yang et al. 2025, arXiv 2505.09388) norms of each head's query and key.
+/// The configuration of a Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped-query
+/// attention, or of one of its variants: Mistral (Jiang et al. 2023, arXiv 2310.06825) has a
+/// sliding window, Qwen2 (Yang et al. 2024, arXiv 2407.10671) biases of query, key and value, Qwen3
+/// (Yang et al. 2025, arXiv 2505.09388) QK-norm.
 struct LlamaConfig {
   LlamaType type = LlamaType::kLlama;
   int64_t vocab_size = 32000;
@@ -46,7 +47,7 @@ struct LlamaConfig {
   int64_t head_dim = 128;
   double rms_norm_eps = 1e-6;
   RopeConfig rope = {};
-  std::optional<int64_t> sliding_window = std::nullopt;  ///< rows that a row sees, itself included
+  std::optional<int64_t> sliding_window = std::nullopt;  ///< rows that a row attends to, itself included
   bool qk_norm = false;
   bool qkv_bias = false;
   bool attention_output_bias = false;
@@ -54,31 +55,33 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   LlamaNames names = {};
 
-  /// Reads a config whose `model_type` is llama (also where there is none), mistral, qwen2 or qwen3; the defaults are
-  /// transformers' for that type. `source` names the file in errors.
+  /// Reads a config with `model_type` llama (the default), mistral, qwen2 or qwen3, with
+  /// transformers' defaults of that type. `source` names the file in errors.
   static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
 
-  /// About how many parameters it has: those of the matrices, the output projection counted even where it is tied.
+  /// Estimates the number of parameters: those of matrices, output projection included even if
+  /// tied.
   double num_parameters() const;
 };
 
-/// What every block of a forward pass shares.
+/// The inputs that all blocks of a forward pass share.
 struct LlamaContext {
   nn::Segments samples;
   nn::RotaryTable rotary;
   std::optional<int64_t> sliding_window;
-  nn::KeyValueCache* cache = nullptr;  ///< in generation
-  int64_t block = 0;                   ///< which of the cache's
+  nn::KeyValueCache* cache = nullptr;  ///< null except in generation
+  int64_t block = 0;                   ///< index of the block in the cache
 };
 
+/// A decoder block: attention and gated MLP, each with a preceding RMS norm and a residual.
 class LlamaBlock {
  public:
   LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config);
-  /// [tokens, hidden] → [tokens, hidden]
+  /// x [tokens, hidden] → [tokens, hidden]
   at::Tensor operator()(const at::Tensor& x, const LlamaContext& context) const;
 
  private:
-  /// The heads' values of [tokens, query | key | value], [tokens, heads · head_dim].
+  /// Returns the heads' outputs [tokens, heads · head_dim] for qkv [tokens, query | key | value].
   at::Tensor attend(const at::Tensor& qkv, const LlamaContext& context) const;
 
   nn::HeadShape heads_;
@@ -90,11 +93,13 @@ class LlamaBlock {
   std::optional<nn::QkNorm> head_norms_;
 };
 
+/// The Llama decoder without output projection: embedding, blocks and final norm.
 class LlamaModel {
  public:
   LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config);
 
-  /// See VisionLanguageModel::hidden_states. `batch.position_ids` have axes only where config.rope has sections.
+  /// Implements VisionLanguageModel::hidden_states(). `batch.position_ids` have axes only if
+  /// config.rope has sections.
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
                          const OutputRequest& request, const TowerRecompute& recomputed_blocks,
                          nn::KeyValueCache* cache) const;
@@ -103,25 +108,26 @@ class LlamaModel {
   int64_t blocks() const { return blocks_.size(); }
 
  private:
-  /// The batch's tokens [tokens, hidden], those of images replaced by `image_features`.
+  /// Returns the batch's embeddings [tokens, hidden], with those of image tokens replaced by
+  /// `image_features`.
   at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
   nn::RotaryTable make_rotary_table(const at::Tensor& position_ids) const;
 
   LlamaConfig config_;
   at::Tensor embedding_;           // [vocabulary, hidden]
   at::Tensor rotary_frequencies_;  // [head_dim / 2]
-  at::Tensor rotary_axes_;         // int64 [head_dim / 2]; empty: one position a token
+  at::Tensor rotary_axes_;         // int64 [head_dim / 2]; empty: one position per token
   BlockList<LlamaBlock> blocks_;
   nn::RmsNorm norm_;
 };
 
-/// A Llama-type text model with its output projection: all of a vision-language model behind the projector.
+/// A Llama text model with its output projection: the language side of a vision-language model.
 class CausalLlama {
  public:
-  /// `output`: the place of the projection's weight, where config.tie_word_embeddings does not make the embedding it.
+  /// `output` is the scope of the output projection, used unless config.tie_word_embeddings.
   CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output);
 
-  /// See VisionLanguageModel::hidden_states.
+  /// Implements VisionLanguageModel::hidden_states().
   ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                             const OutputRequest& request, const TowerRecompute& recomputed_blocks,
                             nn::KeyValueCache* cache) const {

@@ -14,10 +14,10 @@
 
 namespace vlmtrain::models {
 
-/// What makes features of the pictures that masks are drawn in.
+/// The interface of image encoders for mask prediction.
 class MaskEncoder {
  public:
-  /// Pixels of a picture's side to one feature.
+  /// Pixels per feature along an image's side.
   static constexpr int64_t kStride = 16;
 
   MaskEncoder() = default;
@@ -25,20 +25,21 @@ class MaskEncoder {
   MaskEncoder(const MaskEncoder&) = delete;
   MaskEncoder& operator=(const MaskEncoder&) = delete;
 
-  /// Normalised pixels [pictures, 3, side, side] of the model's dtype → features, picture by picture and row by row:
-  /// [pictures · (side / kStride)², channels]. TinyViT takes any side that is a multiple of kStride. The first
-  /// `recomputed_blocks` keep only their input.
+  /// Encodes normalized pixels [images, 3, side, side] of the model's dtype to features [images ·
+  /// (side / kStride)², channels], image by image and row by row. TinyViT takes any side that is a
+  /// multiple of kStride. The first `recomputed_blocks` blocks save only their input.
   virtual at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const = 0;
   virtual int64_t blocks() const = 0;
 };
 
-/// Blocks of any kinds, one behind the other, of which the first may run again in the backward pass. Unlike BlockList's
-/// every rank holds all of their weights: a mask encoder is small beside a language model, and not every step runs it.
+/// A sequence of blocks of several types, the first of which may be recomputed in the backward
+/// pass. Unlike in a BlockList, each rank holds all weights, since a mask encoder is small and does
+/// not run in each step.
 class RecomputedBlocks {
  public:
   using Block = std::function<at::Tensor(const at::Tensor&)>;
 
-  /// Adds what `make()` returns, a Block whose parameters it has added to `store`.
+  /// Adds the Block that make() returns, whose parameters it has added to `store`.
   template <class Make>
   void add(nn::ParameterStore& store, const Make& make) {
     const size_t first = store.all().size();
@@ -49,7 +50,7 @@ class RecomputedBlocks {
     entries_.push_back(std::move(entry));
   }
 
-  /// The first `num_recomputed` keep only their input.
+  /// Runs all blocks; the first `num_recomputed` save only their input.
   at::Tensor run(at::Tensor x, int64_t num_recomputed) const {
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];

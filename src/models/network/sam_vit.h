@@ -16,7 +16,7 @@
 
 namespace vlmtrain::models {
 
-/// Sizes of SAM's image encoder; the defaults are ViT-B's.
+/// The configuration of SAM's image encoder; the defaults are ViT-B's.
 struct SamVitConfig {
   int64_t hidden_size = 768;
   int64_t output_channels = 256;
@@ -30,31 +30,31 @@ struct SamVitConfig {
   bool qkv_bias = true;
   bool absolute_positions = true;
   bool relative_positions = true;
-  int64_t window_size = 14;                            ///< patches on the side of a window
-  std::vector<int64_t> global_blocks = {2, 5, 8, 11};  ///< whose attention sees the whole picture
+  int64_t window_size = 14;                            ///< in patches
+  std::vector<int64_t> global_blocks = {2, 5, 8, 11};  ///< blocks with attention over the full image
 
   /// Reads transformers' SamVisionConfig. `source` names the file in errors.
   static SamVitConfig from_json(const nlohmann::json& config, const std::string& source);
 
-  /// About how many parameters it has.
+  /// Estimates the number of parameters.
   double num_parameters() const;
 
-  /// Patches on the side of a picture.
+  /// Returns the patches along an image's side.
   int64_t side() const { return image_size / patch_size; }
-  /// Of a block; 0: it sees the whole picture.
+  /// Returns the window size of a block; 0: attention over the full image.
   int64_t get_window_size(int64_t block) const;
 };
 
-/// Attention over a square of patches whose scores also depend on how far apart two patches are in each direction: a
-/// query's product with a learnt vector for the distance in rows, and one for that in columns (Li et al. 2021, arXiv
-/// 2112.01526, section 4.1).
+/// Attention over a square of patches with decomposed relative positions: scores add a query's
+/// products with a learned vector for the row distance and one for the column distance (Li et al.
+/// 2021, arXiv 2112.01526, section 4.1).
 class SamVitAttention {
  public:
-  /// `side`: patches on the square's.
+  /// `side` is the square's, in patches.
   SamVitAttention(const nn::ParameterScope& scope, const SamVitConfig& config, int64_t side);
-  /// [squares · side², hidden] → the same, without the last Linear
+  /// x [squares · side², hidden] → the same shape, without the output projection
   at::Tensor operator()(const at::Tensor& x) const;
-  /// The last Linear, which works row by row.
+  /// Applies the output projection.
   at::Tensor project(const at::Tensor& x) const { return proj_(x); }
 
  private:
@@ -64,23 +64,23 @@ class SamVitAttention {
   int64_t side_;
   nn::Linear qkv_;
   nn::Linear proj_;
-  at::Tensor rel_pos_h_, rel_pos_w_;  // [2 · side − 1, head_dim], from −(side − 1) up; undefined: none
+  at::Tensor rel_pos_h_, rel_pos_w_;  // [2 · side − 1, head_dim], for distances from −(side − 1); undefined: none
 };
 
-/// A block of SAM's image encoder, whose attention sees the whole picture or windows of it.
+/// A block of SAM's image encoder, with attention over the full image or over windows.
 class SamVitBlock {
  public:
   SamVitBlock(const nn::ParameterScope& scope, const SamVitConfig& config, int64_t window);
-  /// [pictures · side², hidden] → the same
+  /// x [images · side², hidden] → the same shape
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
   at::Tensor window_partition(const at::Tensor& x) const;
   at::Tensor window_unpartition(const at::Tensor& x) const;
 
-  int64_t side_;     // of a picture
-  int64_t window_;   // of a window; 0: none
-  int64_t windows_;  // on a picture's side, of which the last may reach beyond it
+  int64_t side_;     // of the image, in patches
+  int64_t window_;   // in patches; 0: full image
+  int64_t windows_;  // windows along an image's side, the last one padded
   Activation activation_;
   nn::LayerNorm norm1_;
   SamVitAttention attention_;
@@ -88,8 +88,9 @@ class SamVitBlock {
   nn::Linear lin1_, lin2_;
 };
 
-/// SAM's image encoder (Kirillov et al. 2023, arXiv 2304.02643): a vision transformer most of whose blocks see windows
-/// of the picture, and a neck of two convolutions. Names of transformers' SamVisionEncoder.
+/// SAM's image encoder (Kirillov et al. 2023, arXiv 2304.02643): a vision transformer with windowed
+/// attention in most blocks, and a neck of two convolutions. Names are those of transformers'
+/// SamVisionEncoder.
 class SamVit : public MaskEncoder {
  public:
   SamVit(const nn::ParameterScope& scope, const SamVitConfig& config);
@@ -102,10 +103,10 @@ class SamVit : public MaskEncoder {
   at::Tensor neck(const at::Tensor& x) const;
 
   SamVitConfig config_;
-  at::Tensor patch_weight_, patch_bias_;  // a convolution's [hidden, 3, patch, patch]; stride = kernel: it is a Linear
+  at::Tensor patch_weight_, patch_bias_;  // of a convolution, [hidden, 3, patch, patch]
   at::Tensor pos_embed_;                  // [1, side, side, hidden]; undefined: none
   RecomputedBlocks blocks_;
-  at::Tensor neck_weight_;  // a convolution's [channels, hidden, 1, 1], so it is a Linear
+  at::Tensor neck_weight_;  // of a convolution, [channels, hidden, 1, 1]
   nn::LayerNorm neck_norm1_;
   nn::Convolution neck_convolution_;
   nn::LayerNorm neck_norm2_;

@@ -12,51 +12,53 @@
 
 namespace vlmtrain::models {
 
-/// [pictures, channels, height, width], as convolutions take it → [pictures, height, width, channels], as norms and
-/// Linears do, contiguous.
+/// Permutes [images, channels, height, width], the layout of convolutions, to contiguous [images,
+/// height, width, channels], the layout of norms and Linears.
 inline at::Tensor to_channels_last(const at::Tensor& x) {
   return x.permute({0, 2, 3, 1}).contiguous();
 }
 
-/// The way back, a view.
+/// Inverts to_channels_last(). Returns a view.
 inline at::Tensor to_channels_first(const at::Tensor& x) {
   return x.permute({0, 3, 1, 2});
 }
 
-/// An inverted bottleneck (Sandler et al. 2018, arXiv 1801.04381), with GELU behind its residual sum too:
-/// gelu(x + conv3(gelu(conv2(gelu(conv1(x)))))), of which conv2 sees 3×3 of one channel, the others one pixel.
+/// An inverted bottleneck (Sandler et al. 2018, arXiv 1801.04381) with GELU after the residual sum:
+/// gelu(x + conv3(gelu(conv2(gelu(conv1(x)))))). conv2 is depthwise 3×3, the others are 1×1.
 class MBConv {
  public:
-  /// `expanded_channels`: channels in between.
+  /// `expanded_channels` are those inside.
   MBConv(const nn::ParameterScope& scope, int64_t channels, int64_t expanded_channels);
-  /// x [pictures, channels, height, width] → the same shape
+  /// x [images, channels, height, width] → the same shape
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
   nn::ConvBatchNorm conv1_, conv2_, conv3_;
 };
 
-/// What stands between two stages: conv3(gelu(conv2(gelu(conv1(x))))), shaped as MBConv's, of which conv1 widens and
-/// conv2 halves height and width where `stride` is 2.
+/// The downsampling between two stages: conv3(gelu(conv2(gelu(conv1(x))))), with kernels as in
+/// MBConv. conv1 widens; conv2 has the stride.
 class PatchMerging {
  public:
   PatchMerging(const nn::ParameterScope& scope, int64_t channels, int64_t out_channels, int64_t stride);
-  /// x [pictures, channels, height, width] → [pictures, out_channels, height / stride, width / stride], rounded up
+  /// x [images, channels, height, width] → [images, out_channels, height / stride, width / stride],
+  /// rounded up
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
   nn::ConvBatchNorm conv1_, conv2_, conv3_;
 };
 
-/// Which entry of a head's biases each pair of positions in a window takes, by how many rows and columns lie between
-/// them: |Δrow| · window + |Δcolumn|, the order in which the original meets the offsets. int64 [window⁴], on `device`.
+/// Returns the index of the bias of each pair of positions in a window, |Δrow| · window +
+/// |Δcolumn|, as int64 [window⁴] on `device`. The order is that of the original code.
 at::Tensor make_window_offsets(int64_t window, at::Device device);
 
-/// Attention among the positions of a window, whose scores have a learnt bias for each offset (Graham et al. 2021,
-/// arXiv 2104.01136, section 4.2).
+/// Attention within windows, with a learned bias per offset (Graham et al. 2021, arXiv 2104.01136,
+/// section 4.2).
 class WindowAttention {
  public:
-  /// `offsets`: of make_window_offsets; blocks may share them. `initial_gain`: of the projection.
+  /// `offsets` come from make_window_offsets(); blocks may share them. `initial_gain` scales the
+  /// output projection's initial weights.
   WindowAttention(const nn::ParameterScope& scope, const TinyVitStage& stage, at::Tensor offsets, double initial_gain);
 
   /// x [windows, window², width] → the same shape
@@ -67,28 +69,29 @@ class WindowAttention {
 
   int64_t heads_;
   nn::LayerNorm norm_;
-  nn::Linear qkv_;  // head by head, each with its query, key and value
+  nn::Linear qkv_;  // per head: query, key and value
   nn::Linear projection_;
   at::Tensor biases_;   // [heads, window²]
   at::Tensor offsets_;  // int64 [window⁴]
 };
 
-/// x [pictures, height, width, channels] → its windows [pictures · rows of them · columns of them, window², channels],
-/// with zeros below and to the right where windows do not divide it.
+/// Splits x [images, height, width, channels] into windows [images · rows · columns, window²,
+/// channels], zero-padded at the bottom and at the right.
 at::Tensor window_partition(const at::Tensor& x, int64_t window);
 
-/// The way back to the `sizes` of x.
+/// Inverts window_partition(). `sizes` are those of its x.
 at::Tensor window_unpartition(const at::Tensor& windows, int64_t window, at::IntArrayRef sizes);
 
-/// A block of all stages but the first: attention in windows, a convolution of each channel by itself through which the
-/// windows see each other, and an MLP (Wu et al. 2022, arXiv 2207.10666, section 3.3).
+/// A block of all stages except the first: windowed attention, a depthwise convolution that
+/// connects the windows, and an MLP (Wu et al. 2022, arXiv 2207.10666, section 3.3).
 class TinyVitBlock {
  public:
-  /// `offsets`: make_window_offsets(stage.window)
+  /// `offsets` are make_window_offsets(stage.window).
   TinyVitBlock(const nn::ParameterScope& scope, const TinyVitConfig& config, const TinyVitStage& stage,
                const at::Tensor& offsets);
 
-  /// x [pictures, width, height, columns] → the same shape, a view of [pictures, height, columns, width]
+  /// x [images, width, height, columns] → the same shape, a view of [images, height, columns,
+  /// width]
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:

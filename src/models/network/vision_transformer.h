@@ -19,25 +19,25 @@
 
 namespace vlmtrain::models {
 
-/// Which entry of the position table a patch takes.
+/// The mapping from patches to rows of the position table.
 enum class PatchPositions {
   kInOrder,
-  kBucketed,  ///< as Idefics3 finds them: by rounded fractions of the tile's side
+  kBucketed,  ///< by rounded fractions of the tile's side, as in Idefics3
 };
 
-/// What a checkpoint calls the modules; the defaults are transformers' names.
+/// The module names in a checkpoint; the defaults are transformers'.
 struct VisionTransformerNames {
   std::string_view patch_embedding = "embeddings.patch_embedding";
   std::string_view position_embedding = "embeddings.position_embedding.weight";
   std::string_view blocks = "encoder.layers";
   std::string_view norm1 = "layer_norm1", norm2 = "layer_norm2";
-  std::string_view attention = "self_attn", qkv = "qkv_proj";  ///< the second of one that gives all three
+  std::string_view attention = "self_attn", qkv = "qkv_proj";  ///< qkv_proj is the name of a fused projection
   std::string_view mlp1 = "mlp.fc1", mlp2 = "mlp.fc2";
   std::string_view post_layernorm = "post_layernorm";
 };
 
-/// A vision transformer with norms before its sublayers (Dosovitskiy et al. 2020, arXiv 2010.11929): what SigLIP's
-/// (models/siglip) and CLIP's (models/clip) have in common, and where they differ.
+/// The configuration of a vision transformer with pre-norm blocks (Dosovitskiy et al. 2020, arXiv
+/// 2010.11929). It covers SigLIP and CLIP.
 struct VisionTransformerConfig {
   int64_t hidden_size = 768;
   int64_t intermediate_size = 3072;
@@ -51,38 +51,39 @@ struct VisionTransformerConfig {
   bool class_token = false;    ///< one before the patches
   bool patch_bias = true;      ///< of the patch embedding
   bool pre_layernorm = false;  ///< a norm of the embeddings, before the first block
-  bool pooling_head = false;   ///< SigLIP's, after the last norm; its weights are kept and never run
-  bool fused_qkv = false;      ///< one Linear gives the three, in this order
+  bool pooling_head = false;   ///< SigLIP's head after the final norm; its weights are kept but not used
+  bool fused_qkv = false;      ///< one Linear for query, key and value, in this order
   bool qkv_bias = true;
   bool batched_positions = false;  ///< the position table has a leading dimension of 1
   VisionTransformerNames names = {};
 
-  /// Blocks that run; the output is what leaves the last of them. Nothing: all, and the norm behind them. The weights
-  /// of what does not run are kept, so that a saved checkpoint is complete.
+  /// Number of blocks that run, whose last output is returned. Nothing: all, and the final norm.
+  /// Weights of other blocks are kept, so that a saved checkpoint is complete.
   std::optional<int64_t> feature_blocks = std::nullopt;
 
-  /// Reads the sizes under transformers' keys; what is absent stays as in `defaults`. `source` names the file in
-  /// errors.
+  /// Reads the sizes under transformers' keys; absent ones are those of `defaults`. `source` names
+  /// the file in errors.
   static VisionTransformerConfig from_json(const nlohmann::json& config, const VisionTransformerConfig& defaults,
                                            const std::string& source);
 
-  /// About how many parameters it has.
+  /// Estimates the number of parameters.
   double num_parameters() const;
 
   int64_t patches_per_side() const { return image_size / patch_size; }
   int64_t patches() const { return patches_per_side() * patches_per_side(); }
-  /// Rows that the transformer gives for a tile.
+  /// Returns the output rows per tile.
   int64_t rows_per_tile() const { return patches() + (class_token ? 1 : 0); }
 };
 
+/// A pre-norm transformer block.
 class VisionBlock {
  public:
   VisionBlock(const nn::ParameterScope& scope, const VisionTransformerConfig& config);
-  /// [rows, hidden] → [rows, hidden]; each tile is a segment.
+  /// x [rows, hidden] → [rows, hidden]; each tile is a segment
   at::Tensor operator()(const at::Tensor& x, const nn::Segments& tiles) const;
 
  private:
-  /// The heads' values of [rows, query | key | value], [rows, hidden].
+  /// Returns the heads' outputs [rows, hidden] for qkv [rows, query | key | value].
   at::Tensor attend(const at::Tensor& qkv, const nn::Segments& tiles) const;
 
   int64_t heads_;
@@ -93,13 +94,14 @@ class VisionBlock {
   nn::Linear fc1_, fc2_;
 };
 
+/// A vision transformer. Each tile attends to itself only.
 class VisionTransformer {
  public:
   VisionTransformer(const nn::ParameterScope& scope, const VisionTransformerConfig& config);
 
-  /// Pixels [tiles, 3, image_size, image_size] → [tiles · rows_per_tile, hidden].
+  /// Encodes pixels [tiles, 3, image_size, image_size] to [tiles · rows_per_tile, hidden].
   at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
-  /// Those that run.
+  /// Returns the number of blocks that run.
   int64_t blocks() const { return blocks_.size(); }
 
  private:
@@ -108,7 +110,7 @@ class VisionTransformer {
   VisionTransformerConfig config_;
   at::Tensor class_embedding_;  // [hidden]; undefined: none
   at::Tensor patch_weight_,
-      patch_bias_;                 // a convolution's [hidden, 3, patch, patch]; stride = kernel, so it is a Linear
+      patch_bias_;                 // of a convolution, [hidden, 3, patch, patch]
   at::Tensor position_embedding_;  // [rows_per_tile, hidden], or [1, rows_per_tile, hidden]
   at::Tensor position_ids_;        // int64 [rows_per_tile]; undefined: in order
   std::optional<nn::LayerNorm> pre_layernorm_;
@@ -116,15 +118,18 @@ class VisionTransformer {
   nn::LayerNorm post_layernorm_;
 };
 
-/// The vision transformer of CLIP (Radford et al. 2021, arXiv 2103.00020): `vision_config` of model_type
-/// clip_vision_model, with transformers' defaults. `source` names the file in errors.
+/// Returns the configuration of CLIP's vision transformer (Radford et al. 2021, arXiv 2103.00020)
+/// from a `vision_config` of model_type clip_vision_model, with transformers' defaults. `source`
+/// names the file in errors.
 VisionTransformerConfig clip_config(const nlohmann::json& config, const std::string& source);
 
-/// The SigLIP vision transformer (Zhai et al. 2023, arXiv 2303.15343): `vision_config` of model_type
-/// siglip_vision_model, with transformers' defaults. `source` names the file in errors.
+/// Returns the configuration of the SigLIP vision transformer (Zhai et al. 2023, arXiv 2303.15343)
+/// from a `vision_config` of model_type siglip_vision_model, with transformers' defaults. `source`
+/// names the file in errors.
 VisionTransformerConfig siglip_config(const nlohmann::json& config, const std::string& source);
 
-/// The same transformer in the form of Idefics3's `vision_config`: without a head, and with other defaults.
+/// Returns the configuration of Idefics3's variant of SigLIP, without a head and with other
+/// defaults.
 VisionTransformerConfig idefics3_vision_config(const nlohmann::json& config, const std::string& source);
 
 }  // namespace vlmtrain::models

@@ -11,22 +11,23 @@
 
 namespace vlmtrain::models {
 
-/// What a family says of its chat templates.
+/// The chat template settings of a family.
 struct FamilyTemplate {
-  std::string_view fallback;  ///< of the table, for a checkpoint without one
+  std::string_view fallback;  ///< name in the table, for a checkpoint without a template
   text::MediaPlaceholder image{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
   text::MediaPlaceholder video{};
   std::string after_image = "\n";  ///< as TemplateSettings::after_image
-  std::string config_template{};   ///< a template that stands in config.json itself
-  std::string config_key{};        ///< where
+  std::string config_template{};   ///< a template inside config.json
+  std::string config_key{};        ///< its key in config.json
 };
 
-/// The chat template that `settings` ask for, of the checkpoint in `folder`.
+/// Returns the chat template of the checkpoint in `folder` that `settings` select.
 text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const text::Tokenizer& tokenizer,
                                       const ProcessorSettings& settings, const FamilyTemplate& family);
 
-/// Puts what stands for each image or video in the model's text in its place, in order, and moves the answers' spans
-/// along. REQUIRES: no more `expansions` than the chat has media; further ones stay as they are.
+/// Replaces the media marks of a chat by `expansions`, in order, and moves the spans of the answers
+/// accordingly. Marks without an expansion stay. REQUIRES: the chat has at least as many media as
+/// expansions.
 text::RenderedChat expand_images(const text::RenderedChat& chat, std::span<const std::string> expansions);
 
 }  // namespace vlmtrain::models

@@ -9,13 +9,13 @@
 
 namespace vlmtrain::models {
 
-/// The positions that a model takes whose rope is stretched: the factor times what it was pretrained with, at least
-/// `positions` (max_position_embeddings). Checkpoints write the longer context into max_position_embeddings or leave
-/// the shorter one there, so the result is what the more generous reading says. `config`: of a checkpoint; settings of
-/// its language model may stand in a section.
+/// Returns the maximum number of positions of a model with RoPE scaling: the factor times the
+/// pretraining length, at least `positions` (max_position_embeddings). Checkpoints store either the
+/// extended or the original length in max_position_embeddings, so the larger interpretation is
+/// used. `config` may have the language model's settings in a section.
 int64_t compute_extended_context(const nlohmann::json& config, int64_t positions);
 
-/// models::read_context_length() of a checkpoint whose config.json is `config`.
+/// Returns models::read_context_length() of a checkpoint with the given config.json.
 ContextLength read_context_length(const nlohmann::json& config, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

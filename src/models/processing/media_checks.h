@@ -15,21 +15,22 @@
 
 namespace vlmtrain::models {
 
-/// Returns what is wrong with a decoded image, uint8 [3, height, width], that has one color all over, or that uses less
-/// than a sixteenth of its range of values: 12 bits in a file of 16, which are nearly black. `name`: of its file.
+/// Returns a notice about a decoded image, uint8 [3, height, width], that has a single color or
+/// uses less than 1/16 of its value range, as 12-bit values in a 16-bit file do. `name` is its
+/// file's.
 std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std::string& name);
 
-/// Returns what is wrong with the values of a scan, after its normalization or window, that are all the same. `values`:
-/// contiguous, of any type.
+/// Returns a notice about a scan, after normalization or windowing, whose values are all equal.
+/// `values` is contiguous, of any dtype.
 std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std::string& name);
 
-/// The same of all slices of a scan together, each of one color.
+/// Returns a notice about a scan whose slices all have the same single color.
 std::optional<io::Notice> check_slices(const std::vector<at::Tensor>& slices, const std::string& name);
 
-/// Adds a notice unless there is one of its kind.
+/// Adds a notice unless one of its kind exists.
 void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notices);
 
-/// What `function` gives; its error is one of the record that names the medium.
+/// Returns function(). Converts its errors to data::SampleError of the record, naming the medium.
 template <class Function>
 auto read_medium(const io::Record& record, data::MediaKind kind, const Function& function) {
   try {
@@ -42,13 +43,14 @@ auto read_medium(const io::Record& record, data::MediaKind kind, const Function&
   }
 }
 
-/// What this process may have.
+/// Returns the host memory available to this process.
 inline int64_t host_bytes() {
   static const int64_t bytes = memory::host_limit_bytes();
   return bytes;
 }
 
-/// Of the host's memory, what making one sample may take: several threads do that, and the rest is the model's.
+/// Returns the host memory that one sample may use. Several threads make samples, and the model
+/// needs the rest.
 inline int64_t max_sample_bytes(int64_t host_bytes) {
   return host_bytes / 4;
 }

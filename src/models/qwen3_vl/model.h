@@ -1,11 +1,12 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <filesystem>
-#include <vector>
-#include <ATen/core/Tensor.h>
 #include <span>
+#include <vector>
 
 #include "models/network/llama.h"
 #include "models/qwen2_vl/config.h"
