@@ -38,7 +38,8 @@ constexpr std::string_view kModelPrefix = "language_model.model.", kOutputPrefix
 constexpr std::array<std::string_view, 3> kModelPrefixes{"language_model.model.", "model.language_model.", "model."};
 constexpr std::array<std::string_view, 2> kOutputPrefixes{"language_model.lm_head.", "lm_head."};
 
-/// Of LLaVA's own layout, whose text model's keys stand at the top of its config.json.
+/// Returns model types of LLaVA's own layout, which has the text model's keys at the top level,
+/// with the types of their text models.
 const std::map<std::string, std::string>& text_model_types() {
   static const std::map<std::string, std::string> types{{"llama", "llama"},       {"mistral", "mistral"},
                                                         {"qwen2", "qwen2"},       {"llava", "llama"},
@@ -46,7 +47,7 @@ const std::map<std::string, std::string>& text_model_types() {
   return types;
 }
 
-/// Keys beside the text model's.
+/// Returns true for keys that are not the text model's.
 bool is_vision_key(const std::string& key) {
   constexpr std::array<std::string_view, 6> kPrefixes{"mm_", "image_", "tune_", "freeze_", "use_mm_", "tokenizer_"};
   constexpr std::array<std::string_view, 5> kKeys{"architectures", "auto_map", "vision_config", "torch_dtype", "dtype"};
@@ -54,7 +55,7 @@ bool is_vision_key(const std::string& key) {
          std::ranges::find(kKeys, key) != kKeys.end();
 }
 
-/// Where the files hold an output projection of its own, the text model has one, whatever its config says.
+/// Sets tie_word_embeddings to false if the files contain a separate output projection.
 void untie_if_weights_differ(ordered_json& text, const std::filesystem::path& folder) {
   if (!text.value("tie_word_embeddings", false)) return;
   const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
@@ -65,7 +66,7 @@ void untie_if_weights_differ(ordered_json& text, const std::filesystem::path& fo
 }
 
 ordered_json read_text_config(const std::filesystem::path& folder) {
-  // Says what the folder is where it is no checkpoint.
+  // Throws for a folder that is no checkpoint.
   refuse_quantized_weights(read_model_config(folder), folder);
   const std::string file = (folder / "config.json").string();
   const auto config = io::read_ordered_json(folder / "config.json");
@@ -100,13 +101,13 @@ TensorSourceMessages make_text_messages() {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kVocabularyMultiple = 64;  // by which a vocabulary grows: matrices stay aligned
+constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
 
-/// The text model's tokenizer.json, or the one that is given in its stead.
+/// Returns the tokenizer.json to use: `tokenizer_override` if given, else the text model's.
 fs::path find_tokenizer(const LanguageSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
-    load_tokenizer(text.folder());  // says what to do where there is none
+    load_tokenizer(text.folder());  // its error says what to do about a missing file
     return text_tokenizer;
   }
   if (fs::exists(text_tokenizer))
@@ -114,8 +115,8 @@ fs::path find_tokenizer(const LanguageSource& text, const fs::path& tokenizer_ov
   return tokenizer_override;
 }
 
-/// The text model's files in `folder`, with the token of a feature in tokenizer and vocabulary, and the text model in
-/// `config`.
+/// Writes the text model's files to `folder`, adds the image token to tokenizer and vocabulary, and
+/// writes the text model into `config`.
 void add_text_model(const LanguageSource& text, const fs::path& tokenizer_override, ordered_json& config,
                     const fs::path& folder) {
   const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
@@ -197,7 +198,7 @@ void LanguageSource::check(const std::vector<nn::Parameter>& parameters) const {
   for (nn::Parameter parameter : parameters) {
     const auto name = find_stored_name(parameter);
     if (!name) continue;
-    parameter.name = *name;  // messages are of the file
+    parameter.name = *name;  // error messages name the stored tensor
     const StoredTensor* const tensor = tensors_.find(*name);
     if (tensor == nullptr) {
       problems.push_back("missing: " + *name);
@@ -250,7 +251,7 @@ AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
     config["dtype"] = "float32";
   }
   io::write_file(folder.path() / "config.json", io::to_json_string(config, 2) + "\n");
-  load_processor(folder.path(), {});  // which says whether tokenizer and config.json go together
+  load_processor(folder.path(), {});  // checks that tokenizer and config.json agree
   const auto model = build_model(folder.path(), at::kMeta, at::kFloat);
   const AssemblyResult result = write_weights(*model, text, tower, options.seed, folder.path());
   folder.commit();

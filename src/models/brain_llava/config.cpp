@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMaxVolumes = 4096;
 
-/// Whether the patches of a volume of `size` are enough for the tokens.
+/// Returns true if a volume of `size` has at least one patch per token.
 bool has_enough_patches(const Config& config, const VolumeAxes& size) {
   const VolumeAxes grid = config.vision.compute_grid(size);
   for (size_t axis = 0; axis < grid.size(); ++axis) {

@@ -31,7 +31,7 @@ image::VolumeSettings make_volume_settings(const Config& config, const data::Vol
   return options.volume_settings(config.volume_size(options.size));
 }
 
-/// What tells one name of a modality from another: letters and digits, "T1-w" being "t1w".
+/// Returns letters and digits in lower case, so that "T1-w" equals "t1w".
 std::string normalize_name(const std::string& modality) {
   std::string normalized;
   for (const unsigned char c : modality) {
@@ -77,12 +77,12 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-/// Each volume is one row of the tower's input, a series so many as frames of it are looked at, and so many image
-/// tokens a row.
+/// Processor of brain LLaVA: each volume is one row of the tower's input, a series one row per used
+/// frame; each row has the same number of image tokens.
 class Processor final : public ConversationProcessor {
  public:
-  /// Throws UserError: kUsage for settings (data.volume) that the model cannot take, kBadData for a tokenizer that does
-  /// not fit config.json.
+  /// Throws UserError: kUsage for data.volume settings that the model does not support, kBadData
+  /// for a tokenizer that does not match config.json.
   Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
             const ProcessorSettings& settings);
 

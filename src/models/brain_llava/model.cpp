@@ -13,7 +13,8 @@ namespace vlmtrain::models::brain_llava {
 
 namespace {
 
-/// [tokens, patches] of one axis. Made where the features are: nothing is copied to the device.
+/// Returns the pooling matrix of an axis, [tokens, patches]. It is created on the features' device,
+/// which avoids a copy.
 at::Tensor make_axis_means(int64_t tokens, int64_t patches, const at::TensorOptions& options) {
   constexpr std::string_view kFloor = "floor";
   const auto int_options = options.dtype(at::kLong);

@@ -20,20 +20,21 @@ constexpr std::string_view kTowerPrefix = "vision_tower.";
 constexpr std::string_view kConvPatchEmbedding = "patch_embedding.patch_embeddings.weight";
 constexpr std::string_view kLinearPatchEmbedding = "patch_embedding.patch_embeddings.1.weight";
 constexpr std::string_view kPositionEmbeddings = "patch_embedding.position_embeddings";
-constexpr int64_t kDefaultHeadDim = 64;  // features; of ViT-B, ViT-L
+constexpr int64_t kDefaultHeadDim = 64;  // of ViT-B and ViT-L
 
 TensorSourceMessages make_tower_messages() {
   return {.not_found = "is no tower of volumes; give a .pt, .pth or .safetensors file with the weights of MONAI's ViT",
           .choose_file = "give the tower's file itself"};
 }
 
-/// The whole number whose cube it is; nothing where it is none.
+/// Returns the integer cube root; nothing for other numbers.
 std::optional<int64_t> cube_root(int64_t number) {
   const auto root = static_cast<int64_t>(std::llround(std::cbrt(static_cast<double>(number))));
   return root > 0 && root * root * root == number ? std::optional(root) : std::nullopt;
 }
 
-/// Of newer versions of MONAI, where a ViT attends to nothing else.
+/// Returns true for tensors of newer MONAI versions that a ViT without cross-attention does not
+/// use.
 bool is_unused_tensor(std::string_view name) {
   return name.find(".cross_attn.") != std::string_view::npos ||
          name.find(".norm_cross_attn.") != std::string_view::npos;
@@ -166,12 +167,12 @@ void TowerSource::check(const std::vector<nn::Parameter>& parameters) const {
     expected.insert(*name);
     const StoredTensor* const tensor = tensors_.find(*name);
     if (tensor == nullptr) {
-      // MONAI has no such table.
+      // MONAI has no such table, so it keeps its initial values.
       if (!name->ends_with("modality_embeddings")) problems.push_back("missing: " + *name);
       continue;
     }
     const auto shape = get_parameter_shape(parameter, *tensor);
-    parameter.name = *name;  // messages are of the file
+    parameter.name = *name;  // error messages name the stored tensor
     for (std::string problem :
          {describe_dtype_mismatch(*name, tensor->dtype), describe_shape_mismatch(parameter, shape)}) {
       if (!problem.empty()) problems.push_back(std::move(problem));
@@ -194,7 +195,7 @@ std::optional<io::LazyTensor> TowerSource::weight(const nn::Parameter& parameter
   if (tensor == nullptr) return std::nullopt;
   const auto shape = get_parameter_shape(parameter, *tensor);
   const bool has_same_shape = shape == tensor->shape;
-  // A perceptron's patch has the channels fastest.
+  // A perceptron's patch has the channels last.
   const auto to_convolution = [read = tensor->read, sizes = parameter.sizes().vec()] {
     return read().view({sizes[0], sizes[2], sizes[3], sizes[4], sizes[1]}).permute({0, 4, 1, 2, 3}).contiguous();
   };

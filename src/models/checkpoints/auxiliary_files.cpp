@@ -34,15 +34,15 @@ constexpr std::string_view kAuxiliaryFiles[] = {"tokenizer.json",
                                                 "volume_settings.json",
                                                 "media_settings.json"};
 
-/// nanoVLM's key.
+/// Key of nanoVLM's config.json.
 constexpr const char* kTemplateInConfig = "lm_chat_template";
 constexpr const char* kTemplateKey = "chat_template";
 constexpr const char* kJinjaFile = "chat_template.jinja";
 constexpr const char* kExtraTemplateFolder = "additional_chat_templates/";
 constexpr const char* kFilesWithTemplates[] = {"chat_template.json", "processor_config.json", "tokenizer_config.json"};
 
-/// The default template of a value under chat_template: a text, a list of {name, template}, or texts by their names.
-/// Nothing for null.
+/// Returns the default template of a `chat_template` value: a text, a list of {name, template}, or
+/// an object of texts by name. Returns nothing for null.
 std::optional<std::string> get_default_template(const nlohmann::ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object()) return value.value("default", std::string());
@@ -55,7 +55,7 @@ std::optional<std::string> get_default_template(const nlohmann::ordered_json& va
   return std::string();
 }
 
-/// Whether the files have `jinja` as the default wherever they have a default.
+/// Returns true if every default template of the files equals `jinja`.
 bool has_default_template(const std::string& jinja, const std::map<std::string, std::string>& files) {
   size_t num_templates = 0, num_equal = 0;
   const auto count_template = [&](const std::optional<std::string>& text) {
@@ -85,7 +85,8 @@ constexpr const char* kProcessorFile = "processor_config.json";
 constexpr const char* kImageProcessorFile = "preprocessor_config.json";
 constexpr const char* kVideoProcessorFile = "video_preprocessor_config.json";
 
-/// Whether processor_config.json holds a processor under `key`, as transformers 5 writes them.
+/// Returns true if processor_config.json contains a processor under `key`, as transformers 5 writes
+/// it.
 bool holds_processor(const Files& files, const char* key) {
   const auto file = files.find(kProcessorFile);
   if (file == files.end()) return false;
@@ -143,7 +144,7 @@ void add_eos_token(int64_t id, std::map<std::string, std::string>& files) {
     settings = io::parse_ordered_json(file->second, kFile);
     if (!settings.is_object()) return;
   } else if (const auto config_file = files.find("config.json"); config_file != files.end()) {
-    // As GenerationConfig.from_model_config.
+    // Same keys as GenerationConfig.from_model_config of transformers.
     const auto config = io::parse_ordered_json(config_file->second, "config.json");
     for (const char* const key : {"bos_token_id", kEosKey, "pad_token_id"}) {
       for (const auto* section : {&config, config.contains("text_config") ? &config["text_config"] : nullptr}) {
@@ -179,7 +180,7 @@ void prepare_output_folder(const fs::path& out) {
   if (fs::exists(out) && !(fs::is_directory(out) && fs::is_empty(out))) {
     throw usage_error("--out {}: exists already; give a new folder or remove it", out.string());
   }
-  // "new/model/" is beside "new/other" too.
+  // Removes a trailing separator, whose parent path would be the folder itself.
   const fs::path normalized = (out / "").parent_path();
   io::clean_up_temporaries(normalized.has_parent_path() ? normalized.parent_path() : fs::path("."));
 }

@@ -9,7 +9,8 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Of the weights in `folder`; nothing where there are none that can be read: whoever loads them says why.
+/// Returns the number of parameters stored in `folder`; nothing if the weights are unreadable,
+/// which loading them reports.
 std::optional<double> count_stored_parameters(const std::filesystem::path& folder) {
   try {
     const io::CheckpointTensors weights(folder);
@@ -65,7 +66,8 @@ void check_parameter_count(double num_parameters, const std::filesystem::path& f
     throw data_error("{}: describes a model of {:.3g} parameters, more than any has; take the checkpoint's own file",
                      config, num_parameters);
   }
-  // Room for what model.allow_missing and resize_embeddings let differ, and for small models.
+  // Tolerates what model.allow_missing and resize_embeddings add, and the large relative error for
+  // small models.
   constexpr double kMaxRatio = 10;
   constexpr double kUncheckedParameters = 1e8;
   if (num_parameters <= kUncheckedParameters) return;

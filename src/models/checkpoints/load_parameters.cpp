@@ -17,7 +17,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Buffers of older transformers, which are computed from the config.
+/// Buffers stored by older transformers; they are computed from the config instead.
 constexpr std::string_view kComputedTableSuffixes[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq",
                                                        ".embeddings.position_ids"};
 

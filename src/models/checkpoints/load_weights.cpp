@@ -42,7 +42,8 @@ LoadTolerance make_tolerance(const VisionLanguageModel& model, const LoadSetting
       .may_be_non_finite = settings.allow_non_finite};
 }
 
-/// safetensors' save_model writes of two tied tensors the one whose name comes first. nanoVLM's layout is that one.
+/// Throws UserError for a tied embedding stored under the output's name. safetensors' save_model
+/// keeps the alphabetically first of two tied tensors, which only nanoVLM's layout expects.
 void refuse_swapped_embedding(const nn::Parameter& parameter, const io::CheckpointTensors& weights,
                               const std::filesystem::path& folder) {
   if (!parameter.is_embedding || weights.contains(parameter.name) ||
@@ -55,7 +56,8 @@ void refuse_swapped_embedding(const nn::Parameter& parameter, const io::Checkpoi
                    folder.string(), *output, parameter.name, parameter.name);
 }
 
-/// `checkpoint_parameters` with the checkpoint's names, `model_names` their names in the model.
+/// Throws UserError for missing names. `checkpoint_parameters`: with checkpoint keys;
+/// `model_names`: the corresponding names in the model.
 void check_names(const std::vector<nn::Parameter>& checkpoint_parameters, const std::vector<std::string>& model_names,
                  const io::CheckpointTensors& weights, const VisionLanguageModel& model,
                  const std::filesystem::path& folder, const LoadSettings& settings) {
@@ -72,7 +74,8 @@ void check_names(const std::vector<nn::Parameter>& checkpoint_parameters, const 
   }
 }
 
-/// An output projection that the model does not have is the embedding once more (build_model).
+/// Throws UserError for a stored output projection of a tied model that differs from the embedding
+/// (build_model).
 void check_outputs(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
                    const std::filesystem::path& folder) {
   for (const auto& name : unused) {
@@ -83,7 +86,7 @@ void check_outputs(const std::vector<std::string>& unused, const io::CheckpointT
   }
 }
 
-/// Tables that the config determines are computed, whatever the file has: one that differs is named.
+/// Warns about stored tables that differ from the computed ones, which the config determines.
 void warn_about_tables(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
                        const VisionLanguageModel& model, const std::filesystem::path& folder) {
   io::NamedTensors computed_tables;

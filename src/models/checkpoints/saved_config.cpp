@@ -15,11 +15,11 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Where config.json describes the text model of a family, next to its top.
+/// Sections of config.json that describe the text model of a family.
 constexpr std::array kTextSections{"text_config", "llm_config", "language_config"};
 constexpr std::array kVocabKeys{"vocab_size", "lm_vocab_size"};
 
-/// Calls `function` with the top of config.json and with each text model in it.
+/// Calls `function` with the top level of config.json and with each text model section.
 template <class Json, class Function>
 void for_each_level(Json& config, const Function& function) {
   if (!config.is_object()) return;
@@ -39,7 +39,8 @@ void write_vocab_size(Json& config, int64_t rows) {
     for (const char* name : kVocabKeys) {
       if (level.contains(name)) level[name] = rows;
     }
-    if (!is_top) level[kVocabKeys.front()] = rows;  // else the default of its model type would count
+    // Otherwise readers would use the default of the section's model type.
+    if (!is_top) level[kVocabKeys.front()] = rows;
   });
   if (!has_text_model && !config.contains(kVocabKeys.back())) config[kVocabKeys.front()] = rows;
 }

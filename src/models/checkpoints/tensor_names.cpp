@@ -27,7 +27,8 @@ bool has_name_with_prefix(std::span<const std::string> tensor_names, std::string
   return std::ranges::any_of(tensor_names, [&](const std::string& name) { return name.starts_with(prefix); });
 }
 
-/// The names' ends that begin after a dot and have two words or more, the longest first.
+/// Returns the suffixes of the name that start after a dot and have at least two components,
+/// longest first.
 std::vector<std::string_view> list_suffixes(std::string_view name) {
   std::vector<std::string_view> suffixes{name};
   for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
@@ -54,7 +55,7 @@ std::string describe_mapping(const PrefixMapping& mapping) {
   return fmt::format("with the prefix \"{}\" in the place of \"{}\"", mapping.model_prefix, mapping.file_prefix);
 }
 
-/// Numbers whose key names a theta, in any section.
+/// Collects the numbers in any section whose key contains "theta".
 void collect_thetas(const nlohmann::json& config, std::vector<double>& thetas) {
   for (const auto& [key, value] : config.items()) {
     if (value.is_object()) collect_thetas(value, thetas);

@@ -29,7 +29,7 @@ bool is_weight_file(const fs::path& file) {
   return is_torch_file(file) || file.extension() == ".safetensors";
 }
 
-/// The file itself, or the one in the folder.
+/// Returns `path` if it is a file, else the weight file in the folder.
 fs::path find_weight_file(const fs::path& path, const TensorSourceMessages& messages) {
   if (!fs::is_directory(path)) {
     if (is_weight_file(path)) return path;
@@ -67,7 +67,7 @@ uintmax_t compute_weights_stamp(const std::filesystem::path& folder) {
     if (entry->path().string().find(".safetensors") == std::string::npos) continue;
     struct stat file {};
     if (stat(entry->path().c_str(), &file) != 0) continue;
-    // A sum: the order of a folder's entries is not fixed.
+    // The sum does not depend on the order of directory entries, which the system does not define.
     stamp += static_cast<uintmax_t>(file.st_size) * 31 + static_cast<uintmax_t>(file.st_ino) * 17 +
              static_cast<uintmax_t>(file.st_mtim.tv_sec) * 1'000'000'000 + static_cast<uintmax_t>(file.st_mtim.tv_nsec);
   }

@@ -47,8 +47,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   return std::make_unique<Processor>(config, images, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-/// The tokens of an image's text that are none of the image: exact with a tokenizer; without one as Gemma's counts
-/// them, which has a token for the two line breaks, one for each mark and one for each word.
+/// Returns the tokens of an image's text without the image's own. Exact with a tokenizer; without
+/// one it counts as Gemma's: one token for the two line breaks, one per marker and one per word.
 int64_t count_marker_tokens(const Config& config, int64_t crops, const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (std::filesystem::exists(file)) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kNormGain = nn::NormGain::kOnePlusWeight;
 
-/// √hidden, rounded to the weights' type as transformers rounds it, which holds it as fp32.
+/// Returns √hidden rounded to the weights' dtype, as transformers computes it.
 double compute_embedding_scale(int64_t hidden, at::ScalarType dtype) {
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(hidden)));
   if (dtype == at::kBFloat16) return static_cast<c10::BFloat16>(root);
@@ -25,8 +25,9 @@ double compute_embedding_scale(int64_t hidden, at::ScalarType dtype) {
   return root;
 }
 
-/// Attention divides scores by √head_dim, Gemma by √query_pre_attn_scalar. Queries and keys, both multiplied by this
-/// where they are rotated in fp32, make up for it.
+/// Returns the factor of queries and keys in the rotary table: attention divides scores by
+/// √head_dim, Gemma by √query_pre_attn_scalar. The table is in fp32, so the correction loses no
+/// precision.
 double compute_rotary_scale(const TextConfig& config) {
   return std::pow(static_cast<double>(config.head_dim) / config.query_pre_attn_scalar, 0.25);
 }
@@ -53,7 +54,7 @@ at::Tensor Block::attend(const at::Tensor& qkv, const BlockContext& context) con
   const auto [query, key, value] = head_norms_.split_and_rotate_heads(qkv, heads_, context.layer_type->rotary);
   nn::KeyValueCache* const cache = context.cache;
   if (cache != nullptr) cache->write(context.block, key, value);
-  // Answers are words, which see what is before them.
+  // Generated tokens are text, which attends causally.
   const bool reads_cache = cache != nullptr && !cache->is_prefill();
   return (reads_cache ? cache->attend(context.block, query, context.layer_type->window)
                       : context.layer_type->attention(query, key, value))

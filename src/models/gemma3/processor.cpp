@@ -36,7 +36,7 @@ int64_t read_side(const PreprocessorConfig& config) {
                    config.name(), io::make_json_excerpt(*size));
 }
 
-/// The keys are null in published files, for which the processor puts its own defaults.
+/// Reads pan and scan. The keys are null in published files; the processor's defaults apply then.
 std::optional<PanAndScan> read_pan_and_scan(const PreprocessorConfig& config) {
   if (!config.value("do_pan_and_scan", false)) return std::nullopt;
   PanAndScan settings;
@@ -74,7 +74,7 @@ ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& co
                        "size", "resample", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale",
                        "do_normalize", "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
                        "pan_and_scan_min_ratio_to_activate", "image_processor_type", "feature_extractor_type",
-                       // of no effect on pixels
+                       // without effect on pixels
                        "do_convert_rgb", "processor_class", "return_tensors", "data_format", "input_data_format",
                        "device", "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class",
                        "image_seq_length", "model_input_names"});

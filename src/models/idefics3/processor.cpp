@@ -33,7 +33,7 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// Words, digits and punctuation marks; a space belongs to what follows.
+/// Returns the number of words, digits and punctuation marks; a space belongs to the next piece.
 int64_t count_word_pieces(std::string_view text) {
   int64_t num_pieces = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -42,7 +42,8 @@ int64_t count_word_pieces(std::string_view text) {
   return num_pieces;
 }
 
-/// `added_tokens`: the tokens that stand for markers; nothing: all markers have one.
+/// Returns an estimate of the tokens. `added_tokens`: the tokens of markers; nothing: each marker
+/// is one token.
 int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohmann::json>& added_tokens) {
   int64_t tokens = 0;
   while (!text.empty()) {

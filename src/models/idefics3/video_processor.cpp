@@ -19,7 +19,7 @@ namespace vlmtrain::models::idefics3 {
 
 namespace {
 
-constexpr int64_t kMaxVideoFrames = 999;  // that image_text.h has words for
+constexpr int64_t kMaxVideoFrames = 999;  // limit of the number words in image_text.h
 constexpr NumberRange kFpsRange{0, 1e6};
 
 struct Sampling {
@@ -27,7 +27,7 @@ struct Sampling {
   int64_t max_frames;
 };
 
-/// Section video_sampling, as SmolVLM2's files have it, or the keys that transformers 5 writes beside it.
+/// Reads section video_sampling (SmolVLM2's files), or the top-level keys of transformers 5.
 std::optional<Sampling> read_sampling(const PreprocessorConfig& file) {
   const auto parse = [&](const nlohmann::json& from, const char* max_frames_key) -> Sampling {
     return {.fps = read_number(from, "fps", 1, kFpsRange, file.name()),
@@ -40,7 +40,7 @@ std::optional<Sampling> read_sampling(const PreprocessorConfig& file) {
   return parse({{"num_frames", *frames}, {"fps", *fps}}, "num_frames");
 }
 
-/// np.linspace(first, last, count, dtype=int) without what comes twice.
+/// Returns np.linspace(first, last, count, dtype=int) without duplicates.
 std::vector<int64_t> linspace(int64_t first, int64_t last, int64_t count) {
   std::vector<int64_t> indices;
   const double step = static_cast<double>(last - first) / static_cast<double>(std::max<int64_t>(count - 1, 1));
@@ -65,7 +65,7 @@ std::string spell_below_hundred(size_t number) {
   return ones.empty() ? std::string(tens) : fmt::format("{}-{}", tens, ones);
 }
 
-/// Python's str(timedelta(seconds=…)).
+/// Returns Python's str(timedelta(seconds=…)).
 std::string format_timedelta(int64_t seconds) {
   constexpr int64_t kHour = 3600, kDay = 24 * kHour;
   const int64_t days = seconds / kDay;
@@ -100,7 +100,7 @@ std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const 
   if (video.is_frame_list) return linspace(0, video.frames - 1, max_listed_frames);
   const double source_fps = get_fps(video);
   const double seconds = static_cast<double>(video.frames) / source_fps;
-  // Python's round(): halves to the even.
+  // Python's round() rounds half to even.
   const double target_frames = std::min(std::nearbyint(fps * seconds), static_cast<double>(max_frames));
   const int64_t count = std::max<int64_t>(static_cast<int64_t>(target_frames), 1);
   int64_t first = 0, last = video.frames - 1;

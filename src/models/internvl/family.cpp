@@ -14,7 +14,8 @@ namespace vlmtrain::models::internvl {
 
 namespace {
 
-/// processor_config.json says how many tokens a tile is once more; transformers' text goes by it.
+/// Throws UserError if processor_config.json has another number of tokens per tile, which
+/// transformers' text would follow.
 void check_processor_config(const Config& config, const std::filesystem::path& folder) {
   const auto path = folder / "processor_config.json";
   if (!std::filesystem::exists(path)) return;

@@ -18,10 +18,11 @@ namespace {
 using nn::InitialValues;
 using nn::ParameterScope;
 
-/// As in models/network/vision_transformer: positions have to stand out from patches of variance 1.
+/// As in models/network/vision_transformer: positions must be large compared to patches of variance
+/// 1.
 constexpr InitialValues kPositions{.mean = 0, .deviation = 0.5};
 
-/// transformers leaves the eps of the norms of queries and keys at its default, whatever layer_norm_eps says.
+/// transformers uses the default eps for the norms of queries and keys, whatever layer_norm_eps is.
 constexpr double kQueryKeyNormEps = 1e-6;
 
 }  // namespace

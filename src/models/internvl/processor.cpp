@@ -14,8 +14,9 @@ namespace vlmtrain::models::internvl {
 
 namespace {
 
-/// transformers' tokenizers of InternVL 3 have one token more than the embedding has rows: the mark of videos, which is
-/// never among the ids.
+/// Throws UserError for a tokenizer that does not match. Tokenizers of InternVL 3 in transformers'
+/// layout have one token more than the embedding has rows: the video placeholder, which never
+/// occurs among the ids.
 void check_tokenizer(const text::Tokenizer& tokenizer, const Config& config) {
   const int64_t image_token = find_token_id(tokenizer, kImageToken);
   if (image_token != config.image_token_id) {
@@ -93,7 +94,7 @@ int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> ma
 }
 
 std::optional<ShrinkRange> Processor::shrink_range(data::MediaKind /*kind*/) const {
-  // Of a video, whose frames are one tile each, nothing comes of it; the pictures beside it do become smaller.
+  // Video frames are one tile each and cannot shrink; only a sample's images do.
   const int64_t tile = images_.tile().side * images_.tile().side;
   return ShrinkRange{.min_pixels = tile, .step = tile};
 }

@@ -111,7 +111,7 @@ std::optional<ExternalWeight> Model::external_weight(const std::string& paramete
 }
 
 void Model::complete_config(nlohmann::ordered_json& json) const {
-  // The saved weights include the tower's, so its sizes have to come along.
+  // Saved weights include the tower, so its sizes are saved, too.
   if (config().layout == Layout::kOriginal && !json.contains("vision_config")) {
     json["vision_config"] = config().vision_config;
   }

@@ -12,27 +12,27 @@
 
 namespace vlmtrain::models::llava {
 
-/// Where the modules stand in the tree of parameter names: for the Hugging Face layout as transformers 5 names its
-/// modules, for the original one as LLaVA's code does.
+/// Scopes of the modules in the parameter names: transformers 5's names for the Hugging Face
+/// layout, the names of LLaVA's code for the original one.
 struct ModuleNames {
   std::string_view vision_tower, projector_1, projector_2, language_model, output;
 };
 const ModuleNames& get_module_names(Layout layout);
 
-/// How a checkpoint with these tensors spells the parameters' names. Of the Hugging Face layout there are
-/// `language_model.model.layers…` and `model.language_model.layers…`, `vision_tower.vision_model.encoder…` and the same
-/// without `vision_model`, and more.
+/// Returns the map from parameter names to the keys of a checkpoint with these tensors. The Hugging
+/// Face layout occurs with `language_model.model.layers…` and `model.language_model.layers…`, with
+/// `vision_tower.vision_model.encoder…` and without `vision_model`.
 StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors);
 
-/// What goes through a projector.
+/// Sizes and activation of a projector.
 struct ProjectorConfig {
-  int64_t vision = 0;  ///< width of the tower
+  int64_t vision = 0;  ///< hidden size of the vision tower
   int64_t text = 0;
   Activation activation = Activation::kGelu;
   bool bias = true;
 };
 
-/// Two Linears with an activation between them.
+/// Projector of two Linears with an activation between them.
 class Projector {
  public:
   Projector(const nn::ParameterScope& first, const nn::ParameterScope& second, const ProjectorConfig& config);
@@ -44,18 +44,18 @@ class Projector {
   nn::Linear first_, second_;
 };
 
-/// What a checkpoint's folder says of its model.
+/// Model description read from a checkpoint's folder.
 struct ModelSpec {
   Config config;
-  StateDictKeyMap key_map;  ///< how the checkpoint spells the parameters
-  bool has_external_tower;  ///< its vision tower lies in config.tower_folder
+  StateDictKeyMap key_map;  ///< parameter names to checkpoint keys
+  bool has_external_tower;  ///< the vision tower's weights are in config.tower_folder
   image::Normalization normalization;
 
-  /// `config_json` is the content of `folder`/config.json.
+  /// Reads the folder. `config_json`: content of `folder`/config.json. Throws UserError (kBadData).
   static ModelSpec read(const nlohmann::json& config_json, const std::filesystem::path& folder);
 };
 
-/// Vision transformer, projector and text model.
+/// LLaVA: vision transformer, projector and text model.
 class Model : public VisionLanguageModel {
  public:
   Model(ModelSpec source, const nn::ParameterSettings& settings);
@@ -74,7 +74,7 @@ class Model : public VisionLanguageModel {
 
  protected:
   const Config& config() const { return source_.config; }
-  /// Of recompute().vision, those of the vision tower.
+  /// Returns how many of the recompute().vision blocks belong to the vision tower.
   virtual int64_t recomputed_tower_blocks() const { return recompute().vision; }
 
  private:

@@ -32,7 +32,7 @@ bool is_pixels(const json& value) {
   return value.is_number_integer() && value > 0 && value <= kMaxImageSide;
 }
 
-/// `height` and `width`, or one number for both.
+/// Reads `height` and `width`, or one number for both.
 ImageSize read_size(const PreprocessorConfig& config, const char* key, const json& value) {
   if (is_pixels(value)) return {value.get<int64_t>(), value.get<int64_t>()};
   const bool is_valid = value.is_object() && value.size() == 2 && value.contains("height") && value.contains("width") &&
@@ -41,7 +41,8 @@ ImageSize read_size(const PreprocessorConfig& config, const char* key, const jso
   return {value["height"].get<int64_t>(), value["width"].get<int64_t>()};
 }
 
-/// `size`: the shorter side, where it says so or is one number, as in older files, without default_to_square.
+/// Reads `size`: the shorter side if it has that key, or if it is one number (older files) without
+/// default_to_square.
 void read_resize(const PreprocessorConfig& config, ImageProcessorSettings& settings) {
   const json* size = config.find("size");
   if (size == nullptr) return;
@@ -76,14 +77,14 @@ ImageSize scale_shortest_edge(ImageSize size, int64_t edge) {
   return {edge, scale_edge(size.width, size.height)};
 }
 
-/// A strip of one pixel's width would become thousands of times larger.
+/// Throws UserError for extreme enlargement: an image one pixel wide would grow thousands of times.
 void check_enlarged(ImageSize size, ImageSize enlarged, const char* action) {
   if (enlarged.height <= image::kMaxImagePixels / std::max<int64_t>(enlarged.width, 1)) return;
   throw data_error("{} x {} pixels are {} to {} x {}, beyond the limit of {} pixels; crop the picture", size.width,
                    size.height, action, enlarged.width, enlarged.height, image::kMaxImagePixels);
 }
 
-/// Where a crop of one dimension reads and writes.
+/// Source and target range of a crop along one dimension.
 struct CropOverlap {
   int64_t from, to, length;
 };
@@ -124,7 +125,7 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
                        "size", "default_to_square", "crop_size", "resample", "image_mean", "image_std",
                        "rescale_factor", "do_center_crop", "do_pad", "image_processor_type", "feature_extractor_type",
                        "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
-                       // of no effect on pixels
+                       // without effect on pixels
                        "processor_class", "return_tensors", "data_format", "input_data_format", "device",
                        "disable_grouping", "_valid_processor_keys", "_processor_class", "image_seq_length", "pad_size",
                        "model_input_names", "aspect_ratio_setting"});
@@ -233,7 +234,8 @@ EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const Me
 
 EncodedChat Processor::encode_text_segments(const text::RenderedChat& chat, size_t images) const {
   constexpr int64_t kAnyToken = 0;  // its embedding is replaced by an image feature
-  // As tokenizer_image_token of LLaVA: each text on its own, the first one with the tokenizer's own start.
+  // As LLaVA's tokenizer_image_token: each text separately, only the first one with the tokenizer's
+  // start tokens.
   text::Encoding encoding;
   EncodedChat encoded;
   size_t begin = 0;

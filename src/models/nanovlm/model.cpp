@@ -34,17 +34,18 @@ constexpr LlamaNames kTextNames{.embedding = "token_embedding",
                                 .input_norm = "norm1",
                                 .post_attention_norm = "norm2"};
 
-/// All keys of the releases' VLMConfig, which takes no others, and those that transformers adds.
+/// Returns all keys of the releases' VLMConfig, which accepts no others, and those that
+/// transformers adds.
 const std::set<std::string_view>& get_known_keys() {
   static const std::set<std::string_view> keys{
-      // read here
+      // supported
       "vit_hidden_dim", "vit_inter_dim", "vit_patch_size", "vit_img_size", "vit_n_heads", "vit_dropout", "vit_n_blocks",
       "vit_ln_eps", "vit_cls_flag", "vit_model_type", "lm_hidden_dim", "lm_inter_dim", "lm_rms_eps", "lm_re_base",
       "lm_max_position_embeddings", "lm_vocab_size", "lm_n_heads", "lm_n_kv_heads", "lm_dropout", "lm_n_blocks",
       "lm_attn_scaling", "lm_use_tokens", "lm_tie_weights", "lm_model_type", "lm_tokenizer", "lm_chat_template",
       "mp_pixel_shuffle_factor", "mp_image_token_length", "IMAGE_TOKEN_LENGTH", "max_img_size",
       "resize_to_max_side_len", "vlm_extra_tokens",
-      // of no effect on the model: how it was trained, and sums of other keys
+      // without effect on the model: training settings and sums of other keys
       "lm_base_vocab_size", "extra_token_amount", "lm_max_length", "TOTAL_SEQUENCE_LENGTH", "lm_eos_token_id",
       "vlm_load_backbone_weights", "vlm_checkpoint_path", "hf_repo_name", "architectures", "torch_dtype", "dtype",
       "transformers_version"};
@@ -61,7 +62,8 @@ void require_known_keys(const json& config, const std::string& source) {
   }
 }
 
-/// The tower and the text model have no type of their own: the names are those of the checkpoints that they began as.
+/// Throws UserError for unsupported types. Tower and text model have no type key; the names of
+/// their original checkpoints replace it.
 void require_type(const json& config, const char* key, std::initializer_list<std::string_view> supported,
                   std::string_view hint, const std::string& source) {
   const auto name = io::get_or<std::string>(config, key, "", source);
@@ -80,7 +82,7 @@ void require_disabled(const json& config, const char* key, const std::string& so
 }
 
 VisionTransformerConfig read_vision(const json& config, const std::string& source) {
-  // The sizes without nanoVLM's defaults, which differ between its releases.
+  // No defaults: they differ among nanoVLM's releases.
   const json sizes{{"hidden_size", io::get<int64_t>(config, "vit_hidden_dim", source)},
                    {"intermediate_size", io::get<int64_t>(config, "vit_inter_dim", source)},
                    {"num_hidden_layers", io::get<int64_t>(config, "vit_n_blocks", source)},
@@ -133,7 +135,7 @@ void check_image_tokens(const Config& config, const json& json_config, const std
   }
 }
 
-/// Every cell that a picture may have needs its token.
+/// Throws UserError if a possible cell of an image has no token.
 void check_extra_tokens(const Config& config, const std::string& source) {
   if (config.images_before_text()) {
     if (!config.max_image_size) return;
@@ -212,7 +214,7 @@ namespace {
 constexpr const char* kEmbeddingName = "decoder.token_embedding.weight";
 constexpr const char* kOutputName = "decoder.head.weight";
 
-/// ToTensor and no more: a byte becomes a number from 0 to 1.
+/// ToTensor without normalization: bytes map to 0 … 1.
 constexpr image::Normalization kToUnitRange{.mean = {0, 0, 0}, .std = {1, 1, 1}, .rescale_factor = 1.0 / 255.0};
 
 }  // namespace
@@ -220,7 +222,7 @@ constexpr image::Normalization kToUnitRange{.mean = {0, 0, 0}, .std = {1, 1, 1},
 Model::Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings)
     : VisionLanguageModel(std::move(settings)),
       config_(std::move(config)),
-      // safetensors' save_model keeps of tensors that share memory the one whose name comes first.
+      // safetensors' save_model keeps the alphabetically first of the tensors that share memory.
       stores_output_only_(config_.text.tie_word_embeddings &&
                           std::ranges::find(tensors, kEmbeddingName) == tensors.end()),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "vision_encoder"), config_.vision),
@@ -246,13 +248,13 @@ std::string Model::checkpoint_name(const std::string& parameter) const {
 }
 
 void Model::complete_config(nlohmann::ordered_json& config) const {
-  // nanoVLM's VLMConfig takes no key but its own.
+  // nanoVLM's VLMConfig rejects unknown keys.
   config.erase("dtype");
   config.erase("torch_dtype");
 }
 
 void Model::complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const {
-  // A buffer of nanoVLM's, which it loads without asking whether it can compute it.
+  // nanoVLM's strict loading requires this buffer although it is computed.
   weights.emplace_back("decoder.rotary_embd.inv_freq", config_.text.rope.frequencies(config_.text.head_dim));
 }
 

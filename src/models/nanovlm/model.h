@@ -16,19 +16,19 @@
 
 namespace vlmtrain::models::nanovlm {
 
-/// `config.json` of nanoVLM (https://github.com/huggingface/nanoVLM), as its save_pretrained writes it. Its releases
-/// have the same modules and differ in where pictures go, which follows from the keys that a config has.
+/// `config.json` of nanoVLM (https://github.com/huggingface/nanoVLM), as its save_pretrained writes
+/// it. All releases have the same modules; the keys of a config determine where images go.
 struct Config {
   VisionTransformerConfig vision;
   LlamaConfig text;
-  int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² neighbouring patches become one image feature
+  int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² neighboring patches become one image feature
   int64_t max_positions = 8192;
 
-  /// vlm_extra_tokens: what a token is for, and its text. Empty: the release v0.1, which has no token for an image and
-  /// puts the features before the text.
+  /// vlm_extra_tokens: role of a token → its text. Empty: release v0.1, which has no image token
+  /// and puts the features before the text.
   std::map<std::string, std::string> extra_tokens;
-  std::optional<int64_t> max_image_size;  ///< of a picture's longer side; nothing: pictures are squashed to one tile
-  bool resize_to_max_side = false;        ///< smaller pictures too
+  std::optional<int64_t> max_image_size;  ///< of an image's longer side; nothing: images are squashed to one tile
+  bool resize_to_max_side = false;        ///< also enlarge smaller images
   std::string tokenizer_name;             ///< lm_tokenizer
   std::string chat_template;              ///< lm_chat_template, Jinja; empty: none
 
@@ -40,16 +40,17 @@ struct Config {
   int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
 };
 
-/// Whether a config.json without `model_type` is nanoVLM's.
+/// Returns true if a config.json without `model_type` is nanoVLM's.
 bool matches_config(const nlohmann::json& json);
 
-/// The texts of vlm_extra_tokens in the file's order, in which they get their ids.
+/// Returns the texts of vlm_extra_tokens in file order, the order of their ids.
 std::vector<std::string> list_extra_tokens(const std::filesystem::path& folder);
 
-/// SigLIP tower, pixel shuffle, one Linear and a Llama text model. Parameter names are those of nanoVLM's modules.
+/// nanoVLM: SigLIP tower, pixel shuffle, one Linear and a Llama text model. Parameter names are
+/// those of nanoVLM's modules.
 class Model final : public VisionLanguageModel {
  public:
-  /// `tensors`: the names in the checkpoint; empty where there is none yet.
+  /// Builds the model. `tensors`: tensor names of the checkpoint; empty without a checkpoint.
   Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings);
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
@@ -64,7 +65,7 @@ class Model final : public VisionLanguageModel {
 
  private:
   Config config_;
-  bool stores_output_only_;  // of a tied embedding: under the output's name
+  bool stores_output_only_;  // a tied embedding is stored under the output's name
   VisionTransformer tower_;
   nn::Linear projection_;
   CausalLlama text_;

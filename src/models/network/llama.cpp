@@ -18,7 +18,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// transformers' defaults.
+/// Returns transformers' defaults.
 LlamaConfig get_defaults(const std::string& type, const std::string& source) {
   if (type == "llama") return {};
   if (type == "mistral")
@@ -30,7 +30,8 @@ LlamaConfig get_defaults(const std::string& type, const std::string& source) {
   throw data_error("{}: text model {} is not supported; llama, mistral, qwen2 and qwen3 are", source, type);
 }
 
-/// Mistral's is a number or null; Qwen's counts only where `use_sliding_window` is set, and from a block on.
+/// Returns the sliding window. Mistral's is a number or null; Qwen's requires `use_sliding_window`
+/// and applies from a certain block.
 std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std::string& type,
                                            const LlamaConfig& config, const std::string& source) {
   if (type == "mistral") {
@@ -38,7 +39,7 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
     if (json["sliding_window"].is_null()) return std::nullopt;
     return read_size(json, "sliding_window", 1, kMaxPositions, source);
   }
-  // What does not count is known for nonsense too.
+  // Implausible values are errors even in unused keys.
   read_size(json, "sliding_window", 1, kMaxPositions, source);
   if ((type == "qwen2" || type == "qwen3") && io::get_or<bool>(json, "use_sliding_window", false, source) &&
       io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.layers) {
@@ -47,7 +48,8 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
   return std::nullopt;
 }
 
-/// Qwen's class gives the blocks that are named so a window.
+/// Throws UserError for layer_types with sliding attention: Qwen's class then applies a window to
+/// these blocks.
 void refuse_sliding_layers(const nlohmann::json& json, const std::string& type, const std::string& source) {
   if (type != "qwen2" && type != "qwen3") return;
   for (const auto& layer : json.value("layer_types", nlohmann::json::array())) {
@@ -56,7 +58,7 @@ void refuse_sliding_layers(const nlohmann::json& json, const std::string& type, 
   }
 }
 
-/// Many feed-forward layers, of which a router chooses: none of it is here.
+/// Throws UserError for mixture-of-experts keys; such feed-forward layers are not supported.
 void refuse_experts(const nlohmann::json& json, const std::string& source) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     const auto it = json.find(key);
@@ -78,7 +80,8 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   config.intermediate_size = read_size(json, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
   config.layers = read_size(json, "num_hidden_layers", config.layers, kMaxBlocks, source);
   config.heads = read_size(json, "num_attention_heads", config.heads, kMaxLayerWidth, source);
-  // null: as many as queries. Absent: transformers' default, which for Llama is the same.
+  // null: the number of attention heads. Missing: transformers' default, which for Llama is the
+  // same.
   const bool has_family_default = type != "llama" && !json.contains("num_key_value_heads");
   config.key_value_heads = io::get_or<int64_t>(json, "num_key_value_heads",
                                                has_family_default ? config.key_value_heads : config.heads, source);

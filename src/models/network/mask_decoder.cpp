@@ -17,9 +17,9 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr double kFinalNormEpsilon = 1e-5;  // torch.nn.LayerNorm's, whatever layer_norm_eps says
+constexpr double kFinalNormEpsilon = 1e-5;  // torch.nn.LayerNorm's default; SAM ignores layer_norm_eps here
 
-/// x [masks, rows, in] → [masks, rows, out]
+/// Returns x [masks, rows, in] → [masks, rows, out].
 at::Tensor apply_linear(const nn::Linear& linear, const at::Tensor& x) {
   return linear(x.flatten(0, 1)).view({x.size(0), x.size(1), -1});
 }
@@ -38,13 +38,13 @@ using nn::Component;
 using nn::InitialValues;
 using nn::ParameterScope;
 
-constexpr double kUpscaleNormEpsilon = 1e-6;  // LayerNorm2d's, whatever layer_norm_eps says
+constexpr double kUpscaleNormEpsilon = 1e-6;  // LayerNorm2d's; SAM ignores layer_norm_eps here
 
-/// Tokens start apart from each other, and small beside prompts of variance 1.
+/// Random tokens must differ from each other, but stay small compared to prompts of variance 1.
 constexpr InitialValues kTokens{.mean = 0, .deviation = 0.2};
 constexpr InitialValues kNoMask{.mean = 0, .deviation = 0.02};
 
-/// Random weights of a mask start small, so that probabilities begin near a half.
+/// Small random weights of a mask keep the initial probabilities near one half.
 constexpr double kMaskGain = 0.1;
 
 ParameterScope make_decoder_scope(const ParameterScope& scope) {
@@ -172,8 +172,8 @@ MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& c
       proj_out_(make_first_mask_scope(scope) / "proj_out", config.hidden_size(), config.hidden_size() / 8, true,
                 kMaskGain) {}
 
-/// Sines and cosines of where each feature is (Tancik et al. 2020, arXiv 2006.10739) → [side², hidden], computed in
-/// fp32.
+/// Returns sines and cosines of the features' positions (Tancik et al. 2020, arXiv 2006.10739),
+/// [side², hidden], computed in fp32 as in SAM.
 at::Tensor MaskDecoder::compute_positions(int64_t side, const at::TensorOptions& options) const {
   const at::Tensor frequencies = frequencies_.to(at::kFloat);
   const at::Tensor centers = at::arange(side, frequencies.options()).add_(0.5).div_(side).mul_(2).sub_(1).unsqueeze(1);
@@ -183,12 +183,12 @@ at::Tensor MaskDecoder::compute_positions(int64_t side, const at::TensorOptions&
   return at::cat({angles.sin(), angles.cos()}, 1).to(options);
 }
 
-/// [features, hidden] → [features · 16, hidden / 8]
+/// Returns features at 4 × 4 resolution: [features, hidden] → [features · 16, hidden / 8].
 at::Tensor MaskDecoder::upscale(const at::Tensor& x) const {
   return at::gelu(upscale2_(at::gelu(upscale_norm_(upscale1_(x)))));
 }
 
-/// [masks, hidden] → [masks, hidden / 8]
+/// Returns the weights of the masks' pixels: [masks, hidden] → [masks, hidden / 8].
 at::Tensor MaskDecoder::compute_mask_weights(const at::Tensor& x) const {
   const auto relu = [](const at::Tensor& y) { return activate(Activation::kRelu, y); };
   return proj_out_(relu(layer_(relu(proj_in_(x)))));
@@ -207,7 +207,7 @@ at::Tensor MaskDecoder::operator()(const at::Tensor& features, int64_t side, con
                    compute_positions(side, features.options()));
   const at::Tensor weights = compute_mask_weights(attended.tokens.select(1, 1).contiguous());
   const at::Tensor pixels = upscale(attended.features.flatten(0, 1)).view({masks, -1, weights.size(1)});
-  // Each feature became 2 × 2 pixels, and each of these again.
+  // Upscaling splits each feature into 2 × 2 pixels twice.
   return at::bmm(pixels, weights.unsqueeze(2))
       .to(at::kFloat)
       .view({masks, side, side, 2, 2, 2, 2})

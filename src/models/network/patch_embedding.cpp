@@ -11,7 +11,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// [pictures · patches, 3 · patch], channel by channel and line by line.
+/// Returns [images · patches, 3 · patch pixels], ordered by channel, then row.
 at::Tensor extract_patch_rows(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
   if (kernels::has(kernels::Kernel::kPatchify, pixels.bytes) && dtype != at::kDouble) {
     return kernels::patchify(pixels, patch, dtype);

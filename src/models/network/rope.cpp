@@ -35,7 +35,7 @@ RopeType parse_rope_type(const std::string& name, const std::string& source, con
   throw data_error("{}: {} of type {} is not supported; default, linear, llama3 and yarn are", source, key, name);
 }
 
-/// YaRN's attention temperature.
+/// Returns YaRN's attention temperature.
 double compute_yarn_scale(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
@@ -68,7 +68,7 @@ at::Tensor compute_llama3_frequencies(const at::Tensor& base_frequencies, const 
 
 at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
   const auto dimensions = static_cast<double>(head_dim);
-  /// The pair that turns so many times over the pretraining's context.
+  /// Index of the pair that makes `num_rotations` rotations over the pretraining context.
   const auto find_correction_dim = [&](double num_rotations) {
     return dimensions * std::log(rope.original_max_positions / (num_rotations * 2 * std::numbers::pi)) /
            (2 * std::log(rope.theta));
@@ -81,7 +81,7 @@ at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
   }
   first = std::max(first, 0.0);
   last = std::min(last, dimensions - 1);
-  if (first == last) last += 0.001;  // as transformers, against a division by zero
+  if (first == last) last += 0.001;  // as in transformers; prevents a division by zero
   const at::Tensor ramp = ((at::arange(head_dim / 2, at::kFloat) - first) / (last - first)).clamp_(0, 1);
   const at::Tensor extrapolation_factor = 1 - ramp;
   const at::Tensor pos_freqs = at::pow(rope.theta, at::arange(0, head_dim, 2, at::kFloat).div_(dimensions));
@@ -94,7 +94,7 @@ at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
 RopeConfig RopeConfig::from_json(const json& config, const std::string& source) {
   RopeConfig result;
   result.theta = read_number(config, "rope_theta", result.theta, kRopeThetaRange, source);
-  // transformers lets the older key count where both are there.
+  // transformers prefers the older key if both exist.
   const json scaling = get_section(config, "rope_scaling", source);
   const json parameters = get_section(config, "rope_parameters", source);
   const char* key = scaling.empty() ? "rope_parameters" : "rope_scaling";

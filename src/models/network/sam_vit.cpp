@@ -24,7 +24,8 @@ at::Tensor make_relative_table(const nn::ParameterScope& scope, const char* name
   return scope.parameter(name, {2 * side - 1, config.hidden_size / config.heads}, nn::InitialValues::zeros());
 }
 
-/// [2 · side − 1, head_dim] → [side, head_dim, side], whose entry [i, :, j] is the row for the distance i − j.
+/// Returns [2 · side − 1, head_dim] → [side, head_dim, side]; entry [i, :, j] is the row for
+/// distance i − j.
 at::Tensor gather_relative_positions(const at::Tensor& table, int64_t side) {
   return table.unfold(0, side, 1).flip(2);
 }
@@ -110,12 +111,14 @@ SamVitAttention::SamVitAttention(const nn::ParameterScope& scope, const SamVitCo
       rel_pos_h_(make_relative_table(scope, "rel_pos_h", config, side)),
       rel_pos_w_(make_relative_table(scope, "rel_pos_w", config, side)) {}
 
-/// What is added to the scores: query [squares, side², heads, head_dim] → [squares, heads, side², side²]
+/// Returns the bias of the scores: query [squares, side², heads, head_dim] → [squares, heads,
+/// side², side²].
 at::Tensor SamVitAttention::compute_relative_bias(const at::Tensor& query) const {
   const int64_t squares = query.size(0);
   const at::Tensor by_row = query.view({squares, side_, side_, heads_, -1}).permute({1, 0, 3, 2, 4});
   const at::Tensor by_column = by_row.transpose(0, 3);
-  // [side, squares, heads, side, head_dim] → [side, squares, heads, side, side], of which the last are the keys'.
+  // [side, squares, heads, side, head_dim] → [side, squares, heads, side, side]; the last dimension
+  // is the keys'.
   const auto multiply = [this](const at::Tensor& queries, const at::Tensor& table) {
     return at::bmm(queries.flatten(1, 3), gather_relative_positions(table, side_))
         .view({side_, -1, heads_, side_, side_});
@@ -145,8 +148,8 @@ SamVitBlock::SamVitBlock(const nn::ParameterScope& scope, const SamVitConfig& co
       lin1_(scope / "mlp" / "lin1", config.hidden_size, config.mlp_dim, true),
       lin2_(scope / "mlp" / "lin2", config.mlp_dim, config.hidden_size, true, residual_branch_gain(config.layers)) {}
 
-/// [pictures · side², hidden] → [pictures · windows² · window², hidden], with zeros beyond the picture: what SAM was
-/// trained with, they are keys as any others.
+/// Returns [images · side², hidden] → [images · windows² · window², hidden]. Zero padding outside
+/// the image acts as ordinary keys, as in SAM's training.
 at::Tensor SamVitBlock::window_partition(const at::Tensor& x) const {
   const int64_t padding = windows_ * window_ - side_;
   const at::Tensor images = at::constant_pad_nd(x.view({-1, side_, side_, x.size(1)}), {0, 0, 0, padding, 0, padding});

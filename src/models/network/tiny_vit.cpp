@@ -13,10 +13,11 @@ namespace vlmtrain::models {
 namespace {
 
 constexpr NumberRange kWidthRatios{0, 64};
-constexpr int64_t kMaxWindow = 64;  // the table of offsets has its fourth power
+// The offset table has window⁴ entries, 16.8 million at 64; published models have at most 14.
+constexpr int64_t kMaxWindow = 64;
 constexpr int64_t kMaxStages = 16;
 
-/// A number of each stage, under `key`.
+/// Per-stage numbers under `key`.
 struct StageList {
   const char* key;
   int64_t TinyVitStage::*member;
@@ -82,9 +83,9 @@ void check_widths(const TinyVitConfig& config, const std::string& source) {
   }
 }
 
-constexpr double kNeckNormEpsilon = 1e-6;  // of SAM's LayerNorm2d
+constexpr double kNeckNormEpsilon = 1e-6;  // LayerNorm2d's in SAM
 
-/// Halves height and width.
+/// Returns a convolution that halves height and width.
 nn::ConvolutionShape make_embedding_shape(int64_t in_channels, int64_t out_channels) {
   return {.in_channels = in_channels, .out_channels = out_channels, .kernel = 3, .stride = 2};
 }

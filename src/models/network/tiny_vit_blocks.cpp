@@ -24,13 +24,13 @@ nn::ConvolutionShape depthwise(int64_t channels, int64_t stride) {
   return {.in_channels = channels, .out_channels = channels, .kernel = 3, .stride = stride, .groups = channels};
 }
 
-constexpr double kWindowNormEpsilon = 1e-5;  // torch.nn.LayerNorm's
+constexpr double kWindowNormEpsilon = 1e-5;  // torch.nn.LayerNorm's default
 
 int64_t count_windows(int64_t side, int64_t window) {
   return (side + window - 1) / window;
 }
 
-constexpr double kMlpNormEpsilon = 1e-5;  // torch.nn.LayerNorm's
+constexpr double kMlpNormEpsilon = 1e-5;  // torch.nn.LayerNorm's default
 
 }  // namespace
 
@@ -70,7 +70,8 @@ WindowAttention::WindowAttention(const nn::ParameterScope& scope, const TinyVitS
           scope.parameter("attention_biases", {stage.heads, stage.window * stage.window}, nn::InitialValues::zeros())),
       offsets_(std::move(offsets)) {}
 
-/// Taken in fp32, so that an entry's gradient, a sum over hundreds of pairs of positions, is added up there.
+/// Returns the bias. It is gathered in fp32, so that an entry's gradient, a sum over hundreds of
+/// position pairs, accumulates in fp32.
 at::Tensor WindowAttention::bias(int64_t positions, at::ScalarType dtype) const {
   return biases_.to(at::kFloat).index_select(1, offsets_).to(dtype).view({1, heads_, positions, positions});
 }

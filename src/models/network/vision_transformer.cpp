@@ -19,12 +19,13 @@ using nn::Component;
 using nn::InitialValues;
 using nn::ParameterScope;
 
-/// Random positions have to stand out from patches of variance 1: with the usual 0.02 a small tower learns late where
-/// things are.
+/// Random positions must be large compared to patches of variance 1: with the usual 0.02, a small
+/// tower learns locations late.
 constexpr double kPositionDeviation = 0.5;
 
-/// Which entry of the position table each patch of a full tile takes. Idefics3 finds it by bucketing fractional
-/// coordinates in fp32; the same arithmetic is done here, since rounding can move a patch into its neighbour's bucket.
+/// Returns the position table entry of each patch of a full tile. Idefics3 assigns buckets to
+/// fractional coordinates in fp32. The same arithmetic is necessary, because rounding can move a
+/// patch into a neighboring bucket.
 at::Tensor make_bucketed_positions(int64_t side) {
   const auto fp32 = at::TensorOptions(at::kFloat);
   const double step = 1.0 / static_cast<double>(side);
@@ -34,14 +35,14 @@ at::Tensor make_bucketed_positions(int64_t side) {
   return (buckets.unsqueeze(1) * side + buckets.unsqueeze(0)).flatten();
 }
 
-/// Names of SiglipMultiheadAttentionPoolingHead.
+/// Adds the parameters of SiglipMultiheadAttentionPoolingHead, under its names.
 void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig& config) {
   const int64_t hidden = config.hidden_size;
   const auto matrix = InitialValues::kaiming(hidden);
   scope.parameter("probe", {1, 1, hidden}, {.mean = 0, .deviation = 1});
   (scope / "attention").parameter("in_proj_weight", {3 * hidden, hidden}, matrix);
   (scope / "attention").parameter("in_proj_bias", {3 * hidden}, InitialValues::zeros());
-  // Their parameters stay in the store.
+  // The ParameterStore keeps the parameters; the modules are discarded.
   const nn::Linear out(scope / "attention" / "out_proj", hidden, hidden, true);
   const nn::LayerNorm norm(scope / "layernorm", hidden, config.layer_norm_eps);
   const nn::Linear fc1(scope / "mlp" / "fc1", hidden, config.intermediate_size, true);
@@ -140,7 +141,7 @@ VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTr
                         ? make_bucketed_positions(config.patches_per_side()).to(patch_weight_.device())
                         : at::Tensor()),
       pre_layernorm_(config.pre_layernorm
-                         ? std::optional<nn::LayerNorm>(std::in_place, scope / "pre_layrnorm",  // so misspelled in CLIP
+                         ? std::optional<nn::LayerNorm>(std::in_place, scope / "pre_layrnorm",  // CLIP's spelling
                                                         config.hidden_size, config.layer_norm_eps)
                          : std::nullopt),
       blocks_(scope / config.names.blocks, config.feature_blocks.value_or(config.layers), config,

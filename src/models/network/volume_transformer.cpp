@@ -25,10 +25,10 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxModalities = 1024;
-constexpr int64_t kMaxVolumePatches = 1 << 20;  // of a volume: all of them see each other
+constexpr int64_t kMaxVolumePatches = 1 << 20;  // of a volume; all attend to each other, so more is a damaged config
 constexpr int64_t kMaxChannels = 64;
 
-/// MONAI's, of nn.LayerNorm and nn.GELU.
+/// Returns MONAI's settings: the defaults of nn.LayerNorm and nn.GELU.
 VisionTransformerConfig make_monai_config() {
   VisionTransformerConfig blocks;
   blocks.layer_norm_eps = 1e-5;
@@ -46,7 +46,7 @@ VisionTransformerConfig make_monai_config() {
 
 VisionTransformerConfig read_block_config(const json& tower, const std::string& source) {
   json sizes = tower;
-  // What of it is of pictures is read here.
+  // The volume config reads these keys, which can be three numbers here.
   for (const char* key : {"image_size", "patch_size", "num_channels"}) sizes.erase(key);
   VisionTransformerConfig blocks = VisionTransformerConfig::from_json(sizes, make_monai_config(), source);
   blocks.qkv_bias = io::get_or<bool>(tower, "qkv_bias", false, source);
@@ -82,10 +82,10 @@ int64_t multiply_axes(const VolumeAxes& axes) {
 using nn::InitialValues;
 using nn::ParameterScope;
 
-/// As the towers of pictures have it (vision_transformer.cpp).
+/// As the image towers' (vision_transformer.cpp).
 constexpr double kVolumePositionDeviation = 0.5;
 
-/// MONAI's name for the one table; a table an axis is this one's, with the axis behind it.
+/// MONAI's name of the single table; tables per axis append the axis.
 constexpr std::string_view kPositions = "position_embeddings";
 
 std::vector<at::Tensor> make_position_tables(const ParameterScope& scope, const VolumeTransformerConfig& config) {
@@ -97,7 +97,7 @@ std::vector<at::Tensor> make_position_tables(const ParameterScope& scope, const 
   }
   std::vector<at::Tensor> tables;
   for (size_t axis = 0; axis < max_patches.size(); ++axis) {
-    // Three are summed up.
+    // The sum of three tables has the deviation of one.
     tables.push_back(scope.embedding(fmt::format("{}_{}", kPositions, axis), {max_patches[axis], hidden},
                                      {.mean = 0, .deviation = kVolumePositionDeviation / std::sqrt(3.0)}));
   }
@@ -215,7 +215,7 @@ VolumeTransformer::VolumeTransformer(const ParameterScope& scope, const VolumeTr
       class_token_(config.class_token ? scope.parameter("cls_token", {1, 1, config.blocks.hidden_size},
                                                         {.mean = 0, .deviation = kVolumePositionDeviation})
                                       : at::Tensor()),
-      // From zero on, so that a tower that was trained without them starts as it is.
+      // Zeros keep the outputs of a tower that was trained without them.
       modality_embeddings_(config.modalities.empty()
                                ? at::Tensor()
                                : scope.embedding("modality_embeddings",

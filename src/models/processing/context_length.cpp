@@ -18,7 +18,7 @@ double get_number(const json& object, const char* key, double fallback) {
   return it != object.end() && it->is_number() ? it->get<double>() : fallback;
 }
 
-/// Of one set of rope settings, or of one for each type of layer.
+/// Returns the positions extended by rope settings. `rope`: one set, or one per layer type.
 double extend_positions(const json& rope, double original, double positions) {
   if (!rope.is_object()) return positions;
   const double original_positions = get_number(rope, "original_max_position_embeddings", original);

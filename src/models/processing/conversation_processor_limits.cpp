@@ -3,15 +3,15 @@
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 
-// What a sample that is longer than data.max_length loses: pictures first, then frames of videos, down to the family's
-// floor. Only sizes count, so that outlines and samples are the same.
+// Shrinking of samples longer than data.max_length: images first, then video frames, down to the
+// family's minimum. Only sizes are used, so that outlines and samples agree.
 
 namespace vlmtrain::models {
 
 namespace {
 
-/// The highest multiple of the range's step, from its least on, that `fits`; nothing: not the least either. REQUIRES:
-/// where one fits, so does each lower one.
+/// Returns the highest multiple of the range's step that `fits`; nothing if the minimum does not
+/// fit. REQUIRES: `fits` is monotonic: below a fitting value all values fit.
 template <class Fits>
 std::optional<int64_t> find_highest_limit(const ShrinkRange& range, const Fits& fits) {
   if (!fits(range.min_pixels)) return std::nullopt;
@@ -66,7 +66,7 @@ ConversationProcessor::SampleLayout ConversationProcessor::fit_layout(const io::
   const int64_t max_tokens = std::min(settings_.max_length, max_positions());
   const bool may_shrink = settings_.on_too_long == data::LongSamplePolicy::kShrink;
   const auto floor = may_shrink ? find_floor(media) : std::nullopt;
-  // The text of media that are too many tokens by themselves is not made.
+  // Text is not generated for media that exceed the limit on their own.
   const bool is_long = floor && count_tokens(media, {}) > max_tokens;
   SampleLayout layout = layout_sample(record, chat, media, is_long ? *floor : PixelLimits{});
   if (!is_long && layout.tokens() <= max_tokens) return layout;
@@ -79,7 +79,8 @@ ConversationProcessor::SampleLayout ConversationProcessor::fit_layout(const io::
     const auto limits = find_limits(media, *floor, token_budget);
     if (!limits) throw_too_long(record, shrunk.tokens, text + count_tokens(media, *floor));
     layout = layout_sample(record, chat, media, *limits);
-    // More than none where a tokenizer takes media and text together in another way than each by itself.
+    // Can be positive although each part fits, if a tokenizer merges text at the media's edges
+    // differently.
     excess = layout.tokens() - max_tokens;
   }
   for (const MediaLayout& media_layout : layout.media_layouts)

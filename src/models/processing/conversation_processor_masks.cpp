@@ -7,11 +7,12 @@ namespace vlmtrain::models {
 
 data::Sample ConversationProcessor::add_masks(data::Sample sample, const io::Record& record,
                                               const std::vector<Medium>& media) const {
-  // A prompt has no answer yet, and what is no label has nothing to draw.
+  // A prompt has no answer yet, and without labels there is no mask token.
   if (!mask_input_ || sample.label_tokens() == 0) return sample;
   const auto sizes = collect_image_sizes(media);
   sample.masks = make_meta_masks(record, sample, sizes, *mask_input_);
-  // The square of a picture, of three colours, and that of a mask; they are resized from what is decoded already.
+  // The RGB square of an image and the square of a mask, both resized from images that are already
+  // decoded.
   sample.decode_bytes += sample.masks.empty() ? 0 : mask_input_->side * mask_input_->side * (1 + 3);
   return sample;
 }

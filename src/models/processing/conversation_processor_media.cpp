@@ -18,7 +18,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// The error with the file that it is about.
+/// Returns the error with its file as prefix.
 UserError prefix_path(const io::MediaRef& medium, const UserError& error) {
   const std::string message = error.what();
   const auto is_mentioned = [&](const io::MediaRef& candidate) {
@@ -153,7 +153,7 @@ data::Sample ConversationProcessor::add_pixels(data::Sample sample, const io::Re
   if (!masks.empty()) masks.pixels = at::empty(masks.pixels.sizes(), at::kByte);
   int64_t num_filled = 0, image_index = 0;
   SlicedVolume cached_volume;
-  std::vector<io::Notice> notices;  // that headers do not show
+  std::vector<io::Notice> notices;  // not visible in headers
   for (Medium& medium : media) {
     const auto mask_slot =
         std::ranges::find(masked_images, medium.kind == data::MediaKind::kImage ? image_index++ : -1);
@@ -263,7 +263,7 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::collect_media(
   for (const text::MediaSpan& mark : chat.media) {
     const auto& files = mark.is_video ? record.videos : record.images;
     size_t& next_file = mark.is_video ? videos : images;
-    if (next_file == files.size()) break;  // a mark of no file, which the tokens will show
+    if (next_file == files.size()) break;  // a placeholder without a file; the token check reports it
     Medium& medium = media.emplace_back(Medium{.file = &files[next_file], .kind = data::MediaKind::kImage});
     if (mark.is_video) {
       medium.kind = data::MediaKind::kVideo;

@@ -9,13 +9,14 @@
 #include "vlmtrain/image/volume_slices.h"
 #include "vlmtrain/image/volume_view.h"
 
-// What scans become: volumes for a family whose tower takes these, slices for one that takes pictures.
+// Conversion of scans: to volumes for a family whose tower takes volumes, to slices for image
+// towers.
 
 namespace vlmtrain::models {
 
 namespace {
 
-/// A text whose marks of images are repeated: the next one as often as the next of `counts` says.
+/// Returns the text with each image placeholder repeated by the next entry of `counts`.
 std::string repeat_marks(std::string_view text, std::span<const int64_t> counts, size_t& next_count) {
   std::string result;
   for (size_t position = text.find(text::kImagePlaceholder);
@@ -120,7 +121,7 @@ at::Tensor ConversationProcessor::read_slice(const Medium& medium, SlicedVolume&
   if (cached_volume.file != medium.file) {
     cached_volume = {.file = medium.file,
                      .slices = image::read_slices(*medium.file, settings_.volume.slice_settings())};
-    // Slices beyond the body are black; a scan of such alone is not.
+    // Single slices beyond the body are black, so only an entirely black scan is reported.
     add_notice(check_slices(cached_volume.slices, medium.file->path), notices);
   }
   if (*medium.slice >= cached_volume.slices.size())

@@ -9,7 +9,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// A sixteenth of 0 to 255: what 12 bits are of 16.
+/// A sixteenth of 256 values: the range of 12-bit data in 16-bit files.
 constexpr int kNarrowRange = 16;
 
 }  // namespace
@@ -46,7 +46,7 @@ std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std:
 std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std::string& name) {
   const auto bytes = static_cast<size_t>(values.nbytes()), size = static_cast<size_t>(values.element_size());
   const auto* const data = static_cast<const char*>(values.const_data_ptr());
-  // Equal to itself, shifted by a value.
+  // Data that equals itself shifted by one value is constant.
   if (bytes <= size || std::memcmp(data, data + size, bytes - size) != 0) return std::nullopt;
   return io::Notice{.kind =
                         "a scan has one value all over after its window or normalization; check its units and "

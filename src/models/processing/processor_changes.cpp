@@ -44,7 +44,8 @@ bool is_class_key(std::string_view key) {
   return std::ranges::find(kClassKeys, key) != kClassKeys.end();
 }
 
-/// {"min_pixels", "max_pixels"} next to {"shortest_edge", "longest_edge"}.
+/// Returns false for {"min_pixels", "max_pixels"} and {"shortest_edge", "longest_edge"}, which must
+/// not be mixed.
 bool have_same_keys(const json& a, const json& b) {
   if (!a.is_object() || !b.is_object()) return a.is_object() == b.is_object();
   return std::ranges::all_of(a.items(), [&](const auto& item) { return b.contains(item.key()); });

@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The model of `folder`, without values.
+/// Builds the model of `folder` without values.
 std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
   const auto config = read_model_config(folder);
   const auto supported_types = llava::make_family().model_types;
@@ -50,7 +50,7 @@ std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
 
 using nlohmann::ordered_json;
 
-constexpr int64_t kVocabularyMultiple = 64;  // by which a vocabulary grows: matrices stay aligned
+constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
 
 std::string get_mask_token(const ordered_json& masks) {
   return io::get<std::string>(masks, "mask_token", "mask_config");
@@ -60,11 +60,11 @@ void write_config(const fs::path& folder, const ordered_json& config) {
   io::write_file(folder / "config.json", io::to_json_string(config, 2) + "\n");
 }
 
-/// The text model's tokenizer.json, or the one that is given in its stead.
+/// Returns the tokenizer.json to use: `tokenizer_override` if given, else the text model's.
 fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
-    load_tokenizer(text.folder());  // says what to do where there is none
+    load_tokenizer(text.folder());  // its error says what to do about a missing file
     return text_tokenizer;
   }
   if (fs::exists(text_tokenizer))
@@ -72,7 +72,7 @@ fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_overri
   return tokenizer_override;
 }
 
-/// The text model's files in `folder`, with the mask token in tokenizer and vocabulary.
+/// Writes the text model's files to `folder`, with the mask token in tokenizer and vocabulary.
 void write_model_files(const TextSource& text, const ordered_json& masks, const fs::path& tokenizer_override,
                        const fs::path& folder) {
   const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
@@ -94,7 +94,7 @@ void write_model_files(const TextSource& text, const ordered_json& masks, const 
   write_config(folder, config);
 }
 
-/// The preset's, with `masks`.
+/// Writes the preset's files with `masks`.
 void write_model_files(const AssemblyOptions& options, const ordered_json& masks, const fs::path& folder) {
   write_preset_files(options.preset, options.tokenizer, folder);
   auto config = io::read_ordered_json(folder / "config.json");
@@ -103,7 +103,7 @@ void write_model_files(const AssemblyOptions& options, const ordered_json& masks
   write_config(folder, config);
 }
 
-/// The weights of the model in `folder`, into it.
+/// Writes the weights of the model in `folder`.
 AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<TextSource>& text,
                              const std::optional<MaskSource>& masks, uint64_t seed, const fs::path& folder) {
   if (masks) masks->check(get_base_parameters(model));

@@ -16,25 +16,26 @@
 
 namespace vlmtrain::models::prs_med {
 
-/// The checkpoint of a LLaVA, whose weights and files a model that draws masks takes over.
+/// LLaVA checkpoint whose weights and files a model that draws masks takes over.
 class TextSource {
  public:
-  /// Throws UserError: kUsage where it is no LLaVA's; kBadData where weights are missing or damaged.
+  /// Opens the checkpoint. Throws UserError: kUsage for another family; kBadData for missing or
+  /// damaged weights.
   explicit TextSource(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return base_.folder(); }
-  /// Its config.json, with the sizes of a vision tower that lies elsewhere.
+  /// Returns its config.json, completed with the sizes of an external vision tower.
   const nlohmann::ordered_json& config() const { return config_; }
-  /// Rows of the embedding.
+  /// Returns the number of embedding rows.
   int64_t vocab_size() const { return model_->output_weight().size(0); }
-  /// Where config.json has the vocabulary's size.
+  /// Returns the path of the vocabulary's size in config.json.
   nlohmann::ordered_json::json_pointer vocab_size_key() const;
-  /// What else lies in the folder, by name: tokenizer, processor and template files.
+  /// Returns the other files of the folder by name: tokenizer, processor and template files.
   std::map<std::string, std::string> auxiliary_files() const;
-  /// That most of its weights have.
+  /// Returns the dtype of most of its weights.
   at::ScalarType dtype() const { return base_.dtype(); }
-  /// A parameter's weight as it is stored, under the checkpoint's name, with as many rows as the parameter; nothing
-  /// for a parameter that no LLaVA has.
+  /// Returns a parameter's stored weight under its checkpoint key, with as many rows as the
+  /// parameter; nothing for a parameter that LLaVA does not have.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:
@@ -45,7 +46,7 @@ class TextSource {
   BaseWeights base_;
 };
 
-/// models::assemble() of a preset whose model draws masks.
+/// Implements models::assemble() for presets whose model draws masks.
 AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::prs_med

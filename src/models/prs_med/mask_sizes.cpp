@@ -27,23 +27,24 @@ constexpr const char* kDecoderKeys[] = {
     "hidden_size",           "mlp_dim",    "num_hidden_layers", "num_attention_heads", "attention_downsample_rate",
     "num_multimask_outputs", "hidden_act", "layer_norm_eps"};
 
-constexpr double kOriginalDecoderEpsilon = 1e-5;  // torch.nn.LayerNorm's; transformers' config says 1e-6
+// Torch.nn.LayerNorm's default, which SAM's own code uses; transformers' config says 1e-6.
+constexpr double kOriginalDecoderEpsilon = 1e-5;
 
-/// What the shapes of a mask model's tensors tell.
+/// Sizes derived from the shapes of a mask model's tensors.
 class TensorShapes {
  public:
   TensorShapes(const TensorSource& tensors, std::string module) : tensors_(&tensors), module_(std::move(module)) {}
 
   bool has(const std::string& name) const { return tensors_->find(module_ + name) != nullptr; }
 
-  /// Of a tensor's dimension, `fallback` where there is no such tensor, or nothing in it.
+  /// Returns the size of a tensor's dimension; `fallback` if the tensor is missing or empty.
   int64_t size(const std::string& name, size_t dimension, int64_t fallback) const {
     const StoredTensor* const tensor = tensors_->find(module_ + name);
     if (tensor == nullptr || tensor->shape.size() <= dimension) return fallback;
     return tensor->shape[dimension] > 0 ? tensor->shape[dimension] : fallback;
   }
 
-  /// How many modules `prefix`0, `prefix`1 … there are, `fallback` where there are none.
+  /// Returns the number of modules `prefix`0, `prefix`1 …; `fallback` for 0.
   int64_t count(const std::string& prefix, int64_t fallback) const {
     int64_t count = 0;
     while (tensors_->has_prefix(fmt::format("{}{}{}.", module_, prefix, count))) ++count;
@@ -55,7 +56,7 @@ class TensorShapes {
   std::string module_;
 };
 
-/// The keys of a config that are read here.
+/// Returns the supported keys of a config.
 ordered_json select_keys(const nlohmann::json& config, const auto& keys) {
   ordered_json result = ordered_json::object();
   for (const char* key : keys) {
@@ -91,7 +92,8 @@ ordered_json read_config_sizes(const TensorSource& tensors) {
           {"mask_decoder", select_keys(section("mask_decoder_config"), kDecoderKeys)}};
 }
 
-/// SAM's code fills a table of 2 · side − 1 distances for each block, of windows or of the whole picture.
+/// SAM's code stores a table of 2 · side − 1 distances per block; side is the window's or the whole
+/// grid's.
 ordered_json make_sam_vit_config(const TensorShapes& shapes, int64_t side) {
   const SamVitConfig defaults;
   const auto block_key = [](int64_t number, const char* name) { return fmt::format("blocks.{}.{}", number, name); };
@@ -154,11 +156,11 @@ ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
           {"mlp_ratio", mlp_ratio},
           {"mbconv_expand_ratio", static_cast<double>(expanded_channels) / static_cast<double>(width)},
           {"local_conv_size", kernel},
-          {"last_merging_keeps_size", stages != 3},  // three stages make features of 16 pixels without that
+          {"last_merging_keeps_size", stages != 3},  // three stages already have a stride of 16 pixels
           {"out_channels", shapes.size("neck.0.weight", 0, defaults.out_channels)}};
 }
 
-/// The number of heads is in no shape: all published decoders have 8.
+/// The number of heads affects no shape; all published decoders have 8.
 ordered_json make_decoder_config(const TensorSource& tensors) {
   const TensorShapes shapes(tensors, "mask_decoder.");
   const TwoWayTransformerConfig defaults;

@@ -8,10 +8,10 @@
 
 namespace vlmtrain::models::prs_med {
 
-/// `image_size`, `vision_encoder` and `mask_decoder` of a mask_config, as a mask model has them: as its config.json
-/// says, or as the shapes of its tensors tell. Where a tensor that tells is missing, the published models' sizes stand
-/// for it. `side`: that of TinyViT, which takes pictures of any. Throws UserError (kBadData) where a config.json is
-/// missing or not of SamModel.
+/// Returns `image_size`, `vision_encoder` and `mask_decoder` of a mask_config for a mask model,
+/// from its config.json or from the shapes of its tensors. The published models' sizes replace
+/// those of missing tensors. `side`: the input side of TinyViT, which supports any. Throws
+/// UserError (kBadData) for a missing config.json or one that is not of SamModel.
 nlohmann::ordered_json read_mask_sizes(const TensorSource& tensors, MaskLayout layout, int64_t side);
 
 }  // namespace vlmtrain::models::prs_med

@@ -23,7 +23,7 @@ struct SamRenaming {
   std::string_view original;
 };
 
-/// Beginnings of names; the first that fits counts.
+/// Name prefixes; the first match applies.
 constexpr std::array kSamPrefixes{
     SamRenaming{"shared_image_embedding.positional_embedding",
                 "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"},
@@ -39,7 +39,7 @@ constexpr std::array kSamPrefixes{
     SamRenaming{"vision_encoder.", "image_encoder."},
 };
 
-/// Below `mask_decoder.output_hypernetworks_mlps.N.`.
+/// Names below `mask_decoder.output_hypernetworks_mlps.N.`.
 constexpr std::array kSamHypernetwork{
     SamRenaming{"proj_in.", "layers.0."},
     SamRenaming{"layers.0.", "layers.1."},
@@ -56,10 +56,10 @@ std::string replace_prefix(std::string_view text, const std::array<SamRenaming, 
 
 struct NumberedName {
   std::string_view number;
-  std::string_view suffix;  ///< behind the dot
+  std::string_view suffix;  ///< after the dot
 };
 
-/// What stands behind `prefix`, if that is a number, a dot and more.
+/// Returns the number after `prefix` and the rest of the name, if a dot separates them.
 std::optional<NumberedName> parse_numbered_name(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
   const std::string_view remainder = name.substr(prefix.size());
@@ -68,7 +68,7 @@ std::optional<NumberedName> parse_numbered_name(std::string_view name, std::stri
   return NumberedName{.number = remainder.substr(0, dot), .suffix = remainder.substr(dot + 1)};
 }
 
-/// layer_norm1 is norm1.
+/// Returns norm1 for layer_norm1.
 std::string shorten_norm_name(std::string_view name) {
   constexpr std::string_view kNorm = "layer_norm";
   return std::string(name.starts_with(kNorm) ? name.substr(kNorm.size() - std::string_view("norm").size()) : name);
@@ -81,7 +81,7 @@ std::string to_original_sam_name(std::string_view name) {
   constexpr std::string_view kDecoderLayers = "mask_decoder.transformer.layers.";
   constexpr std::string_view kHypernetworks = "mask_decoder.output_hypernetworks_mlps.";
   if (const auto layer = parse_numbered_name(name, kEncoderLayers)) {
-    // Layers of TinyViT are several blocks each.
+    // A layer of TinyViT contains several blocks.
     const bool is_tiny_vit = layer->suffix.starts_with("blocks.") || layer->suffix.starts_with("downsample.");
     if (!is_tiny_vit) return fmt::format("image_encoder.blocks.{}.{}", layer->number, shorten_norm_name(layer->suffix));
   }
@@ -177,7 +177,7 @@ void MaskSource::check(const std::vector<nn::Parameter>& parameters) const {
     const auto name = find_stored_name(parameter);
     if (!name) continue;
     expected.insert(*name);
-    parameter.name = *name;  // messages are of the file
+    parameter.name = *name;  // error messages name the stored tensor
     const StoredTensor* const tensor = tensors_.find(*name);
     if (tensor == nullptr) {
       problems.push_back("missing: " + *name);

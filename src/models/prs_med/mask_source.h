@@ -14,53 +14,54 @@
 
 namespace vlmtrain::models {
 
-/// How SAM's own checkpoints (`sam_vit_b_01ec64.pth`) and MobileSAM's (`mobile_sam.pt`) call the parameter that is
-/// `name` below a mask model's scope. There it has transformers' name, with the encoder in `vision_encoder`; TinyViT's
-/// parameters have the same name in both.
+/// Returns the name of the parameter `name` (relative to a mask model's scope) in SAM's own
+/// checkpoints (`sam_vit_b_01ec64.pth`) and MobileSAM's (`mobile_sam.pt`). `name` is transformers'
+/// name, with the encoder in `vision_encoder`; TinyViT's parameters have the same name in both.
 std::string to_original_sam_name(std::string_view name);
 
 }  // namespace vlmtrain::models
 
 namespace vlmtrain::models::prs_med {
 
-/// Who wrote a mask model: that decides names, and where its sizes stand.
+/// Author of a mask model: decides tensor names and the source of its sizes.
 enum class MaskLayout {
   kTransformers,  ///< SamModel, with a config.json
   kSam,           ///< SAM's own code: sam_vit_b_01ec64.pth
   kMobileSam,     ///< MobileSAM's: mobile_sam.pt
 };
 
-/// Told by the names of its tensors. Throws UserError (kBadData) that names the known ones.
+/// Returns the layout of a mask model from its tensor names. Throws UserError (kBadData) that lists
+/// the known layouts.
 MaskLayout detect_layout(const TensorSource& tensors);
 
 std::string_view get_layout_name(MaskLayout layout);
 
-/// How it spells the parameter that is `parameter` below `mask_model`.
+/// Returns the checkpoint key of the parameter `parameter`, relative to `mask_model`.
 std::string to_checkpoint_key(MaskLayout layout, const std::string& parameter);
 
-/// Whether a mask model has the tensor for what does not run here: prompts of points and boxes, scores of masks, the
-/// choice between several, a classifier, tables that are computed.
+/// Returns true for a tensor of an unused part: prompts of points and boxes, scores of masks, the
+/// choice among several masks, a classifier, computed tables.
 bool is_unused(std::string_view name);
 
-/// A mask model that others have trained, whose encoder and decoder are taken over.
+/// Pretrained mask model whose encoder and decoder are taken over.
 class MaskSource {
  public:
-  /// Throws UserError (kBadData) where it is damaged, or in an unknown layout.
+  /// Opens the model. Throws UserError (kBadData) for damaged files and unknown layouts.
   explicit MaskSource(const std::filesystem::path& path);
 
-  /// `preset`, a mask_config, with the sizes that this one has.
+  /// Returns `preset`, a mask_config, with the sizes of this mask model.
   nlohmann::ordered_json config(nlohmann::ordered_json preset) const;
-  /// Throws UserError (kBadData) that lists what of `parameters` it has not, or of other shapes; logs what it has
-  /// beside them and what does not run.
+  /// Throws UserError (kBadData) that lists missing `parameters` and those of other shapes; logs
+  /// surplus and unused tensors.
   void check(const std::vector<nn::Parameter>& parameters) const;
-  /// A parameter's weight as it is stored, under the parameter's name; nothing for one that no mask model has.
-  /// REQUIRES: check() has passed it.
+  /// Returns a parameter's stored weight under the parameter's name; nothing for a parameter that
+  /// no mask model has. REQUIRES: check() has passed it.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
   const std::filesystem::path& path() const { return tensors_.path(); }
   std::string_view layout() const { return get_layout_name(layout_); }
 
  private:
-  /// What it calls a parameter; nothing for one that no mask model has.
+  /// Returns the tensor name of a parameter; nothing for a parameter that no mask model has.
   std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
 
   TensorSource tensors_;

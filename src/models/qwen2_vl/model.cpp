@@ -12,7 +12,7 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-/// The modules', the published.
+/// Prefixes of parameter names and of published keys.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPublished{
     {{"model.visual.", "visual."}, {"model.language_model.", "model."}}};
 

@@ -11,11 +11,12 @@
 
 namespace vlmtrain::models::qwen2_vl {
 
-/// How a checkpoint spells the parameters' names: as published (`visual.blocks…`, `model.layers…`) or as transformers
-/// 5's modules, which are vlmtrain's (`model.visual.blocks…`, `model.language_model.layers…`).
+/// Map from parameter names to checkpoint keys: as published (`visual.blocks…`, `model.layers…`),
+/// or as transformers 5's modules, which are vlmtrain's (`model.visual.blocks…`,
+/// `model.language_model.layers…`).
 class QwenKeyMap {
  public:
-  /// The spelling of a checkpoint with these tensors; the published one where there are none.
+  /// Returns the map of a checkpoint with these tensors; the published one for no tensors.
   static QwenKeyMap detect(std::span<const std::string> tensors);
 
   std::string to_checkpoint_key(const std::string& parameter) const;
@@ -24,10 +25,11 @@ class QwenKeyMap {
   bool is_published_ = true;
 };
 
-/// Vision tower of native resolution, patch merger and a Qwen2 text model with positions on three axes.
+/// Qwen2-VL and Qwen2.5-VL: vision tower of native resolution, patch merger and a Qwen2 text model
+/// with positions on three axes.
 class Model final : public VisionLanguageModel {
  public:
-  /// `key_map`: how the checkpoint spells the parameters.
+  /// Builds the model. `key_map`: parameter names to checkpoint keys.
   Model(Config config, QwenKeyMap key_map, image::Normalization normalization, const nn::ParameterSettings& settings);
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;

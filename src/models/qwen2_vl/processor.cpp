@@ -45,7 +45,7 @@ class PositionIdBuilder {
   }
 
  private:
-  /// transformers multiplies in fp32 and cuts off.
+  /// Multiplies in fp32 and truncates, as transformers does.
   static int64_t compute_time(int64_t frame, const VisionSpan& span) {
     return static_cast<int64_t>(static_cast<float>(frame) * span.time_step);
   }
@@ -128,7 +128,7 @@ at::Tensor GridProcessor::preprocess_image(const at::Tensor& image, std::optiona
 std::vector<MediaPreview> GridProcessor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
                                                         image::ImageSize /*size*/,
                                                         std::optional<int64_t> /*max_pixels*/) const {
-  // A picture stands for all frames of its patches.
+  // An image is repeated in all frames of its patches.
   const int64_t count = std::max<int64_t>(layout.frames, 1);
   std::vector<MediaPreview> previews;
   previews.reserve(static_cast<size_t>(count));

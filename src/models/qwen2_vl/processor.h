@@ -15,18 +15,19 @@
 
 namespace vlmtrain::models::qwen2_vl {
 
-/// An image or video among a sample's tokens.
+/// Image or video among a sample's tokens.
 struct VisionSpan {
   int64_t first_token;
-  data::PatchGrid grid;  ///< of tokens, not of patches
-  float time_step = 1;   ///< positions from one frame to the next
+  data::PatchGrid grid;  ///< in tokens, not patches
+  float time_step = 1;   ///< positions between frames
 };
 
-/// data::Sample::position_ids: text advances all axes alike; the tokens of an image have their frame, row and column
-/// beyond the position before them, and what follows goes on after the largest of them on any axis. With
-/// data::VideoLayout::kTransformers5, after the larger of the sides alone, so that the frames of a video may come to
-/// lie beyond the text behind it (transformers' get_rope_index since 5.3; issue 45381 there). Empty without spans,
-/// where all axes are equal.
+/// Returns data::Sample::position_ids. Text advances all axes together; an image token adds its
+/// frame, row and column to the position before the image; text continues after the largest
+/// position of any axis. With data::VideoLayout::kTransformers5 it continues after the larger of
+/// height and width, so that late frames of a video can exceed the positions of the following text
+/// (transformers' get_rope_index since 5.3; issue 45381 there). Returns no ids without spans, where
+/// all axes are equal.
 std::vector<int64_t> make_position_ids(int64_t tokens, std::span<const VisionSpan> spans, data::VideoLayout layout);
 
 inline constexpr std::string_view kImagePad = "<|image_pad|>";
@@ -34,14 +35,14 @@ inline constexpr std::string_view kVideoPad = "<|video_pad|>";
 inline constexpr std::string_view kVisionStart = "<|vision_start|>";
 inline constexpr std::string_view kVisionEnd = "<|vision_end|>";
 
-/// What the templates of these models write for a picture or a video.
+/// Returns the placeholder that the chat templates of these models contain for an image or video.
 std::string format_vision_block(std::string_view pad);
 
-/// What the processors of Qwen2-VL and its successors do alike: an image becomes as many tokens as it has squares of
-/// merge_size² patches. A model says which frames of a video it looks at, how large, and what is written for them.
+/// Base of the processors of Qwen2-VL and its successors: an image has one token per square of
+/// merge_size² patches. Subclasses select the frames of a video, their size and their text.
 class GridProcessor : public ConversationProcessor {
  protected:
-  /// The ids of kImagePad and kVideoPad in config.json, and the rows of the embedding.
+  /// Ids of kImagePad and kVideoPad in config.json, and the number of embedding rows.
   struct Tokens {
     int64_t image, video, vocab_size;
   };
@@ -49,16 +50,16 @@ class GridProcessor : public ConversationProcessor {
   GridProcessor(const VisionConfig& vision, const Tokens& tokens, PixelSettings images, text::Tokenizer tokenizer,
                 text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
-  /// Those of a video that are looked at, at least one.
+  /// Returns the indices of the frames to use, at least one.
   virtual std::vector<int64_t> select_frames(const image::VideoInfo& info) const = 0;
-  /// What frames of `size` are resized to where so many of them are looked at.
+  /// Returns the size that frames of `size` are resized to if `frames` of them are used.
   virtual image::ImageSize frame_size(int64_t frames, image::ImageSize size,
                                       std::optional<int64_t> max_pixels) const = 0;
 
-  /// Of a picture or video, `pad` once a token.
+  /// Returns the layout of an image or video: one `pad` per token.
   MediaLayout make_layout(const data::PatchGrid& grid, std::string_view pad) const;
   data::PatchGrid compute_video_grid(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
-  /// Frames a second of the video; of one that does not say: as many as are wanted.
+  /// Returns the video's frame rate; for a video without one, the sampling rate.
   double get_fps(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : sampling_fps_; }
   double sampling_fps() const { return sampling_fps_; }
   const image::Normalization& image_normalization() const { return images_.normalization; }
@@ -77,7 +78,7 @@ class GridProcessor : public ConversationProcessor {
   at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const final;
 
   image::ImageSize compute_image_size(image::ImageSize size, std::optional<int64_t> max_pixels) const;
-  /// The least pixels of a frame.
+  /// Returns the minimum number of pixels of a frame.
   virtual int64_t min_frame_pixels() const = 0;
   virtual image::Filter frame_filter() const = 0;
 
@@ -87,8 +88,9 @@ class GridProcessor : public ConversationProcessor {
   double sampling_fps_;
 };
 
-/// Qwen2VLProcessor and Qwen2_5_VLProcessor of transformers: the tokens of an image stand between <|vision_start|> and
-/// <|vision_end|>. So do those of a video, two frames of which make a patch.
+/// Processor of Qwen2-VL and Qwen2.5-VL (transformers' Qwen2VLProcessor and Qwen2_5_VLProcessor):
+/// the tokens of an image or video stand between <|vision_start|> and <|vision_end|>; two video
+/// frames form a patch.
 class Processor final : public GridProcessor {
  public:
   Processor(const Config& config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,

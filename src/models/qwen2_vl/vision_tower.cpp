@@ -17,7 +17,7 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-/// Visits the tokens of one frame in the tower's order.
+/// Iteration over the tokens of a frame in the tower's order.
 class FrameTraversal {
  public:
   FrameTraversal(PatchLayout& layout, const data::PatchGrid& grid, const VisionConfig& config)
@@ -49,7 +49,7 @@ class FrameTraversal {
   int64_t tokens() const { return rows_ * columns_; }
 
  private:
-  /// Positions of the patches of `count` tokens in a row.
+  /// Appends the positions of the patches of `count` adjacent tokens in a row.
   void add_row_segment(int64_t row, int64_t first_column, int64_t count) {
     const int64_t merge = config_.merge_size;
     for (int64_t column = first_column; column < first_column + count; ++column) {
@@ -67,7 +67,7 @@ class FrameTraversal {
   int64_t rows_, columns_;
 };
 
-/// [row, column, row, column …] → all rows, then all columns.
+/// Returns [row, column, row, column …] → all rows, then all columns.
 std::vector<int64_t> split_axes(const std::vector<int64_t>& pairs) {
   const size_t count = pairs.size() / 2;
   std::vector<int64_t> axes(pairs.size());
@@ -78,7 +78,7 @@ std::vector<int64_t> split_axes(const std::vector<int64_t>& pairs) {
   return axes;
 }
 
-constexpr double kNormEpsilon = 1e-6;  // transformers has it in the code, not in the config
+constexpr double kNormEpsilon = 1e-6;  // a constant in transformers' code, not a config key
 
 std::variant<nn::LayerNorm, nn::RmsNorm> make_norm(const nn::ParameterScope& scope, const VisionConfig& config) {
   if (config.is_gated) return nn::RmsNorm(scope, config.hidden_size, kNormEpsilon);

@@ -1,12 +1,13 @@
 #include "models/qwen3_vl/model.h"
 
-#include <fmt/ranges.h>
-#include <algorithm>
-#include <cmath>
-#include <functional>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <functional>
 #include <utility>
 
 #include "models/checkpoints/config_checks.h"
@@ -22,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-/// transformers' defaults, where they are not those of a Qwen3 text model.
+/// Returns transformers' defaults that differ from those of a Qwen3 text model.
 json make_text_defaults() {
   return {{"rope_theta", 500000.0}, {"max_position_embeddings", 128000}};
 }
@@ -45,7 +46,7 @@ LlamaConfig read_text(const json& text_config, const std::string& source) {
   }
   LlamaConfig config = LlamaConfig::from_json(text, source);
   qwen2_vl::check_mrope_sections(sections, config.head_dim, source);
-  // The last pairs of height and width, which are every third, have to be pairs of the head.
+  // Height and width use every third pair, so their last pair must exist in the head.
   if (data::kPositionAxes * std::max(sections[1], sections[2]) > config.head_dim / 2) {
     throw data_error("{}: mrope_section [{}]: every third of {} pairs does not give height and width so many", source,
                      fmt::join(sections, ", "), config.head_dim / 2);
@@ -99,7 +100,7 @@ VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std:
   return config;
 }
 
-/// Where a patch reads one axis of the table.
+/// Interpolation of a patch along one axis of the table.
 struct AxisInterpolation {
   std::array<int64_t, 2> indices;
   std::array<float, 2> weights;
@@ -118,9 +119,9 @@ std::vector<AxisInterpolation> interpolate_axis(int64_t patches, int64_t side) {
   return interpolation;
 }
 
-constexpr double kNormEpsilon = 1e-6;  // transformers has it in the code, not in the config
+constexpr double kNormEpsilon = 1e-6;  // a constant in transformers' code, not a config key
 
-/// Random positions have to stand out from patches, as in VisionTransformer.
+/// Random positions must be large compared to patches, as in VisionTransformer.
 constexpr double kPositionDeviation = 0.5;
 
 }  // namespace

@@ -18,11 +18,12 @@
 
 namespace vlmtrain::models::qwen3_vl {
 
-/// Qwen3-VL's tower (Bai et al. 2025, arXiv 2511.21631): Qwen2-VL's with other names, a bias of the patch embedding, a
-/// learned table of positions beside the rotary ones, and DeepStack.
+/// Config of Qwen3-VL's tower (Bai et al. 2025, arXiv 2511.21631): Qwen2-VL's tower with other
+/// names, a bias of the patch embedding, learned positions besides the rotary ones, and DeepStack.
 struct VisionConfig : qwen2_vl::VisionConfig {
-  int64_t position_side = 48;  ///< entries on a side of the square table, which is stretched over a frame
-  /// Blocks whose output is projected, too, and added behind the text model's first blocks, in this order; ascending.
+  int64_t position_side = 48;  ///< entries per side of the square table of positions, interpolated to a frame
+  /// Indices, ascending, of the blocks whose projected output is added to the output of the text
+  /// model's first blocks, in this order.
   std::vector<int64_t> deepstack_blocks = {8, 16, 24};
 
   double num_parameters() const;
@@ -38,14 +39,16 @@ struct Config {
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
 };
 
-/// Where the patches of a pass read the square table of learned positions, stretched over each frame with its corners
-/// on the frame's (bilinear, align_corners): four entries and their weights a patch, computed in fp32 as transformers
-/// does. Patches come token by token, as in qwen2_vl::PatchLayout.
+/// Interpolation of the square table of learned positions at the patches of a pass: bilinear with
+/// align_corners, four entries and weights per patch, computed in fp32 as in transformers. Patches
+/// are ordered as in qwen2_vl::PatchLayout.
 struct PositionInterpolation {
-  std::vector<int64_t> indices;  ///< [4 · patches]: all first ones, all second ones …; rows of the table
-  std::vector<float> weights;    ///< as entries
+  /// [4 · patches], rows of the table: the first entry of all patches, then the second ….
+  std::vector<int64_t> indices;
+  std::vector<float> weights;  ///< [4 · patches], as indices
 
-  /// `side` of the table; `merge` patches on the side of a token, of which rows and columns are multiples.
+  /// Computes the interpolation. `side`: of the table. `merge`: patches per side of a token;
+  /// REQUIRES: rows and columns are multiples of it.
   static PositionInterpolation make(std::span<const data::PatchGrid> grids, int64_t side, int64_t merge);
 };
 
@@ -55,8 +58,8 @@ class VisionTower {
  public:
   VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
 
-  /// Pixels as qwen2_vl::VisionTower::embed takes them → [patches, hidden], behind the last block and behind
-  /// each of VisionConfig::deepstack_blocks.
+  /// Embeds pixels as qwen2_vl::VisionTower::embed does and runs the blocks → [patches, hidden]
+  /// after the last block and after each of VisionConfig::deepstack_blocks.
   BlockOutputs operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
                           const PositionInterpolation& interpolation, int64_t recomputed_blocks) const;
   int64_t blocks() const { return transformer_.blocks(); }
@@ -67,12 +70,13 @@ class VisionTower {
   std::vector<int64_t> deepstack_blocks_;
 };
 
-/// Each square of merge_size² patches becomes one token.
+/// Merger of merge_size² patches into one token.
 class PatchMerger {
  public:
-  /// `use_postshuffle_norm`: the norm is over the features of a token's patches together, else of each patch.
+  /// Builds the merger. `use_postshuffle_norm`: the norm covers the features of a token's patches
+  /// together, else of each patch.
   PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool use_postshuffle_norm);
-  /// [patches, hidden] → [tokens, output_size]
+  /// Returns the tokens: [patches, hidden] → [tokens, output_size].
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
@@ -82,8 +86,9 @@ class PatchMerger {
   nn::Linear first_, second_;
 };
 
-/// Vision tower of native resolution, patch mergers and a Qwen3 text model with positions on three axes. The tower's
-/// features reach the text model as tokens and, from earlier blocks, behind its first blocks (DeepStack).
+/// Qwen3-VL: vision tower of native resolution, patch mergers and a Qwen3 text model with positions
+/// on three axes. Features of the tower enter the text model as tokens and, from earlier blocks,
+/// after its first blocks (DeepStack).
 class Model final : public VisionLanguageModel {
  public:
   Model(Config config, image::Normalization normalization, const nn::ParameterSettings& settings);

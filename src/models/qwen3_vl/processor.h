@@ -13,45 +13,48 @@
 
 namespace vlmtrain::models::qwen3_vl {
 
-/// What a checkpoint says about videos (Qwen3VLVideoProcessor of transformers 5.23). Pixels are budgeted over all
-/// frames that are looked at.
+/// Video settings of a checkpoint (Qwen3VLVideoProcessor of transformers 5.23). The pixel budget
+/// covers all used frames together.
 struct VideoSettings {
   qwen2_vl::PixelSettings pixels;                         ///< `budget`: of all frames together
   std::optional<int64_t> max_frame_pixels;                ///< data.image_max_pixels
-  qwen2_vl::FrameLimits limits{.max_video_tokens = 768};  ///< of a frame, where it is capped
+  qwen2_vl::FrameLimits limits{.max_video_tokens = 768};  ///< per frame with a cap
 
   static VideoSettings read(const std::filesystem::path& folder, const VisionConfig& vision,
                             std::optional<int64_t> max_pixels);
 
-  /// Which frames are looked at, with data.video_fps `sampling_fps`, at least one: all of a list of no more than
-  /// max_listed_frames, num_frames where the file has it (a video of fewer has frames that come twice), else as
-  /// sample(). Throws UserError (kBadData) as qwen2_vl::check_frame_limits.
+  /// Returns the indices of the frames to use, at least one, at `sampling_fps` (data.video_fps):
+  /// all of a list of at most max_listed_frames, num_frames if the file has it (a shorter video
+  /// repeats frames), else those of sample(). Throws as qwen2_vl::check_frame_limits().
   std::vector<int64_t> select_frames(const image::VideoInfo& video, double sampling_fps) const;
 
-  /// Which of a video's `frames` are taken, with `video_fps` of them a second and `sampling_fps` wanted: evenly from
-  /// the first to the last.
+  /// Returns frame indices of a video of `frames` frames at `video_fps`, sampled at `sampling_fps`:
+  /// evenly from the first to the last.
   std::vector<int64_t> sample(int64_t frames, double video_fps, double sampling_fps) const;
 
-  /// What so many frames of `size` are resized to. `max_pixels` limits each, beside what the settings say.
+  /// Returns the size that `frames` frames of `size` are resized to. `max_pixels`: a further limit
+  /// per frame.
   image::ImageSize frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels,
                               const VisionConfig& vision) const;
 };
 
-/// Writes a limit of a frame's pixels into the settings of a Qwen3VLVideoProcessor, which has one of a frame's tokens.
-/// False, with nothing written, where that cannot be the same: not whole tokens, or fewer than 1.05 times the least
-/// pixels of a video. `settings`: as the file has them, with the limit.
+/// Writes a limit of a frame's pixels into the settings of a Qwen3VLVideoProcessor, which has one
+/// of a frame's tokens. Returns false and writes nothing if the limit cannot be expressed: not
+/// whole tokens, or less than 1.05 times the minimum pixels of a video. `settings`: as in the file,
+/// with the limit.
 bool write_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision);
 
-/// What is written before the patches of each pair of frames: `<1.5 seconds>`, the mean of its first and last frame's
-/// time. `frame_indices` as VideoSettings::sample, the last one repeated until all pairs are full.
+/// Returns the text before the patches of each pair of frames: `<1.5 seconds>`, the mean time of
+/// its two frames. `frame_indices`: of VideoSettings::sample(); the last one is repeated to fill
+/// the last pair.
 std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indices, double video_fps,
                                          int64_t frames_per_patch);
 
-/// What stands for a video of such time stamps: for each pair of frames its stamp, then its `tokens_per_timestamp`
-/// tokens between <|vision_start|> and <|vision_end|>.
+/// Returns the text of a video with these time stamps: for each pair of frames its stamp, then
+/// `tokens_per_timestamp` tokens between <|vision_start|> and <|vision_end|>.
 std::string format_video_text(const std::vector<std::string>& timestamps, int64_t tokens_per_timestamp);
 
-/// Qwen3VLProcessor of transformers.
+/// Processor of Qwen3-VL (transformers' Qwen3VLProcessor).
 class Processor final : public qwen2_vl::GridProcessor {
  public:
   Processor(const Config& config, qwen2_vl::PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
