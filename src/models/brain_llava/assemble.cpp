@@ -38,8 +38,8 @@ constexpr std::string_view kModelPrefix = "language_model.model.", kOutputPrefix
 constexpr std::array<std::string_view, 3> kModelPrefixes{"language_model.model.", "model.language_model.", "model."};
 constexpr std::array<std::string_view, 2> kOutputPrefixes{"language_model.lm_head.", "lm_head."};
 
-/// Returns model types of LLaVA's own layout, which has the text model's keys at the top level,
-/// with the types of their text models.
+/// Returns the text model's type for each supported model type. A LLaVA in its own layout has the
+/// text model's keys at the top level of config.json.
 const std::map<std::string, std::string>& text_model_types() {
   static const std::map<std::string, std::string> types{{"llama", "llama"},       {"mistral", "mistral"},
                                                         {"qwen2", "qwen2"},       {"llava", "llama"},

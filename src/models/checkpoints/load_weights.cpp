@@ -74,8 +74,8 @@ void check_names(const std::vector<nn::Parameter>& checkpoint_parameters, const 
   }
 }
 
-/// Throws UserError for a stored output projection of a tied model that differs from the embedding
-/// (build_model).
+/// Throws UserError if the stored output projection of a tied model no longer equals the embedding,
+/// as it did in build_model().
 void check_outputs(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
                    const std::filesystem::path& folder) {
   for (const auto& name : unused) {
