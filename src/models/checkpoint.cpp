@@ -65,7 +65,7 @@ std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, c
       auto processor = find_family(config, source_folder).load_processor(config, source_folder, processor_settings);
       const ContextLength context = read_context_length(config, source_folder);
       if (!context.is_hard_limit) {
-        processor->set_made_for({.positions = context.tokens, .key = std::string(context.key)});
+        processor->set_position_limit({.positions = context.tokens, .key = std::string(context.key)});
       }
       return processor;
     });

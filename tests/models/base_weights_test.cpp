@@ -1,3 +1,5 @@
+#include "vlmtrain/models/base_weights.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 
 namespace vlmtrain::models {
@@ -31,7 +32,7 @@ void replace_weights(const fs::path& folder, const io::NamedTensors& tensors, in
   io::write_checkpoint_tensors(folder, tensors, shard_bytes);
 }
 
-/// Of several families.
+/// Fingerprints of checkpoints of several families.
 class BaseFingerprint : public testing::TestWithParam<const char*> {};
 
 TEST_P(BaseFingerprint, IsIndependentOfShardsAndOrder) {

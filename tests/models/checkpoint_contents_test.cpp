@@ -1,3 +1,5 @@
+#include "vlmtrain/models/checkpoint_contents.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn_like.h>
@@ -10,7 +12,6 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/checkpoint_contents.h"
 
 namespace vlmtrain::models {
 namespace {
@@ -21,7 +22,7 @@ constexpr const char* kFamilies[] = {"mixed_batch",       "full_heads_untied_til
                                      "qwen2_vl_images",   "qwen3_vl_images",         "internvl3_tiles",
                                      "internvl3_5_mixed", "gemma3_published"};
 
-/// A model in bf16 of an fp32 checkpoint, and fp32 values of what is trained, which differ from both.
+/// Model in bf16 of an fp32 checkpoint, with fp32 trained values that differ from both.
 class WeightsToSaveTest : public testing::TestWithParam<const char*> {
  protected:
   void load(const FrozenParts& frozen_parts, const std::optional<nn::LoraSettings>& lora = std::nullopt) {
@@ -95,7 +96,7 @@ TEST_P(WeightsToSaveTest, RequestedDtypeIsThatOfAllTensors) {
       EXPECT_TRUE(at::equal(actual.tensor(name), original.tensor(name).to(at::kHalf))) << name << " was rounded twice";
     }
   }
-  // A model that is loaded from there has its frozen weights from the base again.
+  // Its frozen weights equal the base's again.
   const auto loaded = build_model(out(), at::kCPU, at::kFloat);
   load_weights(*loaded, out());
   freeze(*loaded, {.language_model = true});

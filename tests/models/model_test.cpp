@@ -1,3 +1,5 @@
+#include "vlmtrain/models/model.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -8,7 +10,6 @@
 
 #include "parity/case.h"
 #include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {
@@ -32,7 +33,7 @@ TEST(ImageFeaturesTest, JoinInvertsNarrow) {
   EXPECT_FALSE(ImageFeatures::join({{}, {}}).features.defined());
 }
 
-/// Features for the image tokens behind the first two text blocks, as a DeepStack family gives them.
+/// Features added to the image tokens after the first two text blocks, as in DeepStack families.
 class DeepstackFeatures : public testing::Test {
  protected:
   struct Result {
@@ -62,9 +63,9 @@ TEST_F(DeepstackFeatures, AreAddedToTheirTokensWithGradients) {
     added.push_back(at::randn({batch_.image_positions.numel(), width}).set_requires_grad(true));
   }
   const Result without_added = run(0, {}), with_added = run(0, added);
-  EXPECT_TRUE(at::equal(with_added.output.text_blocks[0], without_added.output.text_blocks[0])) << "added behind it";
+  EXPECT_TRUE(at::equal(with_added.output.text_blocks[0], without_added.output.text_blocks[0])) << "added after it";
   EXPECT_FALSE(at::allclose(with_added.output.text_blocks[1], without_added.output.text_blocks[1]));
-  // What comes before the first image token cannot know of it.
+  // Tokens before the first image token must not depend on it.
   const int64_t first = batch_.image_positions[0].item<int64_t>();
   EXPECT_TRUE(at::equal(with_added.output.hidden.narrow(0, 0, first), without_added.output.hidden.narrow(0, 0, first)));
 

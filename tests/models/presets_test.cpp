@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "models/test_name.h"
 #include "parity/temporary_folder.h"
+#include "parity/tiny_preset.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
@@ -23,7 +23,7 @@ using testing::Not;
 using testing::UnorderedElementsAre;
 using testing::UnorderedElementsAreArray;
 
-/// One that comes with a tokenizer, and so makes a whole checkpoint.
+/// Presets that include a tokenizer and therefore write complete checkpoints.
 class PresetTest : public testing::TestWithParam<std::string> {
  protected:
   const parity::TemporaryFolder folder_;
@@ -121,7 +121,7 @@ TEST_P(PresetTest, HasInitialWeightsOfModel) {
 TEST_P(PresetTest, RemovesFilesOfInterruptedWriters) {
   const auto out = folder_.path() / "model";
   {
-    // As one that was killed leaves it: by a process that is gone.
+    // The folder name contains the id of a process that no longer exists.
     const io::AtomicDirectory unfinished(out);
     const std::string folder_name = unfinished.path().filename().string();
     const std::string process_suffix = fmt::format(".{}.", getpid());
@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(WithTokenizer, PresetTest,
                          testing::Values("smolvlm-tiny", "smolvlm2-tiny", "llava-tiny", "nanovlm-tiny",
                                          "qwen2.5-vl-tiny", "qwen3-vl-tiny", "internvl3-tiny", "internvl3.5-tiny",
                                          "gemma-3-tiny", "prs-med-tiny", "brain-llava-tiny"),
-                         [](const auto& instance) { return make_test_name(instance.param); });
+                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param); });
 
 TEST(PresetNames, AreAllTested) {
   EXPECT_THAT(list_presets(),

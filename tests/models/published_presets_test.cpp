@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "models/test_name.h"
 #include "parity/temporary_folder.h"
+#include "parity/tiny_preset.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
@@ -19,9 +19,9 @@ using testing::Not;
 
 struct PublishedModel {
   std::string name;
-  int64_t parameters;       ///< of the checkpoint that the preset is named after
+  int64_t parameters;       ///< of the checkpoint named in the preset
   int64_t tokens_per_tile;  ///< image tokens
-  int64_t tokens;           ///< that an image of 1024 x 768 becomes: 4 x 3 cells and the whole picture
+  int64_t tokens;           ///< of an image of 1024 x 768: 4 x 3 cells and the global image
 };
 
 class PublishedPreset : public testing::TestWithParam<PublishedModel> {
@@ -63,7 +63,7 @@ TEST_P(PublishedPreset, RefusesFilesThatAreNotItsTokenizer) {
   EXPECT_THAT(get_error(yaml_file), AllOf(HasSubstr(yaml_file.string()), HasSubstr("not valid JSON")));
   EXPECT_THAT(get_error(folder_.path() / "config.json"), HasSubstr((folder_.path() / "config.json").string()));
   EXPECT_THAT(get_error(folder_.path()), HasSubstr("is a folder"));
-  // A whole one, of another model.
+  // An intact tokenizer of another model.
   const auto other_tokenizer = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "configs/models/llava-tiny/tokenizer.json";
   EXPECT_THAT(get_error(other_tokenizer),
               AllOf(HasSubstr(other_tokenizer.string()), HasSubstr(get_tokenizer_source(GetParam().name)),
@@ -77,9 +77,10 @@ TEST_P(PublishedPreset, RequiresATokenizer) {
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
-// The numbers of parameters are those of the checkpoints on the Hugging Face hub. Beside a tile's image tokens: the
-// mark before it and its name, which 2.2B spells out (<row_1_col_1> in nine tokens, <global-img> in five); the last
-// mark; line breaks after three rows.
+// The numbers of parameters are those of the checkpoints on the Hugging Face hub. Tokens in
+// addition to a tile's image tokens: the marker before it and its name, which 2.2B spells out
+// (<row_1_col_1> in nine tokens, <global-img> in five); the last marker; line breaks after three
+// rows.
 INSTANTIATE_TEST_SUITE_P(Hub, PublishedPreset,
                          testing::Values(PublishedModel{"smolvlm-256m", 256'484'928, 64, 13 * (64 + 2) + 1 + 3},
                                          PublishedModel{"smolvlm-500m", 507'482'304, 64, 13 * (64 + 2) + 1 + 3},
@@ -88,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedPreset,
                                          PublishedModel{"smolvlm2-256m-video", 256'484'928, 64, 13 * (64 + 2) + 1 + 3},
                                          PublishedModel{"smolvlm2-500m-video", 507'482'304, 64, 13 * (64 + 2) + 1 + 3},
                                          PublishedModel{"smolvlm2-2.2b", 2'246'784'880, 81, 13 * (81 + 2) + 1 + 3}),
-                         [](const auto& instance) { return make_test_name(instance.param.name); });
+                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
 struct SizedPreset {
   std::string name;
@@ -124,14 +125,15 @@ TEST_P(PublishedLlava, RequiresATokenizer) {
       AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
 }
 
-// CLIP ViT-L/14-336's 303,507,456, the projector's and the text model's: Vicuna 7B and 13B with 64 rows more for tokens
-// that were added, Mistral 7B. The first sum is the published number of llava-hf/llava-1.5-7b-hf.
+// The sums of CLIP ViT-L/14-336 (303,507,456), the projector and the text model: Vicuna 7B and 13B
+// with 64 rows for added tokens, Mistral 7B. The first sum is the published number of
+// llava-hf/llava-1.5-7b-hf.
 INSTANTIATE_TEST_SUITE_P(
     Hub, PublishedLlava,
     testing::Values(SizedPreset{"llava-1.5-7b", 303'507'456 + 20'979'712 + 6'738'415'616 + 64L * 2 * 4096},
                     SizedPreset{"llava-1.5-13b", 303'507'456 + 31'467'520 + 13'015'864'320 + 64L * 2 * 5120},
                     SizedPreset{"llava-med-7b", 303'507'456 + 20'979'712 + 7'241'732'096}),
-    [](const auto& instance) { return make_test_name(instance.param.name); });
+    [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
 struct NanovlmPreset {
   std::string name;
@@ -163,14 +165,15 @@ TEST_P(PublishedNanovlm, RequiresATokenizer) {
       AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
 }
 
-// SigLIP-B/16 without its head, the projector, SmolLM2's 134,515,008 and 361,821,120, and 66 rows for extra tokens: in
-// all what the names round to. 460M brings the longer side to 2048 pixels: 4 x 3 cells and the whole picture.
+// The sums of SigLIP-B/16 without its head, the projector, SmolLM2 (134,515,008 and 361,821,120)
+// and 66 rows for extra tokens; the preset names are the rounded sums. 460M scales the longer side
+// to 2048 pixels: 4 x 3 cells and the global image.
 INSTANTIATE_TEST_SUITE_P(Hub, PublishedNanovlm,
                          testing::Values(NanovlmPreset{"nanovlm-222m", 85'797'120 + 1'769'472 + 134'515'008, 1, 49, 49},
                                          NanovlmPreset{"nanovlm-460m",
                                                        86'433'024 + 11'796'480 + 361'821'120 + 66L * 960, 13, 13 * 64,
                                                        13 * 65}),
-                         [](const auto& instance) { return make_test_name(instance.param.name); });
+                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
 class PublishedQwen : public testing::TestWithParam<SizedPreset> {
  protected:
@@ -198,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen,
                          testing::Values(SizedPreset{"qwen2.5-vl-3b", 3'754'622'976},
                                          SizedPreset{"qwen2.5-vl-7b", 8'292'166'656},
                                          SizedPreset{"qwen2-vl-2b", 2'208'985'600}),
-                         [](const auto& instance) { return make_test_name(instance.param.name); });
+                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
 class PublishedInternVl : public testing::TestWithParam<SizedPreset> {
  protected:
@@ -212,7 +215,7 @@ TEST_P(PublishedInternVl, HasNumberOfParametersOfItsParts) {
 }
 
 TEST_P(PublishedInternVl, SplitsImagesIntoTiles) {
-  // 4 x 3 cells and the whole picture, between <img> and </img>.
+  // 4 x 3 cells and the global image, between <img> and </img>.
   const auto shape = compute_sample_shape(folder_.path(), {.images = 1, .image_width = 1024, .image_height = 768});
   EXPECT_EQ(shape.pixel_rows, 13);
   EXPECT_EQ(shape.image_tokens, 13 * 256);
@@ -228,15 +231,16 @@ TEST_P(PublishedInternVl, UsesVideosFrameByFrame) {
   EXPECT_EQ(shape.tokens, 12 * (256 + 5) + 9 + 3 * 2 + 11 + 100);
 }
 
-/// InternViT-300M-448px or -6B, and a projector to a text model of this width.
+/// Returns the parameters of InternViT-300M-448px or -6B and a projector to a text model of this
+/// width.
 constexpr int64_t count_with_300m_tower(int64_t width) {
   return 304'012'288 + 2 * 4096 + (4096 + 1) * width + (width + 1) * width;
 }
 constexpr int64_t count_with_6b_tower(int64_t width) {
   return 5'536'496'000 + 2 * 12800 + (12800 + 1) * width + (width + 1) * width;
 }
-/// Qwen2.5's or Qwen3's text model, of which `parameters` are those without embeddings, with 151,674 or 151,936 of them
-/// and as many rows of an output of its own.
+/// Returns the parameters of Qwen2.5's or Qwen3's text model: `parameters` without embeddings, an
+/// embedding of 151,674 or 151,936 rows and a separate output of the same size.
 constexpr int64_t count_qwen2_5(int64_t parameters, int64_t width) {
   return parameters + 2 * 151'674 * width;
 }
@@ -257,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(
                     SizedPreset{"internvl3.5-8b", count_with_300m_tower(4096) + count_qwen3(6'946'075'648, 4096)},
                     SizedPreset{"internvl3.5-14b", count_with_300m_tower(5120) + count_qwen3(13'212'482'560, 5120)},
                     SizedPreset{"internvl3.5-38b", count_with_6b_tower(5120) + count_qwen3(31'206'298'624, 5120)}),
-    [](const auto& instance) { return make_test_name(instance.param.name); });
+    [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
 class PublishedQwen3 : public testing::TestWithParam<SizedPreset> {};
 
@@ -277,7 +281,7 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen3,
                                          SizedPreset{"qwen3-vl-4b", 4'437'815'808},
                                          SizedPreset{"qwen3-vl-8b", 8'767'123'696},
                                          SizedPreset{"qwen3-vl-32b", 33'357'390'064}),
-                         [](const auto& instance) { return make_test_name(instance.param.name); });
+                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
 class PublishedGemma : public testing::TestWithParam<SizedPreset> {};
 
@@ -297,6 +301,6 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedGemma,
                                          SizedPreset{"medgemma-4b", 4'300'079'472},
                                          SizedPreset{"gemma-3-12b", 12'187'325'040},
                                          SizedPreset{"gemma-3-27b", 27'432'406'640}),
-                         [](const auto& instance) { return make_test_name(instance.param.name); });
+                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 }  // namespace
 }  // namespace vlmtrain::models

@@ -1,10 +1,11 @@
+#include "vlmtrain/models/synthetic_sample.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/image/decode.h"
-#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {
 namespace {
@@ -13,7 +14,7 @@ using data::SampleShape;
 using io::get_error_message;
 using testing::HasSubstr;
 
-/// The start of a PNG of this size: all that an outline reads of a picture.
+/// Returns the start of a PNG of this size, all that process_headers() reads of an image.
 std::string make_png_header(image::ImageSize size) {
   std::string bytes("\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", 16);
   for (const int64_t side : {size.width, size.height}) {
@@ -25,16 +26,18 @@ std::string make_png_header(image::ImageSize size) {
 constexpr image::ImageSize kSizes[] = {{32, 32},  {20, 31},   {33, 32},     {480, 640},  {768, 1024},
                                        {1, 9999}, {4000, 11}, {3000, 1500}, {1111, 977}, {64, 96}};
 
-/// Samples of images of one size, of a checkpoint that cuts its pictures into up to 3 x 3 tiles of 32 pixels.
+/// Samples of equally sized images, for a checkpoint that splits images into up to 3 x 3 tiles of
+/// 32 pixels.
 class SyntheticSampleTest : public testing::Test {
  protected:
-  /// What the processor makes of a record of so many images, with the same words for any number of them.
+  /// Returns the processor's shape for a record of `images` images with the same words for any
+  /// number.
   SampleShape compute_actual_shape(image::ImageSize size, int64_t images) const {
     auto settings = copy_.origin().processor_settings();
     settings.image_max_pixels = max_pixels_;
-    io::write_file(folder_.path() / "picture.png", make_png_header(size));
+    io::write_file(folder_.path() / "image.png", make_png_header(size));
     io::Record record = copy_.origin().records().at(1);
-    record.images.assign(static_cast<size_t>(images), folder_.path() / "picture.png");
+    record.images.assign(static_cast<size_t>(images), folder_.path() / "image.png");
     record.turns.at(0).text = "What has changed?";
     for (int64_t i = 0; i < images; ++i) record.turns[0].text += io::kImagePlaceholder;
     return data::get_shape(load_processor(copy_.origin().checkpoint(), settings)->process_headers(record, 0));
@@ -78,7 +81,7 @@ TEST_F(SyntheticSampleTest, CountsPiecesOfMarkersThatAreNoTokens) {
   const SyntheticSample sample{.image_width = 96, .image_height = 64};
   const SampleShape shape = compute_sample_shape(copy_.path(), sample);
   ASSERT_EQ(shape.pixel_rows, 7);
-  EXPECT_EQ(shape.tokens, 256 + 7 * (4 + 2) + 1 + 2);  // the last mark, two ends of rows
+  EXPECT_EQ(shape.tokens, 256 + 7 * (4 + 2) + 1 + 2);  // the last marker, two row ends
   io::write_file(copy_.path() / "added_tokens.json", R"({"<fake_token_around_image>": 1, "<row_2_col_3>": 2})");
   // <row_1_col_1> has nine pieces, <global-img> five.
   EXPECT_EQ(compute_sample_shape(copy_.path(), sample).tokens, shape.tokens + 5 * 8 + 4);
@@ -101,7 +104,7 @@ TEST_F(SyntheticSampleTest, InconsistentFilesAreRefused) {
   EXPECT_THAT(get_error_message([&] { compute_sample_shape(copy_.path(), {}); }), HasSubstr("max_image_size"));
 }
 
-/// A video of frames of one size, in a folder, so that nobody knows how many a second there are.
+/// Video given as a folder of equally sized frames, so that its frame rate is unknown.
 class SyntheticVideoTest : public testing::Test {
  protected:
   SampleShape compute_actual_shape(int64_t frames, image::ImageSize size, int64_t video_max_frames) const {
@@ -143,13 +146,13 @@ TEST_F(SyntheticVideoTest, HasShapeOfActualSample) {
 TEST_F(SyntheticVideoTest, FramesFollowFromRequestedRate) {
   SyntheticSample sample{.images = 1, .video_frames = 100, .video_fps = 50, .video_width = 64, .video_height = 64};
   const SampleShape shape = compute_sample_shape(origin_.checkpoint(), sample);
-  EXPECT_EQ(shape.video_frames, 4);  // two seconds, two frames each
+  EXPECT_EQ(shape.video_frames, 4);  // two seconds of two frames each
   EXPECT_EQ(shape.num_media, 2);
   EXPECT_EQ(shape.num_videos, 1);
   ASSERT_EQ(shape.grids.size(), 2U);
   EXPECT_EQ(shape.grids.back().frames, 2);
   sample.video_fps = 0;
-  EXPECT_EQ(compute_sample_shape(origin_.checkpoint(), sample).video_frames, 6);  // all that the checkpoint takes
+  EXPECT_EQ(compute_sample_shape(origin_.checkpoint(), sample).video_frames, 6);  // the checkpoint's maximum
 }
 
 TEST(SyntheticSample, FamilyWithoutVideosRefusesThem) {

@@ -15,7 +15,7 @@ inline bool has_media(const io::Record& record) {
   return !record.images.empty() || !record.videos.empty();
 }
 
-/// The record's words alone.
+/// Returns the record without images and videos.
 inline io::Record without_media(io::Record record) {
   record.id += " without media";
   record.images.clear();
@@ -31,7 +31,7 @@ inline io::Record without_media(io::Record record) {
   return record;
 }
 
-/// The record with a longer last answer.
+/// Returns the record with a longer last answer.
 inline io::Record repeat_answer(io::Record record, int num_repeats) {
   record.id += " said " + std::to_string(num_repeats) + " times";
   const std::string answer = record.turns.back().text;
@@ -39,8 +39,8 @@ inline io::Record repeat_answer(io::Record record, int num_repeats) {
   return record;
 }
 
-/// At least five samples of which no two are alike, one of words alone and one with media among them: those of the
-/// records, and as many more as that takes, made of these.
+/// Returns at least five distinct samples, one of them without media and one with media: those of
+/// the records, and further ones derived from them.
 inline std::vector<data::Sample> make_distinct_samples(const data::SampleProcessor& processor,
                                                        std::vector<io::Record> records) {
   const auto original_records = records;

@@ -42,8 +42,8 @@ class Processor : public data::SampleProcessor {
   /// Returns a conversation up to the start of its next answer, without labels. Drops a last
   /// assistant turn.
   virtual data::Sample process_prompt(const io::Record& record, int64_t index) const = 0;
-  /// Returns process_prompt() with pixel_values that have a shape but no values, as outline(). For
-  /// prompts whose image features are known.
+  /// Returns process_prompt() with pixel_values that have a shape but no values, as
+  /// process_headers(). For prompts whose image features are known.
   virtual data::Sample outline_prompt(const io::Record& record, int64_t index) const = 0;
 
   /// Returns the text before images are expanded to tokens; `as_prompt` as in process_prompt().
@@ -75,12 +75,12 @@ class Processor : public data::SampleProcessor {
   /// process more.
   virtual int64_t max_positions() const { return std::numeric_limits<int64_t>::max(); }
 
-  std::optional<data::PositionLimit> position_limit() const final { return made_for_; }
+  std::optional<data::PositionLimit> position_limit() const final { return position_limit_; }
   /// Sets the result of position_limit(). REQUIRES: the processor is not shared yet.
-  void set_made_for(data::PositionLimit limit) { made_for_ = std::move(limit); }
+  void set_position_limit(data::PositionLimit limit) { position_limit_ = std::move(limit); }
 
  private:
-  std::optional<data::PositionLimit> made_for_;
+  std::optional<data::PositionLimit> position_limit_;
 };
 
 }  // namespace vlmtrain::models

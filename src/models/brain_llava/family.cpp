@@ -40,43 +40,6 @@ std::string normalize_name(const std::string& modality) {
   return normalized;
 }
 
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  return std::make_unique<Model>(Config::from_json(config_json, folder), settings);
-}
-
-std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
-                                                  const std::filesystem::path& folder,
-                                                  const ProcessorSettings& settings) {
-  Config config = Config::from_json(config_json, folder);
-  text::Tokenizer tokenizer = load_tokenizer(folder);
-  text::ChatTemplate chat_template =
-      load_chat_template(folder, tokenizer, settings, {.fallback = llava::choose_fallback_template(config.text)});
-  return std::make_unique<Processor>(std::move(config), std::move(tokenizer), std::move(chat_template), settings);
-}
-
-data::SampleShape volume_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                               std::optional<VolumeAxes> size, at::ScalarType dtype) {
-  const Config config = Config::from_json(config_json, folder);
-  return {.tokens = config.tokens_per_volume(),
-          .image_tokens = config.tokens_per_volume(),
-          .num_media = 1,
-          .pixel_rows = 1,
-          .row = config.row(size, dtype),
-          .num_volumes = 1};
-}
-
-ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .is_hard_limit = false};
-}
-
-double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  const Config config = Config::from_json(config_json, folder);
-  return config.vision.num_parameters() + config.text.num_parameters();
-}
-
-}  // namespace
-
 /// Processor of brain LLaVA: each volume is one row of the tower's input, a series one row per used
 /// frame; each row has the same number of image tokens.
 class Processor final : public ConversationProcessor {
@@ -149,6 +112,43 @@ EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const Me
   return encode_with_images(tokenizer(), chat, images, config_.image_token_id,
                             /*add_special_tokens=*/!chat_template().writes_bos());
 }
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  return std::make_unique<Model>(Config::from_json(config_json, folder), settings);
+}
+
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
+                                                  const std::filesystem::path& folder,
+                                                  const ProcessorSettings& settings) {
+  Config config = Config::from_json(config_json, folder);
+  text::Tokenizer tokenizer = load_tokenizer(folder);
+  text::ChatTemplate chat_template =
+      load_chat_template(folder, tokenizer, settings, {.fallback = llava::choose_fallback_template(config.text)});
+  return std::make_unique<Processor>(std::move(config), std::move(tokenizer), std::move(chat_template), settings);
+}
+
+data::SampleShape volume_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                               std::optional<VolumeAxes> size, at::ScalarType dtype) {
+  const Config config = Config::from_json(config_json, folder);
+  return {.tokens = config.tokens_per_volume(),
+          .image_tokens = config.tokens_per_volume(),
+          .num_media = 1,
+          .pixel_rows = 1,
+          .row = config.row(size, dtype),
+          .num_volumes = 1};
+}
+
+ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .is_hard_limit = false};
+}
+
+double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  const Config config = Config::from_json(config_json, folder);
+  return config.vision.num_parameters() + config.text.num_parameters();
+}
+
+}  // namespace
 
 Family make_family() {
   return {.model_types = {kModelType},

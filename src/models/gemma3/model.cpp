@@ -13,6 +13,9 @@
 
 namespace vlmtrain::models::gemma3 {
 
+using nn::Component;
+using nn::ParameterScope;
+
 namespace {
 
 constexpr auto kNormGain = nn::NormGain::kOnePlusWeight;
@@ -122,9 +125,6 @@ ModelOutput TextModel::operator()(const data::MicroBatch& batch, const ImageFeat
   return {.hidden = norm_(outputs.last.index_select(0, request.positions)),
           .text_blocks = std::move(outputs.requested)};
 }
-
-using nn::Component;
-using nn::ParameterScope;
 
 Projector::Projector(const ParameterScope& scope, const Config& config)
     : tokens_per_side_(config.tokens_per_side),

@@ -13,10 +13,11 @@
 
 namespace vlmtrain::models::internvl {
 
-namespace {
-
+using nn::Component;
 using nn::InitialValues;
 using nn::ParameterScope;
+
+namespace {
 
 /// As in models/network/vision_transformer: positions must be large compared to patches of variance
 /// 1.
@@ -78,17 +79,17 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
       fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
       fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
            residual_branch_gain(config.layers)),
-      norm_before_(scope / "layernorm_before", config),
-      norm_after_(scope / "layernorm_after", config),
+      attention_norm_(scope / "layernorm_before", config),
+      mlp_norm_(scope / "layernorm_after", config),
       attention_scale_(
           scope.parameter("lambda_1", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})),
       mlp_scale_(
           scope.parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})) {}
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  nn::Branch branch = attention_(norm_before_.make_linear_input(x), tiles);
+  nn::Branch branch = attention_(attention_norm_.make_linear_input(x), tiles);
   const at::Tensor attended = at::addcmul(branch.stream, branch.take_value(), attention_scale_);
-  const nn::Branch mlp = fc1_.branch(norm_after_.make_linear_input(attended));
+  const nn::Branch mlp = fc1_.branch(mlp_norm_.make_linear_input(attended));
   return at::addcmul(mlp.stream, fc2_(nn::apply_activation(activation_, mlp.value)), mlp_scale_);
 }
 
@@ -123,9 +124,6 @@ at::Tensor VisionTower::operator()(const image::BytePixels& pixels, int64_t reco
   const at::Tensor patches = all.view({tiles, rows, -1}).narrow(1, 1, rows - 1).flatten(0, 1);
   return final_norm_ ? (*final_norm_)(patches) : patches;
 }
-
-using nn::Component;
-using nn::ParameterScope;
 
 namespace {
 

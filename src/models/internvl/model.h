@@ -62,7 +62,7 @@ class VisionBlock {
   Activation activation_;
   Attention attention_;
   nn::Linear fc1_, fc2_;
-  Norm norm_before_, norm_after_;
+  Norm attention_norm_, mlp_norm_;
   at::Tensor attention_scale_, mlp_scale_;  // [hidden]
 };
 

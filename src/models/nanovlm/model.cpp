@@ -16,9 +16,11 @@
 
 namespace vlmtrain::models::nanovlm {
 
-namespace {
-
 using nlohmann::json;
+using nn::Component;
+using nn::ParameterScope;
+
+namespace {
 
 constexpr VisionTransformerNames kVisionNames{.patch_embedding = "patch_embedding.conv",
                                               .position_embedding = "patch_embedding.position_embedding",
@@ -205,9 +207,6 @@ std::vector<std::string> list_extra_tokens(const std::filesystem::path& folder) 
   for (const auto& [token_name, token] : config["vlm_extra_tokens"].items()) tokens.push_back(token.get<std::string>());
   return tokens;
 }
-
-using nn::Component;
-using nn::ParameterScope;
 
 namespace {
 

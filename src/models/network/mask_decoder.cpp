@@ -167,10 +167,10 @@ MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& c
       upscale1_(make_decoder_scope(scope) / "upscale_conv1", config.hidden_size(), config.hidden_size() / 4),
       upscale_norm_(make_decoder_scope(scope) / "upscale_layer_norm", config.hidden_size() / 4, kUpscaleNormEpsilon),
       upscale2_(make_decoder_scope(scope) / "upscale_conv2", config.hidden_size() / 4, config.hidden_size() / 8),
-      proj_in_(make_first_mask_scope(scope) / "proj_in", config.hidden_size(), config.hidden_size(), true),
+      first_layer_(make_first_mask_scope(scope) / "proj_in", config.hidden_size(), config.hidden_size(), true),
       layer_(make_first_mask_scope(scope) / "layers" / 0, config.hidden_size(), config.hidden_size(), true),
-      proj_out_(make_first_mask_scope(scope) / "proj_out", config.hidden_size(), config.hidden_size() / 8, true,
-                kMaskGain) {}
+      last_layer_(make_first_mask_scope(scope) / "proj_out", config.hidden_size(), config.hidden_size() / 8, true,
+                  kMaskGain) {}
 
 /// Returns sines and cosines of the features' positions (Tancik et al. 2020, arXiv 2006.10739),
 /// [side², hidden], computed in fp32 as in SAM.
@@ -191,7 +191,7 @@ at::Tensor MaskDecoder::upscale(const at::Tensor& x) const {
 /// Returns the weights of the masks' pixels: [masks, hidden] → [masks, hidden / 8].
 at::Tensor MaskDecoder::compute_mask_weights(const at::Tensor& x) const {
   const auto relu = [](const at::Tensor& y) { return activate(Activation::kRelu, y); };
-  return proj_out_(relu(layer_(relu(proj_in_(x)))));
+  return last_layer_(relu(layer_(relu(first_layer_(x)))));
 }
 
 at::Tensor MaskDecoder::operator()(const at::Tensor& features, int64_t side, const at::Tensor& prompts,

@@ -133,7 +133,7 @@ class MaskDecoder {
   ConvTranspose2x2 upscale1_;
   nn::LayerNorm upscale_norm_;
   ConvTranspose2x2 upscale2_;
-  nn::Linear proj_in_, layer_, proj_out_;  // hypernetwork of the first mask token
+  nn::Linear first_layer_, layer_, last_layer_;  // hypernetwork of the first mask token
 };
 
 }  // namespace vlmtrain::models

@@ -20,9 +20,11 @@
 
 namespace vlmtrain::models {
 
-namespace {
-
 using nlohmann::json;
+using nn::InitialValues;
+using nn::ParameterScope;
+
+namespace {
 
 constexpr int64_t kMaxModalities = 1024;
 constexpr int64_t kMaxVolumePatches = 1 << 20;  // of a volume; all attend to each other, so more is a damaged config
@@ -78,9 +80,6 @@ std::vector<std::string> read_modalities(const json& tower, const std::string& s
 int64_t multiply_axes(const VolumeAxes& axes) {
   return axes[0] * axes[1] * axes[2];
 }
-
-using nn::InitialValues;
-using nn::ParameterScope;
 
 /// As the image towers' (vision_transformer.cpp).
 constexpr double kVolumePositionDeviation = 0.5;

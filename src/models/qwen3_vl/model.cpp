@@ -19,9 +19,11 @@
 
 namespace vlmtrain::models::qwen3_vl {
 
-namespace {
-
 using nlohmann::json;
+using nn::Component;
+using nn::ParameterScope;
+
+namespace {
 
 /// Returns transformers' defaults that differ from those of a Qwen3 text model.
 json make_text_defaults() {
@@ -208,9 +210,6 @@ at::Tensor PatchMerger::operator()(const at::Tensor& patches) const {
       use_postshuffle_norm_ ? norm_.make_linear_input(merge_patches(patches)) : merge_patches(norm_(patches));
   return second_(nn::apply_activation(Activation::kGelu, first_(normed)));
 }
-
-using nn::Component;
-using nn::ParameterScope;
 
 namespace {
 

@@ -41,7 +41,7 @@ void add_token(nlohmann::json& tokenizer, int64_t id, const std::string& content
                                        {"rstrip", false}});
 }
 
-/// An adapter whose tokenizer, image processor and generation config differ from its base's.
+/// Adapter whose tokenizer, image processor and generation config differ from its base's.
 class AdapterFiles : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -71,7 +71,7 @@ TEST_P(AdapterFiles, OverrideFilesOfBase) {
   EXPECT_THAT(load_eos_token_ids(adapter_.path(), *adapted_processor), Contains(box_id_));
   EXPECT_THAT(load_eos_token_ids(adapter_.base(), *adapted_processor), Not(Contains(box_id_)));
   EXPECT_NE(compute_sample_key(adapter_.base(), make_settings()), compute_sample_key(adapter_.base(), {}));
-  // What a run saves that goes on with the adapter, and what a merge writes.
+  // The files written by a resumed run and by a merge.
   const BaseWeights base_weights(adapter_.base(), adapter_.path());
   EXPECT_THAT(base_weights.files().at("tokenizer.json"), HasSubstr("<box>"));
   EXPECT_THAT(base_weights.files().at("generation_config.json"), HasSubstr(std::to_string(box_id_)));
@@ -132,7 +132,7 @@ TEST_F(AuxiliaryFiles, OtherFilesAreSelectedSeparately) {
                                    std::pair{"tokenizer.json", "1"}, std::pair{"volume_settings.json", "{}"}));
 }
 
-/// An adapter that was trained after the vocabulary had grown: PEFT saves embedding and output whole.
+/// Adapter trained after the vocabulary had grown: PEFT stores embedding and output in full.
 class AddedVocabularyRows : public testing::TestWithParam<const char*> {
  protected:
   static constexpr int64_t kNewRows = 8;

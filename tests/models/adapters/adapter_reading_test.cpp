@@ -28,10 +28,10 @@ void expect_same(const VisionLanguageModel& actual, const std::map<std::string, 
   for (const auto& [name, tensor] : expected) EXPECT_TRUE(at::equal(values.at(name), tensor)) << name;
 }
 
-/// What an adapter's tensors were called before the modules of a family got their places of today.
+/// Tensor names of adapters from older versions of transformers.
 struct LegacyNames {
   const char* base;
-  std::vector<std::pair<std::string, std::string>> prefixes;  ///< today's, and the older ones
+  std::vector<std::pair<std::string, std::string>> prefixes;  ///< current and older prefixes
 };
 
 void PrintTo(const LegacyNames& names, std::ostream* out) {

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 class MergeAdapterTest : public testing::Test {
  protected:
-  /// The base in another type.
+  /// Converts the base to `dtype`.
   void convert_base(at::ScalarType dtype) const {
     const auto file = adapter_.base() / "model.safetensors";
     io::NamedTensors tensors;

@@ -15,15 +15,16 @@ using testing::HasSubstr;
 
 constexpr const char* kHead = "base_model.model.lm_head.weight";
 
-/// Embedding and output of a base that ties them, as PEFT 0.21.2 writes them in an adapter: one of the two alone, both
-/// with values of their own, or both with ensure_weight_tying.
+/// Adapter with embedding and output of a base that ties them, as PEFT 0.21.2 stores them: one of
+/// the two, both with different values, or both with ensure_weight_tying.
 class TiedAdapter : public testing::TestWithParam<const char*> {
  protected:
   static nn::LoraSettings settings() {
     return {.rank = 2, .target_modules = {"q_proj"}, .modules_to_save = {"embed_tokens"}};
   }
 
-  /// As PEFT writes it without ensure_weight_tying: `modules`, and of the two tensors those that are asked for.
+  /// Edits the adapter to PEFT's format without ensure_weight_tying: `modules`, and the requested
+  /// ones of the two tensors.
   void untie_weights(const std::vector<std::string>& modules, bool has_embedding, bool has_head) const {
     auto tensors = adapter_.tensors();
     if (!has_embedding) tensors.erase(embedding_name_);
@@ -45,7 +46,8 @@ class TiedAdapter : public testing::TestWithParam<const char*> {
     return get_embedding(*model);
   }
 
-  /// The adapter and what it merges to have these values, and the merged config.json says that they are apart.
+  /// Expects these values in the adapter and in its merged checkpoint, and an untied merged
+  /// config.json.
   void expect_untied(const at::Tensor& embedding, const at::Tensor& head) const {
     const auto merged = adapter_.merge();
     for (const auto& model : {adapter_.load(), load_model(merged, at::kCPU, at::kFloat)}) {
@@ -84,12 +86,12 @@ TEST_P(TiedAdapter, ReadsFilesOfPeftAndEarlierReleases) {
     EXPECT_NE(find_tied_embedding(*model), nullptr);
     EXPECT_TRUE(at::equal(model->output_weight().detach(), saved_tensors_.at(embedding_name_)));
   };
-  // PEFT names the embedding twice.
+  // PEFT stores the embedding under two names.
   const std::string prefix = "base_model.model.";
   const std::string module = embedding_name_.substr(prefix.size(), embedding_name_.rfind('.') - prefix.size());
   adapter_.edit("adapter_config.json", [&](auto& content) { content["modules_to_save"] = {module, "embed_tokens"}; });
   expect_tied();
-  // And the output where that is what was asked for.
+  // The output is stored only if requested.
   adapter_.edit("adapter_config.json", [&](auto& content) {
     content["modules_to_save"] = {"embed_tokens", "lm_head"};
   });
@@ -111,7 +113,7 @@ TEST_P(TiedAdapter, UntiedAdapterHasTwoWeights) {
   untie_weights({"embed_tokens"}, true, false);
   expect_untied(saved_tensors_.at(embedding_name_), base_embedding);
 
-  // What is trained apart is saved apart.
+  // Weights trained separately are saved separately.
   const auto second_adapter = adapter_.make_path("again");
   std::filesystem::create_directories(second_adapter);
   save_adapter(*adapter_.load(), adapter_.base(), second_adapter);
@@ -140,7 +142,7 @@ TEST_P(TiedAdapter, MergeReplacesTheOutputCopyOfABase) {
     }
   }
 
-  // Values that differ and are to be one are refused by all commands.
+  // All commands refuse different values for tied weights.
   auto untied_tensors = saved_tensors_;
   untied_tensors[kHead] = untied_tensors.at(kHead) * 2;
   adapter_.write(untied_tensors);

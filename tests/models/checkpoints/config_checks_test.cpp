@@ -1,3 +1,5 @@
+#include "models/checkpoints/config_checks.h"
+
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -5,7 +7,6 @@
 #include <functional>
 
 #include "io/temporary_folder.h"
-#include "models/checkpoints/config_checks.h"
 #include "models/llava/processor.h"
 #include "models/presets.h"
 #include "models/processing/conversation_processor.h"
@@ -26,10 +27,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// Sizes of every family that no model has, under the places where its config.json keeps them.
+/// Impossible sizes of every family, with their places in config.json.
 class InvalidSizes : public testing::TestWithParam<std::pair<std::string, std::string>> {
  protected:
-  /// Why the preset's checkpoint with `value` at `key_path` is refused.
+  /// Returns the error for the preset's checkpoint with `value` at `key_path`.
   std::string get_error(const std::string& preset, const std::string& key_path, const json& value) const {
     write_preset_config(preset, folder_.path());
     const auto file = folder_.path() / "config.json";
@@ -104,7 +105,7 @@ struct InvalidValues {
   std::vector<json> values;
 };
 
-/// Numbers that no model computes with, and values where settings with keys belong.
+/// Numbers that no model supports, and values in place of objects.
 class InvalidNumbers : public testing::TestWithParam<InvalidValues> {};
 
 TEST_P(InvalidNumbers, AreRefusedWithFileAndKey) {
@@ -177,7 +178,7 @@ TEST(SizeLimits, WeightsNextToConfigLimitSize) {
   io::write_safetensors(folder.path() / "model.safetensors", {{"model.a", at::zeros({1000})}});
   EXPECT_THAT(get_error_message([&] { build_model(folder.path(), at::kCPU, at::kFloat); }),
               AllOf(HasSubstr("config.json: describes a model of"), HasSubstr("the weights beside it have 1e+03")));
-  // Weights that cannot be read are the loader's to report.
+  // Loading reports unreadable weights.
   io::write_file(folder.path() / "model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
   EXPECT_NO_THROW(build_model(folder.path(), at::kMeta, at::kFloat));
 }

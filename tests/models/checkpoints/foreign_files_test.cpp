@@ -15,7 +15,7 @@ using parity::TinyPreset;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Files that are whole, but of another kind of checkpoint: what is wrong is named before anything is computed.
+/// Intact files of another kind of checkpoint: the error names the mismatch before any computation.
 class ForeignFiles : public testing::TestWithParam<std::string> {
  protected:
   template <class Function>
@@ -61,7 +61,7 @@ TEST_P(ForeignFiles, ProcessorOfAnotherFamilyIsRefused) {
   if (!std::filesystem::exists(file)) GTEST_SKIP() << "the family has no such file";
   const auto read_processor_type = [](const std::filesystem::path& path) {
     auto type = io::read_json(path).value("image_processor_type", std::string());
-    // Another program of the same processor.
+    // The fast implementation of the same processor.
     if (type.ends_with("Fast")) type.resize(type.size() - std::string_view("Fast").size());
     return type;
   };
@@ -70,7 +70,7 @@ TEST_P(ForeignFiles, ProcessorOfAnotherFamilyIsRefused) {
   for (const auto& name : TinyPreset::names()) {
     const TinyPreset other_preset(name);
     const auto other_file = other_preset.checkpoint() / "preprocessor_config.json";
-    // SmolVLM's model is Idefics3's, and its processor the same but for videos.
+    // SmolVLM has Idefics3's model, and its processor except for videos.
     const bool is_same_model = other_preset.family().build == preset_.family().build;
     if (!std::filesystem::exists(other_file) || read_processor_type(other_file) == own_type || is_same_model) continue;
     ++num_others;

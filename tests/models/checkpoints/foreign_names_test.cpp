@@ -41,7 +41,7 @@ TEST(ForeignNames, WrapperPrefixIsNamed) {
       EXPECT_THAT(message, AllOf(HasSubstr(copy.path().string()), HasSubstr("such as "), HasSubstr("the files have"),
                                  HasSubstr("\"" + prefix), Not(HasSubstr("allow_missing"))))
           << name;
-      // Whatever is allowed: nothing starts at random because of its name.
+      // allow_missing never permits random values for weights that are present under another name.
       EXPECT_EQ(get_load_error(copy, {.allow_missing = {"model", "lm_head", "language_model", "vision_tower",
                                                         "multi_modal_projector", "visual"},
                                       .allow_unexpected = {"model", "lm_head", "module", "_orig_mod", "base_model"}}),

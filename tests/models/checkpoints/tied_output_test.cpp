@@ -24,7 +24,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// A checkpoint whose config ties the output projection.
+/// Checkpoint whose config ties the output projection.
 struct TiedCase {
   const char* name;
   const char* embedding;
@@ -33,14 +33,16 @@ struct TiedCase {
 
 class TiedOutputTest : public testing::TestWithParam<TiedCase> {
  protected:
-  /// Adds the output projection that `change` makes of the embedding; one that is there alone becomes the embedding.
+  /// Adds an output projection, `change` of the embedding. If the output alone is stored, it
+  /// becomes the embedding.
   template <class Change>
   at::Tensor add_output(const Change& change) const {
     io::NamedTensors tensors;
     at::Tensor embedding;
     const io::CheckpointTensors stored_tensors(copy_.path());
     for (const auto& name : stored_tensors.names()) {
-      if (name == GetParam().output && stored_tensors.contains(GetParam().embedding)) continue;  // of an earlier call
+      // From an earlier call.
+      if (name == GetParam().output && stored_tensors.contains(GetParam().embedding)) continue;
       tensors.emplace_back(name == GetParam().output ? GetParam().embedding : name,
                            stored_tensors.tensor(name).clone());
       if (tensors.back().first == GetParam().embedding) embedding = tensors.back().second;
@@ -56,7 +58,7 @@ class TiedOutputTest : public testing::TestWithParam<TiedCase> {
 TEST_P(TiedOutputTest, DifferentOutputIsLoadedAndSaved) {
   const at::Tensor output = add_output([](const at::Tensor& embedding) {
     at::Tensor edited = embedding.clone();
-    edited[-1][-1].add_(1);  // in the last number alone
+    edited[-1][-1].add_(1);  // only the last number
     return edited;
   });
   const auto model = build_model(copy_.path(), at::kCPU, at::kFloat);

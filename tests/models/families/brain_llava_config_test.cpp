@@ -17,7 +17,8 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// With smaller patches than the preset's, so that tables and tokens can be too few for volumes of 48 voxels a side.
+/// Returns a config with smaller patches than the preset's, so that tables and tokens can be too
+/// few for volumes with 48 voxels per side.
 json make_tiny_config() {
   json config = json::parse(resources().at("brain-llava-tiny/config.json"));
   config["vision_config"]["patch_size"] = 8;
@@ -30,9 +31,9 @@ brain_llava::Config parse_config(const json& config) {
 
 struct InvalidConfig {
   std::string name;
-  std::string json_path;  ///< of the key that is changed
+  std::string json_path;  ///< of the changed key
   json value;
-  std::string expected_message;  ///< in the message
+  std::string expected_message;  ///< part of the message
 };
 
 class BrainLlavaConfigRefuses : public testing::TestWithParam<InvalidConfig> {};
@@ -100,7 +101,8 @@ class BrainLlavaPreset : public testing::Test {
   const parity::TemporaryFolder folder_;
 };
 
-// Mistral 7B with 64 rows more, MONAI's ViT of that size, three tables of 8 positions and one of 13 modalities.
+// Mistral 7B with 64 additional rows, MONAI's ViT of that size, three tables of 8 positions and one
+// of 13 modalities.
 TEST_F(BrainLlavaPreset, HasTheNumberOfParametersOfItsParts) {
   const int64_t block = 4L * 768 * 768 + 768 + 2L * 768 * 3072 + 3072 + 768 + 4L * 768;
   const int64_t tower = 12 * block + 2L * 768 + 768L * 4096 + 768 + (3L * 8 + 13) * 768;

@@ -33,7 +33,7 @@ struct StepSettings {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
-/// The sum of the cross-entropies of all labels, of a step that is cut.
+/// Returns the gradients of a split step's loss, the sum of the cross-entropies of all labels.
 TensorMap compute_gradients(VisionLanguageModel& model, std::span<const VolumeSample> samples,
                             const StepSettings& settings) {
   for (const auto& parameter : model.parameters().all()) parameter.tensor.mutable_grad().reset();
@@ -137,7 +137,8 @@ TEST_F(BrainLlava, FrozenTowerHasNoGradients) {
 }
 
 TEST_F(BrainLlava, AdapterGradientsAreIndependentOfMicroBatches) {
-  // In float64, where nothing but the cut can make a difference: adapters of this size make float32's rounding large.
+  // float64, so that only the split can cause a difference: adapters of this size amplify float32
+  // rounding.
   const auto adapted = build_model(data_->checkpoint(), at::kCPU, at::kDouble, nn::LoraSettings{.rank = 2});
   load_weights(*adapted, data_->checkpoint());
   initialize_adapter(*adapted, /*seed=*/1);

@@ -66,7 +66,8 @@ class Idefics3Processor : public testing::Test {
  protected:
   std::unique_ptr<Processor> processor() const { return load_processor(case_.checkpoint(), settings_); }
 
-  /// The reason that the ledger counts by; `expected_messages` has to be in the message.
+  /// Returns the reason under which the record is counted. Expects `expected_messages` in the
+  /// error.
   std::string get_rejection_reason(const io::Record& record, const std::vector<std::string>& expected_messages) const {
     try {
       processor()->process(record, 0);
@@ -109,7 +110,7 @@ TEST_F(Idefics3Processor, LongSampleHasFewerTiles) {
   EXPECT_EQ(shrunk.shrunk->pixels_after, shrunk.pixel_values.size(0) * 32 * 32);
   EXPECT_EQ(data::get_shape(processor()->process_headers(record, 3)), data::get_shape(shrunk));
 
-  // As with data.image_max_pixels of that number; one tile more is too long.
+  // Same as data.image_max_pixels of that number; one more tile is too long.
   settings_.on_too_long = data::LongSamplePolicy::kFail;
   settings_.image_max_pixels = shrunk.shrunk->image_max_pixels;
   const auto limited = processor()->process(record, 3);
@@ -209,7 +210,7 @@ TEST_F(Idefics3Processor, PromptEndsBeforeTheLastAnswer) {
     const auto length = static_cast<size_t>(prompt.tokens());
     EXPECT_EQ(prompt.token_ids,
               std::vector(full_sample.token_ids.begin(), full_sample.token_ids.begin() + prompt.tokens()));
-    // Only what the model says itself comes after it, and the line break that the template ends with.
+    // Only the model's own answer and the template's line break follow.
     EXPECT_EQ(full_sample.is_label.at(length), 1) << records_[i].id;
     EXPECT_EQ(std::count(full_sample.is_label.begin() + prompt.tokens(), full_sample.is_label.end(), 0), 1)
         << records_[i].id;

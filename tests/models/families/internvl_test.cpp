@@ -21,7 +21,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// What transformers computes (tests/parity/reference/make_internvl_layouts.py).
+/// Returns results of transformers (tests/parity/reference/make_internvl_layouts.py).
 const json& read_reference() {
   static const json content =
       io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/internvl.json");
@@ -55,7 +55,7 @@ TEST(InternVlTiles, RespectMaxPixels) {
 }
 
 TEST(InternVlTiles, NeverDecreaseWithMorePixels) {
-  // What samples shrink by (processing/shrink.cpp) searches on the strength of it.
+  // The search in conversation_processor_limits.cpp relies on this.
   const auto processor = make_processor(1, 40);
   for (const json& entry : read_reference().at("grids")) {
     int64_t previous_cells = 0;
@@ -107,7 +107,7 @@ TEST(InternVlWeightNames, FollowTheCheckpoint) {
   EXPECT_EQ(make_key_map({}).to_checkpoint_key("lm_head.weight"), "language_model.lm_head.weight");
 }
 
-/// A copy of the checkpoint of a case, whose files are changed.
+/// Copy of a case's checkpoint whose files a test edits.
 class InternVlCheckpoint : public testing::Test {
  protected:
   std::string get_model_error() {
@@ -150,7 +150,7 @@ TEST_F(InternVlCheckpoint, UnsupportedKeysAreRefused) {
   };
   expect_refused("", "vision_feature_layer", -2);
   expect_refused("", "vision_feature_select_strategy", "full");
-  expect_refused("", "downsample_ratio", 0.125);  // of 4 patches a side
+  expect_refused("", "downsample_ratio", 0.125);  // of 4 patches per side
   expect_refused("", "downsample_ratio", 0.4);
   expect_refused("vision_config", "norm_type", "batch_norm");
   expect_refused("vision_config", "image_size", json::array({28, 56}));
@@ -181,7 +181,7 @@ TEST_F(InternVlCheckpoint, VideoTokenMayExceedTheVocabulary) {
   const auto processor = load_processor(copy_.path(), {});
   EXPECT_EQ(processor->tokenizer().vocab_size(), config().text.vocab_size + 1);
   EXPECT_EQ(processor->tokenizer().token_to_id(text::kVideoPlaceholder), config().text.vocab_size);
-  // A mark of no video would be a token without an embedding.
+  // A video placeholder without a video would be a token without an embedding.
   io::Record record;
   record.turns = {{text::Role::kUser, "What does <video> mean?"}, {text::Role::kAssistant, "Nothing."}};
   EXPECT_THROW(data::make_sample(*processor, record, 0), data::SampleError);
@@ -190,7 +190,7 @@ TEST_F(InternVlCheckpoint, VideoTokenMayExceedTheVocabulary) {
 }
 
 TEST_F(InternVlCheckpoint, TiesEmbeddingsLikeItsWeightsByDefault) {
-  // As published: nothing at the top, and text_config says something else than the weights.
+  // As published: no top-level key, and text_config contradicts the weights.
   copy_.edit("config.json", [](json& config) { config["text_config"]["tie_word_embeddings"] = true; });
   EXPECT_FALSE(config().text.tie_word_embeddings);
   copy_.edit("config.json", [](json& config) { config["tie_word_embeddings"] = true; });

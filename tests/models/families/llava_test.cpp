@@ -27,7 +27,8 @@ struct LlavaMistake {
   std::vector<std::string> expected_messages;
 };
 
-/// The original layout's case has its tower beside the checkpoint, and a copy has not.
+/// Sets the path of the tower: the original layout's case has it in a sibling folder, which a copy
+/// lacks.
 void set_tower_path(const CheckpointCopy& copy) {
   copy.edit("config.json", [&](auto& config) {
     if (!config.contains("mm_vision_tower")) return;

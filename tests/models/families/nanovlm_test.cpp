@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::UnorderedElementsAreArray;
 
-/// The pictures of tests/parity/reference/make_nanovlm_images.py.
+/// Returns an image of tests/parity/reference/make_nanovlm_images.py.
 at::Tensor make_image(int64_t height, int64_t width) {
   at::Tensor image = at::empty({3, height, width}, at::kByte);
   auto values = image.accessor<uint8_t, 3>();
@@ -76,7 +76,7 @@ TEST(NanovlmImageProcessor, OnlyTheGlobalImageIsNotBitwiseEqual) {
     EXPECT_LE(difference.abs().max().item<float>(), 0.50001 / 255);
     num_compared += tiles.size(0);
   }
-  EXPECT_EQ(num_compared, 3);  // one for each picture that is cut
+  EXPECT_EQ(num_compared, 3);  // one for each split image
 }
 
 TEST(NanovlmImageProcessor, RespectsMaxPixels) {
@@ -110,7 +110,7 @@ TEST_P(NanovlmRefuses, InvalidConfig) {
   for (const auto& expected : GetParam().expected_messages) EXPECT_THAT(message, HasSubstr(expected));
 }
 
-// A copy that was edited has its keys sorted, and so other ids of its extra tokens.
+// An edited copy has sorted keys and therefore other ids of its extra tokens.
 INSTANTIATE_TEST_SUITE_P(
     Mistakes, NanovlmRefuses,
     testing::Values(

@@ -19,7 +19,7 @@ TEST(VolumePooling, MatchesAdaptiveAveragePooling) {
   }
 }
 
-/// A plan for the host's memory runs the step there.
+/// Plans of host memory run the step on the meta device.
 TEST(VolumePooling, RunsOnTheMetaDevice) {
   const at::Tensor features = at::empty({2 * 6 * 6 * 6, 3}, at::TensorOptions().device(at::kMeta));
   EXPECT_EQ(pool(features, {3, 3, 3}, {6, 6, 6}).sizes(), (std::vector<int64_t>{2 * 27, 3}));

@@ -19,7 +19,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// A checkpoint's files, one of them changed.
+/// Checkpoint files that a test edits.
 class EditedCheckpoint {
  public:
   EditedCheckpoint() {
@@ -100,7 +100,7 @@ TEST(Qwen2VlProcessor, ExtremeAspectRatioIsRefused) {
   const parity::Case origin("qwen2_5_vl_windows");
   const parity::TemporaryFolder folder;
   auto settings = origin.processor_settings();
-  // A PNG's header alone: 2,010 x 10 pixels.
+  // Only the header of a PNG with 2,010 x 10 pixels.
   std::string header("\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x07\xda\0\0\0\x0a\x08\x02\0\0\0", 29);
   io::write_file(folder.path() / "strip.png", header + std::string("\0\0\0\0", 4));
   io::Record record;
@@ -133,11 +133,11 @@ TEST(Qwen2VlProcessor, MaxPixelsLimitImages) {
   EXPECT_EQ(shape.image_tokens, 2 * 35);
   EXPECT_EQ(shape.tokens, 2 * (35 + 2) + sample.text_tokens);
   SyntheticSample limited_sample = sample;
-  limited_sample.image_max_pixels = 200;  // less than the 256 that pictures are enlarged to
+  limited_sample.image_max_pixels = 200;  // less than 256, the minimum of the file
   EXPECT_EQ(compute_sample_shape(origin.checkpoint(), limited_sample).grids.front(), (PatchGrid{1, 2, 4}));
 }
 
-/// A checkpoint with tokens' squares of 8 x 8 pixels, which takes large pictures, and a record with two of them.
+/// Checkpoint with 8 x 8 pixels per token that accepts large images, and a record with two of them.
 class LongSampleTest : public testing::Test {
  protected:
   LongSampleTest() {
@@ -150,7 +150,7 @@ class LongSampleTest : public testing::Test {
     content["max_pixels"] = 1'000'000;
     io::write_file(folder_.path() / "preprocessor_config.json", content.dump());
     write_image("large.jpg", 300, 400);
-    write_image("small.jpg", 40, 64);  // 40 tokens, fewer than the floor
+    write_image("small.jpg", 40, 64);  // 40 tokens, fewer than the minimum
     record_ = origin_.records().front();
     for (const auto& record : origin_.records()) {
       if (record.images.size() == 1 && record.videos.empty()) record_ = record;
@@ -197,7 +197,7 @@ TEST_F(LongSampleTest, IsShrunkUntilItFits) {
     EXPECT_LE(sample.tokens(), settings_.max_length);
     EXPECT_EQ(sample.label_tokens(), full_sample.label_tokens());
 
-    // What data.image_max_pixels of that number gives; of one square more it is too long.
+    // data.image_max_pixels of that number has the same result; one more token is too long.
     settings_.on_too_long = data::LongSamplePolicy::kFail;
     settings_.image_max_pixels = sample.shrunk->image_max_pixels;
     const auto limited_sample = process(settings_);
@@ -216,7 +216,7 @@ TEST_F(LongSampleTest, IsShrunkUntilItFits) {
   EXPECT_THROW(process(settings_), data::SampleTooLongError) << "it is smaller than the floor, and stays";
 }
 
-/// Times change with the frames that are taken, sizes with the frames' budget.
+/// Times depend on the used frames, sizes on their budget.
 TEST(Qwen2VlProcessor, SamplesFramesBySettings) {
   const parity::Case origin("qwen2_5_vl_video");
   auto settings = origin.processor_settings();
@@ -224,7 +224,8 @@ TEST(Qwen2VlProcessor, SamplesFramesBySettings) {
   const auto compute_grid = [&](const models::ProcessorSettings& edited) {
     return load_processor(origin.checkpoint(), edited)->process_headers(records.front(), 0).grids.front();
   };
-  EXPECT_EQ(compute_grid(settings), (PatchGrid{3, 4, 6}));  // of 10 frames 6, since the checkpoint's max_frames is 7
+  // 6 of 10 frames, because the checkpoint's max_frames is 7.
+  EXPECT_EQ(compute_grid(settings), (PatchGrid{3, 4, 6}));
   const auto sample = load_processor(origin.checkpoint(), settings)->process_headers(records.front(), 0);
   EXPECT_EQ(sample.num_videos, 1);
   EXPECT_EQ(sample.video_frames, 6);
@@ -245,7 +246,7 @@ TEST(Qwen2VlProcessor, PreviewsShowFramesOfTheTower) {
   for (size_t i = 0; i < previews.size(); ++i) {
     EXPECT_EQ(previews[i].frame_index, i);
     EXPECT_EQ(previews[i].pixels.sizes(), (std::vector<int64_t>{3, 4 * side, 6 * side}));
-    // The first patch of the frame's pair; the first frame lies above the second in it.
+    // The first patch of the pair of frames; the first frame is above the second.
     const at::Tensor patch = sample.pixel_values[static_cast<int64_t>(i / 2) * 24];
     EXPECT_TRUE(at::equal(previews[i].pixels.narrow(1, 0, side).narrow(2, 0, side),
                           patch.narrow(1, static_cast<int64_t>(i % 2) * side, side)));

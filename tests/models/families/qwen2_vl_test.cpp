@@ -24,7 +24,7 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// What transformers computes (tests/parity/reference/make_qwen_layouts.py).
+/// Returns results of transformers (tests/parity/reference/make_qwen_layouts.py).
 const json& read_reference() {
   static const json content =
       io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/qwen2_vl.json");
@@ -44,7 +44,7 @@ TEST(SmartResize, MatchesTransformers) {
   }
 }
 
-/// Entries of two per patch, in the tower's order, from pairs in the order of the patches.
+/// Returns two entries per patch in the tower's order from pairs in input order.
 std::vector<int64_t> order_by_axis(const json& pairs, const std::vector<int64_t>& order) {
   std::vector<int64_t> axes;
   for (const size_t axis : {0U, 1U}) {
@@ -111,7 +111,7 @@ TEST(PositionIds, MatchTransformers5) {
 }
 
 TEST(PositionIds, ContinueAfterLargestPositionInReleasedLayout) {
-  // Two frames of 1 x 2 tokens, three positions apart, between two tokens of text.
+  // Two frames of 1 x 2 tokens, three positions apart, between two text tokens.
   const std::vector<VisionSpan> spans{{1, {2, 1, 2}, 3.5F}};
   using data::VideoLayout;
   EXPECT_THAT(make_position_ids(6, spans, VideoLayout::kReleased), ElementsAre(0, 1, 1, 4, 4, 5,       // time
@@ -121,7 +121,7 @@ TEST(PositionIds, ContinueAfterLargestPositionInReleasedLayout) {
                                                                                     0, 1, 1, 1, 1, 3,  //
                                                                                     0, 1, 2, 1, 2, 3));
   for (const auto layout : {VideoLayout::kReleased, VideoLayout::kTransformers5}) {
-    // Pictures, and videos that take no longer than they are wide, are the same.
+    // Images, and videos that take no longer than they are wide, are equal in both layouts.
     EXPECT_THAT(make_position_ids(4, std::vector<VisionSpan>{{1, {1, 1, 2}, 1}}, layout),
                 ElementsAre(0, 1, 1, 3, 0, 1, 1, 3, 0, 1, 2, 3));
     EXPECT_TRUE(make_position_ids(7, {}, layout).empty());
@@ -147,13 +147,14 @@ TEST(VideoSettings, SplitsVideoBudgetAmongFrames) {
   settings.pixels.budget = {100'000, 600'000};
   EXPECT_EQ(settings.compute_frame_settings(768, VisionConfig{}).budget.max_pixels, 600'000);
   settings.limits.cap_pixels_per_frame = true;
-  // int(128000 · 28² · 0.9) · 2 // frames, but at least 1.05 times the least
+  // int(128000 · 28² · 0.9) · 2 // frames, but at least 1.05 times the minimum
   EXPECT_EQ(settings.compute_frame_settings(100, VisionConfig{}).budget.max_pixels, 600'000);
   EXPECT_EQ(settings.compute_frame_settings(400, VisionConfig{}).budget.max_pixels, 451'584);
   EXPECT_EQ(settings.compute_frame_settings(40'000, VisionConfig{}).budget.max_pixels, 105'000);
 }
 
-/// Of frames [frames, 3, height, width], each in memory that the next one takes.
+/// Returns the patches of frames [frames, 3, height, width]; each frame reuses the memory of the
+/// previous one.
 at::Tensor make_patches(const at::Tensor& frames, const PixelSettings& settings, const VisionConfig& vision) {
   const auto size = compute_resized_size({frames.size(2), frames.size(3)}, settings, vision);
   PatchWriter writer(frames.size(0), size, settings.filter, vision);

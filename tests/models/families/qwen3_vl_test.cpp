@@ -26,7 +26,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// What transformers computes (tests/parity/reference/make_qwen3_layouts.py).
+/// Returns results of transformers (tests/parity/reference/make_qwen3_layouts.py).
 json read_reference(const char* section) {
   return io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/qwen3_vl.json").at(section);
 }
@@ -148,7 +148,7 @@ TEST(Qwen3VlProcessor, VideoSettingsDifferFromQwen2) {
               AllOf(HasSubstr("video_preprocessor_config.json"), HasSubstr("Qwen3VLVideoProcessor")));
 }
 
-/// Text around the frames is counted as the sample has it, in both layouts.
+/// Text between the frames is counted as in the sample, in both layouts.
 TEST(Qwen3VlShape, MatchesSample) {
   for (const auto layout : {data::VideoLayout::kReleased, data::VideoLayout::kTransformers5}) {
     const parity::Case origin("qwen3_vl_video");
@@ -180,7 +180,7 @@ TEST(Qwen3VlShape, MatchesSample) {
 TEST(Qwen3VlShape, CountsTimestampsWithoutATokenizer) {
   const parity::TemporaryFolder folder;
   write_preset_config("qwen3-vl-4b", folder.path());
-  // 4 of 16 frames at 4 a second, 640 x 480: <0.6 seconds> … of 6 tokens, and the marks.
+  // 4 of 16 frames at 4 per second, 640 x 480: <0.6 seconds> … of 6 tokens, and the markers.
   const auto shape = compute_sample_shape(folder.path(), {.images = 0,
                                                           .video_frames = 16,
                                                           .video_fps = 4,

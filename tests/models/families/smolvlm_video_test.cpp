@@ -15,7 +15,8 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// What transformers and num2words give (tests/parity/reference/make_smolvlm_video_reference.py).
+/// Returns results of transformers and num2words
+/// (tests/parity/reference/make_smolvlm_video_reference.py).
 const json& read_reference() {
   static const json content =
       io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/smolvlm_videos.json");
@@ -50,7 +51,7 @@ TEST(SmolVlmVideoText, HasDurationAndTimestamps) {
   EXPECT_THAT(format_video_text(seconds, 90'061, 1), HasSubstr("a 1 day, 1:01:01 [H:MM:SS] video"));
 }
 
-/// A copy of a SmolVLM2 checkpoint, whose files are changed.
+/// Copy of a SmolVLM2 checkpoint whose files a test edits.
 class SmolVlmVideoCheckpoint : public testing::Test {
  protected:
   CheckpointCopy copy_{"smolvlm_video"};
@@ -93,7 +94,7 @@ TEST_F(SmolVlmVideoCheckpoint, CountsVideoTokensWithTokenizer) {
   const auto records = copy_.origin().records();
   const auto processor = load_processor(copy_.path(), {});
   const auto sample = data::make_sample(*processor, records.at(0), 0);
-  // "ball" has 10 frames, two a second.
+  // "ball" has 10 frames at two per second.
   const SyntheticSample synthetic_sample{
       .images = 0, .video_frames = 10, .video_fps = 2, .text_tokens = 10, .label_tokens = 5};
   const auto shape = compute_sample_shape(copy_.path(), synthetic_sample);

@@ -17,14 +17,15 @@ namespace {
 
 constexpr int64_t kBlocks = 4, kRows = 5, kWidth = 6;
 
-/// x + tanh(Linear(x)) · scale
+/// Computes x + tanh(Linear(x)) · scale.
 struct SmallBlock {
   SmallBlock(const nn::ParameterScope& scope, int64_t width) : linear(scope / "linear", width, width, true) {}
   at::Tensor operator()(const at::Tensor& x, double scale) const { return x + linear(x).tanh() * scale; }
   nn::Linear linear;
 };
 
-/// Two features go behind block 0 and one behind block 2; the outputs of blocks 3, 0 and 2 are wanted.
+/// Two features are added after block 0 and one after block 2; the outputs of blocks 3, 0 and 2 are
+/// requested.
 class BlockListTest : public testing::Test {
  protected:
   BlockListTest() {
@@ -37,7 +38,7 @@ class BlockListTest : public testing::Test {
             .additions = {{0, rows_, first_addition_}, {2, rows_.narrow(0, 1, 1), second_addition_}}};
   }
 
-  /// The same without a BlockList.
+  /// Computes the same without a BlockList.
   BlockOutputs run_plain_loop() const {
     BlockOutputs outputs;
     std::vector<at::Tensor> states;
@@ -55,7 +56,7 @@ class BlockListTest : public testing::Test {
     return {.last = hidden, .requested = {states[3], states[0], states[2]}};
   }
 
-  /// Of a loss that all outputs enter: of input, features and parameters.
+  /// Returns the gradients of input, features and parameters for a loss over all outputs.
   std::vector<at::Tensor> compute_gradients(const BlockOutputs& outputs) const {
     at::Tensor loss = outputs.last.square().sum();
     for (const auto& state : outputs.requested) loss = loss + state.sin().sum();

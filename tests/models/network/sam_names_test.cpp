@@ -19,7 +19,7 @@ void add_weight_and_bias(NameSet& names, const std::string& module) {
   names.insert(module + ".bias");
 }
 
-/// ImageEncoderViT's, of sam_vit_b_01ec64.pth.
+/// Returns the names of ImageEncoderViT in sam_vit_b_01ec64.pth.
 NameSet list_vit_encoder_names() {
   NameSet names{"image_encoder.pos_embed", "image_encoder.neck.0.weight", "image_encoder.neck.2.weight"};
   add_weight_and_bias(names, "image_encoder.patch_embed.proj");
@@ -34,7 +34,8 @@ NameSet list_vit_encoder_names() {
   return names;
 }
 
-/// PromptEncoder's and MaskDecoder's, of either checkpoint; of those that run here, or of the rest.
+/// Returns the names of PromptEncoder and MaskDecoder in both checkpoints: the used ones, or the
+/// others.
 NameSet list_decoder_names(bool are_used) {
   NameSet names;
   if (!are_used) {
@@ -76,7 +77,7 @@ NameSet list_decoder_names(bool are_used) {
   return names;
 }
 
-/// TinyViT's, of mobile_sam.pt, below the encoder.
+/// Returns the names of TinyViT in mobile_sam.pt, below the encoder.
 NameSet list_tiny_vit_names() {
   NameSet names{"neck.0.weight", "neck.2.weight"};
   const auto add_convolution = [&names](const std::string& module) {
@@ -133,7 +134,7 @@ TEST(SamNamesTest, DecoderHasAllUsedTensors) {
               testing::ContainerEq(list_decoder_names(true)));
 }
 
-/// So many are in the files: 177 of the encoder, and 137 beside it.
+/// The files have 177 tensors of the encoder and 137 others.
 TEST(SamNamesTest, ListsAreComplete) {
   EXPECT_EQ(list_vit_encoder_names().size(), 177);
   EXPECT_EQ(list_decoder_names(true).size() + list_decoder_names(false).size(), 137);

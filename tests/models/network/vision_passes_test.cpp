@@ -10,7 +10,7 @@ namespace {
 
 using data::PatchGrid;
 
-/// Tiles of one pixel a channel, so many.
+/// Returns `tiles` tiles of one pixel per channel.
 VisionInput make_input(int64_t tiles, std::vector<PatchGrid> grids = {}) {
   return {at::arange(tiles, at::kByte).view({-1, 1, 1, 1}).expand({-1, 3, 1, 1}), std::move(grids)};
 }

@@ -18,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Pictures and videos that no sample can be made of: the record is refused by its name, and the process lives.
+/// Invalid images and videos: the error names the record, and the process continues.
 class BadMedia : public io::TemporaryFolderTest {
  protected:
   BadMedia() {
@@ -27,11 +27,12 @@ class BadMedia : public io::TemporaryFolderTest {
       if (record.videos.size() == 1 && record.images.empty()) video_record_ = record;
     }
     video_record_.id = "with-video";
-    image_record_.id = "with-picture";
+    image_record_.id = "with-image";
     image_record_.turns = {{io::Role::kUser, "<image>What?"}, {io::Role::kAssistant, "This."}};
   }
 
-  /// The ledger's reason, the same of an outline where it is `is_known_from_size`.
+  /// Returns the reason under which the record is counted; headers give the same if
+  /// `is_known_from_size`.
   std::string expect_reason(const io::Record& record, std::string_view expected_message,
                             bool is_known_from_size = true) const {
     const auto get_reason = [&](bool outline) -> std::string {
@@ -72,7 +73,7 @@ TEST_F(BadMedia, ImageOf60000By60000PixelsIn1Kb) {
 }
 
 TEST_F(BadMedia, PathsThatAreNoFile) {
-  ASSERT_EQ(mkfifo((folder() / "pipe").c_str(), 0600), 0);  // who opens it waits for ever
+  ASSERT_EQ(mkfifo((folder() / "pipe").c_str(), 0600), 0);  // opening it would block forever
   EXPECT_EQ(get_image_reason("pipe", "named pipe"), "unreadable image");
   EXPECT_EQ(get_video_reason("pipe", "named pipe"), "unusable video");
   EXPECT_EQ(get_image_reason("nowhere.png", "nowhere.png"), "unreadable image");

@@ -49,8 +49,7 @@ TEST_F(TemplateRefuses, ReportsMissingImages) {
   EXPECT_THAT(get_error(records_.at(1)), AllOf(HasSubstr("sample square"), HasSubstr("writes 0 of its 1 images")));
 }
 
-/// The order of ProcessorMixin.get_processor_dict of transformers 5.24.0, and of its tokenizers where no processor has
-/// one.
+/// The order of ProcessorMixin.get_processor_dict in transformers 5.24.0, then of its tokenizers.
 TEST(CheckpointChatTemplate, FollowsSearchOrderOfTransformers) {
   const CheckpointCopy copy("mixed_batch");
   const auto get_source_name = [&copy](const std::string& template_name) {

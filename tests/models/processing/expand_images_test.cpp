@@ -6,14 +6,14 @@
 namespace vlmtrain::models {
 namespace {
 
-/// What the spans of `chat` cover.
+/// Returns the texts of the spans of `chat`.
 std::vector<std::string> get_answers(const text::RenderedChat& chat) {
   std::vector<std::string> answers;
   for (const auto& span : chat.answers) answers.push_back(chat.text.substr(span.begin, span.end - span.begin));
   return answers;
 }
 
-/// With an image at each "<i>".
+/// Returns a chat with an image at each "<i>".
 text::RenderedChat make_chat(const std::string& text, const std::vector<std::string>& answers) {
   text::RenderedChat chat{.text = text};
   for (const auto& answer : answers) chat.answers.push_back({text.find(answer), text.find(answer) + answer.size()});

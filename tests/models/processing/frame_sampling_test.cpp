@@ -1,3 +1,5 @@
+#include "models/processing/frame_sampling.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 #include "models/checkpoint_copy.h"
 #include "models/idefics3/video_processor.h"
 #include "models/internvl/image_processor.h"
-#include "models/processing/frame_sampling.h"
 #include "models/qwen2_vl/video_processor.h"
 #include "models/qwen3_vl/processor.h"
 #include "parity/tiny_preset.h"
@@ -66,7 +67,7 @@ TEST(ListedFrames, FramesOfAFileAreSampled) {
   EXPECT_THAT(qwen3_vl::VideoSettings{}.select_frames(make_file_info(10, 5), 1), ElementsAre(0, 3, 6, 9));
 }
 
-/// num_frames of a processor file, as transformers 5.24 gives them (tests/models/data has the rest).
+/// num_frames of a processor file, as in transformers 5.24 (tests/models/data has further cases).
 TEST(NumFrames, MatchTransformers) {
   qwen2_vl::VideoSettings qwen2_settings;
   qwen2_settings.limits.num_frames = 3;
@@ -99,7 +100,7 @@ TEST(NumFrames, WithFpsRefuseVideosOnly) {
   EXPECT_THAT(videos.select_frames(make_frame_list(10), 2), SizeIs(10)) << "which are not sampled";
 }
 
-/// Records of families that take videos, with frames that were given one by one.
+/// Records of the families that support videos, with videos given as lists of frames.
 class FamilyListedFrames : public testing::TestWithParam<const char*> {};
 
 TEST_P(FamilyListedFrames, AreUsedAndSkippedFramesAreNoticed) {
@@ -122,7 +123,8 @@ TEST_P(FamilyListedFrames, AreUsedAndSkippedFramesAreNoticed) {
   }
 }
 
-/// The model normalizes images and frames alike: only a video is refused where the files do not.
+/// The model normalizes images and frames equally, so a file with different values is refused only
+/// for videos.
 TEST_P(FamilyListedFrames, WithOtherNormalizationAreRefused) {
   const parity::TinyPreset preset(GetParam());
   const auto file = preset.checkpoint() / "video_preprocessor_config.json";

@@ -21,7 +21,7 @@ class MaskInputTest : public testing::Test {
   static void SetUpTestSuite() { data_ = std::make_unique<MaskSamples>(); }
   static void TearDownTestSuite() { data_.reset(); }
 
-  /// What refuses a record whose picture of 96 × 128 pixels has these masks.
+  /// Returns the error of a record with these masks on an image of 96 × 128 pixels.
   static std::string get_error(const std::string& answer, std::vector<io::MaskSource> masks) {
     const auto record =
         MaskSamples::make_record("r", {data_->write_image("plain", 96, 128)}, "Show it.", answer, std::move(masks));
@@ -62,7 +62,7 @@ TEST_F(MaskInputTest, SampleHasItsMasks) {
   const auto samples = data_->samples();
   const data::Masks& masks = samples[2].masks;
   ASSERT_EQ(masks.count(), 2);
-  EXPECT_THAT(masks.image_indices, ElementsAre(0, 0)) << "one picture for both";
+  EXPECT_THAT(masks.image_indices, ElementsAre(0, 0)) << "one image for both";
   EXPECT_THAT(masks.structures, ElementsAre("liver", "bone"));
   EXPECT_EQ(masks.pixels.sizes(), (at::IntArrayRef{1, 3, 128, 128}));
   EXPECT_EQ(masks.targets.sizes(), (at::IntArrayRef{2, 128, 128}));
@@ -126,12 +126,13 @@ TEST_F(MaskInputTest, ImagesAndMasksAreAugmentedAlike) {
   const auto unaugmented = data::make_sample(*processor, record, 0);
   EXPECT_TRUE(at::equal(unaugmented.masks.targets, data_->samples()[0].masks.targets))
       << "an evaluation changes nothing";
-  // The picture is bright where its two rectangles are, and nowhere else: under the mask it stays so.
+  // The image is bright exactly inside its two rectangles and must stay bright under the augmented
+  // mask.
   for (uint64_t seed = 1; seed < 6; ++seed) {
     const auto sample = make_sample(seed);
     const auto green = sample.masks.pixels[0][1].to(at::kFloat), mask = sample.masks.targets[0].to(at::kFloat);
     const double mean_inside = ((green * mask).sum() / mask.sum()).item<double>();
-    EXPECT_GT(mean_inside, 110) << "60 beside the rectangles, 180 in them, times 0.7 at least; seed " << seed;
+    EXPECT_GT(mean_inside, 110) << "60 outside the rectangles, 180 inside, times 0.7 at least; seed " << seed;
   }
 }
 

@@ -1,3 +1,5 @@
+#include "models/processing/media_checks.h"
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -5,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "models/mask_samples.h"
-#include "models/processing/media_checks.h"
 #include "parity/tiny_preset.h"
 
 namespace vlmtrain::models {
@@ -16,7 +17,7 @@ using testing::Field;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// A ramp from `low` to `high`.
+/// Returns a ramp from `low` to `high`.
 at::Tensor make_ramp(int64_t low, int64_t high) {
   return (at::arange(64 * 64) % (high - low + 1) + low)
       .view({1, 64, 64})
@@ -61,7 +62,7 @@ TEST(PixelNotices, UniformScanIsNoticed) {
   EXPECT_FALSE(check_slices({black_slice, make_ramp(0, 255)}, "s.nii"));
 }
 
-/// In the samples of each family: once of a kind, whatever it has of it.
+/// A sample has at most one notice of each kind.
 TEST(PixelNotices, AreInTheSample) {
   const MaskSamples data;
   const auto processor = data.processor();

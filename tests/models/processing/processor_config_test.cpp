@@ -14,7 +14,8 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// By processor_config.json transformers writes as many tokens as it says; the model has others.
+/// transformers writes as many tokens as processor_config.json says, so another number than the
+/// model's is an error.
 TEST(ProcessorConfig, OtherTokenCountsAreRefused) {
   const std::pair<const char*, const char*> keys[]{{"smolvlm-tiny", "image_seq_len"},
                                                    {"smolvlm2-tiny", "image_seq_len"},
@@ -32,7 +33,7 @@ TEST(ProcessorConfig, OtherTokenCountsAreRefused) {
   }
 }
 
-/// A number under `size`, as older files have it, with what transformers 5.24 makes of it.
+/// Older files have a number under `size`; results of transformers 5.24.
 TEST(ProcessorConfig, SizeMayBeANumber) {
   const auto read_settings = [](const char* type, const json& changes) {
     json config{{"image_processor_type", type}, {"size", 336}};

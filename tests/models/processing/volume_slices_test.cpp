@@ -1,3 +1,5 @@
+#include "vlmtrain/image/volume_slices.h"
+
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +8,6 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/data/shape.h"
-#include "vlmtrain/image/volume_slices.h"
 
 namespace vlmtrain::models {
 namespace {
@@ -15,7 +16,7 @@ using io::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// A scan of so many slices, brighter towards the top, from `darkest`.
+/// Writes a scan of `slices` slices that become brighter toward the top, starting at `darkest`.
 io::MediaRef make_sliced_scan(int64_t slices, int darkest) {
   NiftiFile file(NiftiFile::k1, {12, 10, slices}, 4);
   for (int64_t top = 0; top < slices; ++top) {
@@ -26,7 +27,7 @@ io::MediaRef make_sliced_scan(int64_t slices, int darkest) {
   return scan;
 }
 
-/// A family of pictures that is given scans.
+/// Scans as input of a family with an image tower.
 class VolumeSlices : public testing::Test {
  protected:
   VolumeSlices() {
@@ -71,7 +72,7 @@ TEST_F(VolumeSlices, MarkIsReplacedByAllSlices) {
   EXPECT_LT(chat.text.find("Is <image>"), chat.text.find("<image> as <image>")) << chat.text;
   const data::Sample sample = processor->process(scan_record, 0), outline = processor->process_headers(scan_record, 0);
   EXPECT_EQ(sample.num_media, 7);
-  EXPECT_EQ(sample.num_volumes, 0) << "they are pictures to the model";
+  EXPECT_EQ(sample.num_volumes, 0) << "they are images for the model";
   EXPECT_EQ(data::get_shape(sample), data::get_shape(outline));
   EXPECT_EQ(sample.token_ids, outline.token_ids);
 }
@@ -87,7 +88,7 @@ TEST_F(VolumeSlices, KeepTheirOrderBetweenImages) {
   const io::Record mixed_record = make_record("<image> and <image>, then <image>", {image, scan, image});
   const data::Sample sample = processor->process(mixed_record, 0);
   EXPECT_EQ(sample.num_media, 6);
-  // Each slice has the pixels that it has as a picture alone.
+  // Each slice has the pixels of the same image on its own.
   const auto previews = processor->preview_media(mixed_record, sample);
   std::vector<at::Tensor> slices;
   for (const MediaPreview& preview : previews) {
