@@ -19,7 +19,7 @@
 
 namespace vlmtrain::parity {
 
-// Same rule as reference/thin.py.
+// Same rule as reference/library/thin.py.
 constexpr int64_t kMaxFullElements = 1024;  ///< smaller tensors are stored in full
 constexpr int64_t kStride = 13;             ///< every 13th element of a larger tensor is stored
 constexpr int64_t kProjections = 8;

@@ -122,7 +122,7 @@ bool read_tie_word_embeddings(const json& config, const LlamaConfig& text, const
   }
   const auto names = io::read_checkpoint_tensor_names(folder);
   if (names.empty()) return text.tie_word_embeddings;
-  if (const auto tensors = find_output_tensors(names)) return are_equal(*tensors, folder);
+  if (const auto tensors = find_output_tensors(names)) return are_output_tensors_equal(*tensors, folder);
   return std::ranges::none_of(names, is_output_projection);
 }
 

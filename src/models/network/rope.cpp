@@ -25,8 +25,6 @@ namespace vlmtrain::models {
 
 namespace {
 
-using nlohmann::json;
-
 RopeType parse_rope_type(const std::string& name, const std::string& source, const char* key) {
   if (name == "default") return RopeType::kDefault;
   if (name == "linear") return RopeType::kLinear;
@@ -44,7 +42,7 @@ constexpr NumberRange kRopeFactorRange{0, 1e6};
 constexpr NumberRange kAttentionFactorRange{0, 1e6};
 constexpr NumberRange kBetaRange{0, 1e6};
 
-double read_yarn_scale(const json& rope, double factor, const std::string& source) {
+double read_yarn_scale(const nlohmann::json& rope, double factor, const std::string& source) {
   const double numerator = io::get_or<double>(rope, "mscale", 0, source);
   const double denominator = io::get_or<double>(rope, "mscale_all_dim", 0, source);
   const double computed = numerator != 0 && denominator != 0
@@ -91,14 +89,14 @@ at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
 
 }  // namespace
 
-RopeConfig RopeConfig::from_json(const json& config, const std::string& source) {
+RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string& source) {
   RopeConfig result;
   result.theta = read_number(config, "rope_theta", result.theta, kRopeThetaRange, source);
   // transformers prefers the older key if both exist.
-  const json scaling = get_section(config, "rope_scaling", source);
-  const json parameters = get_section(config, "rope_parameters", source);
+  const nlohmann::json scaling = get_section(config, "rope_scaling", source);
+  const nlohmann::json parameters = get_section(config, "rope_parameters", source);
   const char* key = scaling.empty() ? "rope_parameters" : "rope_scaling";
-  const json& rope = scaling.empty() ? parameters : scaling;
+  const nlohmann::json& rope = scaling.empty() ? parameters : scaling;
   if (rope.empty()) return result;
   result.theta = read_number(rope, "rope_theta", result.theta, kRopeThetaRange, fmt::format("{} ({})", source, key));
   const auto legacy_type = io::get_or<std::string>(rope, "type", "default", source);

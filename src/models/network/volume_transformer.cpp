@@ -20,7 +20,6 @@
 
 namespace vlmtrain::models {
 
-using nlohmann::json;
 using nn::InitialValues;
 using nn::ParameterScope;
 
@@ -46,8 +45,8 @@ VisionTransformerConfig make_monai_config() {
   return blocks;
 }
 
-VisionTransformerConfig read_block_config(const json& tower, const std::string& source) {
-  json sizes = tower;
+VisionTransformerConfig read_block_config(const nlohmann::json& tower, const std::string& source) {
+  nlohmann::json sizes = tower;
   // The volume config reads these keys, which can be three numbers here.
   for (const char* key : {"image_size", "patch_size", "num_channels"}) sizes.erase(key);
   VisionTransformerConfig blocks = VisionTransformerConfig::from_json(sizes, make_monai_config(), source);
@@ -55,14 +54,14 @@ VisionTransformerConfig read_block_config(const json& tower, const std::string& 
   return blocks;
 }
 
-VolumePositions read_positions(const json& tower, const std::string& source) {
+VolumePositions read_positions(const nlohmann::json& tower, const std::string& source) {
   const auto name = io::get_or<std::string>(tower, "positions", "learned", source);
   if (name == "learned") return VolumePositions::kLearned;
   if (name == "factorized") return VolumePositions::kFactorized;
   throw data_error("{}: positions {} are not known; learned and factorized are", source, name);
 }
 
-std::vector<std::string> read_modalities(const json& tower, const std::string& source) {
+std::vector<std::string> read_modalities(const nlohmann::json& tower, const std::string& source) {
   auto names = io::get_or<std::vector<std::string>>(tower, "modalities", {}, source);
   if (std::ssize(names) > kMaxModalities) {
     throw data_error("{}: modalities has {} names; a model has at most {}", source, names.size(), kMaxModalities);
@@ -71,7 +70,7 @@ std::vector<std::string> read_modalities(const json& tower, const std::string& s
   for (const auto& name : names) {
     if (name.empty() || !unique_names.insert(name).second) {
       throw data_error("{}: modalities: {} stands twice or is empty; each modality has a name of its own", source,
-                       io::to_json_string(json(name)));
+                       io::to_json_string(nlohmann::json(name)));
     }
   }
   return names;
@@ -109,7 +108,7 @@ std::string format_axes(const VolumeAxes& axes) {
   return fmt::format("{}x{}x{}", axes[0], axes[1], axes[2]);
 }
 
-VolumeAxes read_axes(const json& json_config, std::string_view key, const VolumeAxes& fallback, int64_t max,
+VolumeAxes read_axes(const nlohmann::json& json_config, std::string_view key, const VolumeAxes& fallback, int64_t max,
                      const std::string& source) {
   const auto it = json_config.find(key);
   if (it == json_config.end() || it->is_null()) return fallback;
@@ -128,7 +127,7 @@ VolumeAxes read_axes(const json& json_config, std::string_view key, const Volume
   return axes;
 }
 
-VolumeTransformerConfig VolumeTransformerConfig::from_json(const json& tower, const std::string& source) {
+VolumeTransformerConfig VolumeTransformerConfig::from_json(const nlohmann::json& tower, const std::string& source) {
   VolumeTransformerConfig config;
   config.blocks = read_block_config(tower, source);
   config.channels = read_size(tower, "num_channels", config.channels, kMaxChannels, source);

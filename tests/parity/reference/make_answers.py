@@ -20,25 +20,25 @@ import torch
 from peft import PeftModel
 from transformers import AutoProcessor
 
-import cases
-import gemma3_checkpoints
-import gemma3_format
-import internvl_checkpoints
-import internvl_format
-import llava
-import llava_checkpoints
-import llava_format
+from library import cases
+from library import gemma3_checkpoints
+from library import gemma3_format
+from library import internvl_checkpoints
+from library import internvl_format
+from library import llava
+from library import llava_checkpoints
+from library import llava_format
 import make_gemma3_reference
 import make_internvl_reference
 import make_llava_reference
 import make_nanovlm_reference
 import make_qwen_reference
 import make_smolvlm_video_reference
-import nanovlm_checkpoints
-import nanovlm_format
-import qwen_checkpoints
-import qwen_format
-import training
+from library import nanovlm_checkpoints
+from library import nanovlm_format
+from library import qwen_checkpoints
+from library import qwen_format
+from library import training
 from make_reference import SMALLEST_LEAD
 
 NEW_TOKENS = 100

@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from transformers import AutoProcessor
 from transformers.vision_utils import get_vision_window_index
 
-import llava
-import qwen_format
-import training
+from library import llava
+from library import qwen_format
+from library import training
 from make_qwen_reference import VISION_2_5
 
 DATA = Path(__file__).parent.parent / "data"

@@ -37,8 +37,8 @@ from bitsandbytes import functional
 from safetensors.torch import save_file
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
-import thin
-import training
+from library import thin
+from library import training
 from make_lora_reference import ALPHA, RANK, LoraCase, lay_out, randomise, make_samples, saved_name, trained
 
 CASES = [
