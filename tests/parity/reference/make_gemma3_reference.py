@@ -1,6 +1,6 @@
 """Makes the cases of Gemma 3 of ../data: python make_gemma3_reference.py [--only CASE]. The files are those of make_reference.py, but:
 
-    sample.I.pixel_values   float32 [pictures and their crops, 3, side, side]
+    sample.I.pixel_values   float32 [images and their crops, 3, side, side]
 
 case.json says under `deviation` how far float32 (what is stored) is from float64.
 """

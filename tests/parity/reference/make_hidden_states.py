@@ -2,9 +2,9 @@
 
 Of the first sample of each of CASES, in float32:
 
-    CASE.text_block.I    [tokens, hidden], behind block I of the language model; the last block's is missing, since transformers
+    CASE.text_block.I    [tokens, hidden], after block I of the language model; the last block's is missing, since transformers
                          hands out what the final norm makes of it
-    CASE.final           [tokens, hidden], behind the final norm
+    CASE.final           [tokens, hidden], after the final norm
     CASE.dense           [patches, width], what enters the projector, in the order of the patches of the pixels
 """
 

@@ -71,7 +71,7 @@ IMAGES = {
 
 
 def with_video(record, *names):
-    """The record of sample() with videos instead of its images, or beside them."""
+    """The record of sample() with videos instead of its images, or in addition to them."""
     return {"id": record["id"], "video": names[0] if len(names) == 1 else list(names)} | {
         key: value for key, value in record.items() if key != "id"
     }

@@ -1,4 +1,4 @@
-"""The cases: a small model, pictures, conversations."""
+"""The cases: a small model, images, conversations."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from library.checkpoints import Shape
 
 @dataclass
 class Case:
-    """pictures: file name -> (width, height, seed, mode). generate: id of the sample whose first turn is answered."""
+    """images: file name -> (width, height, seed, mode). generate: id of the sample whose first turn is answered."""
 
     name: str
     about: str

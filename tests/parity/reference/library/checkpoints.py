@@ -1,4 +1,4 @@
-"""Writes randomly initialised checkpoints in the layouts that are met in the wild.
+"""Writes randomly initialized checkpoints in the layouts that are met in the wild.
 
 `hub` is the layout of the published SmolVLM and Idefics3 checkpoints: rope_theta in the text config, torch_dtype, separate
 preprocessor_config.json. `saved` is what save_pretrained of transformers 5 writes: rope_parameters, dtype, the image

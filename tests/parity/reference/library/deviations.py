@@ -83,7 +83,7 @@ computes with them. Each `case.json` has the difference of float32 from float64 
 
 ## Quantised weights
 `quantization/` is written by `../reference/make_quantization_reference.py`: what bitsandbytes
-0.50.2 makes of ten matrices, and adapters that peft computes on quantised bases.
+0.50.2 makes of ten matrices, and adapters that peft computes on quantized bases.
 
 ## Answers
 `answers.json` is written by `../reference/make_answers.py`: greedy answers of 64 tokens to the first turn of every conversation, and

@@ -1,4 +1,4 @@
-"""Writes randomly initialised Gemma 3 checkpoints in the layouts that are met in the wild.
+"""Writes randomly initialized Gemma 3 checkpoints in the layouts that are met in the wild.
 
 `hub`: the published ones (weights `language_model.model…`, keys of transformers 4, an image processor in a file of its own);
 `modules`: weights by the names of transformers 5's modules; `saved`: what save_pretrained of transformers 5 writes from scratch.

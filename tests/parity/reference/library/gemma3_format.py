@@ -1,4 +1,4 @@
-"""A conversation for Gemma 3: text as its chat template writes it, token ids, the label mask, pictures.
+"""A conversation for Gemma 3: text as its chat template writes it, token ids, the label mask, images.
 
 Labels are the answer and <end_of_turn>.
 """
@@ -14,7 +14,7 @@ START = "<start_of_image>"
 
 @dataclass
 class GemmaEncoded(Encoded):
-    """model_inputs: what the model takes beside input_ids."""
+    """model_inputs: the inputs of the model in addition to input_ids."""
 
     model_inputs: dict
 

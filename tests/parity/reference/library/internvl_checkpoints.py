@@ -1,7 +1,7 @@
-"""Writes randomly initialised InternVL checkpoints in the layouts that are met in the wild.
+"""Writes randomly initialized InternVL checkpoints in the layouts that are met in the wild.
 
 `hub`: the published ones (files and names of transformers 4: `vision_tower…`, `language_model.model…`, no tie_word_embeddings at the
-top of config.json, one file for pictures and none for videos); `modules`: weights by the names of transformers 5's modules, and a file
+top of config.json, one file for images and none for videos); `modules`: weights by the names of transformers 5's modules, and a file
 for videos; `saved`: what save_pretrained of transformers 5 writes.
 """
 

@@ -17,7 +17,7 @@ KINDS = {"<image>": "image", "<video>": "video"}
 
 
 def content_blocks(turn):
-    """Splits a turn at its marks; the line break behind those that open it is LLaVA's separator, not part of the text."""
+    """Splits a turn at its marks; the line break after the leading marks is LLaVA's separator, not part of the text."""
     turn = re.sub(r"^(?:<(?:image|video)>\n)+", lambda opening: opening[0].replace("\n", ""), turn)
     pieces = [piece for piece in re.split(r"(<image>|<video>)", turn) if piece]
     return [{"type": KINDS[piece]} if piece in KINDS else {"type": "text", "text": piece} for piece in pieces]

@@ -1,4 +1,4 @@
-"""Writes randomly initialised LLaVA checkpoints in the layouts that are met in the wild.
+"""Writes randomly initialized LLaVA checkpoints in the layouts that are met in the wild.
 
 `hub`: llava-hf's published ones (weights `language_model.model…`, `vision_tower.vision_model…`); `modules`: what transformers
 4.52 and later wrote (`model.language_model…`); `saved`: what save_pretrained of transformers 5 writes from scratch; `original`:
@@ -182,7 +182,7 @@ def write_original(shape, model, folder):
     save_file(rest, folder / "model.safetensors", metadata={"format": "pt"})
     write_json(folder / "config.json", original_config(shape))
     prefix = "model.vision_tower.vision_tower."
-    # As in openai/clip-vit-*: the text tower lies beside it.
+    # As in openai/clip-vit-*: the folder also has the text tower.
     tower = {name.removeprefix(prefix): value for name, value in tower.items()} | {
         "text_model.final_layer_norm.weight": model.model.vision_tower.post_layernorm.weight.detach().clone()
     }
@@ -206,15 +206,15 @@ def write_hugging_face(shape, model, folder):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def write(shape, folder, look_ahead):
-    """Writes the checkpoint into the folder, and into `twin` the same model as transformers loads it."""
+def write(shape, folder, loadable):
+    """Writes the checkpoint into the folder, and into `loadable` the same model in the format that transformers loads."""
     folder.mkdir(parents=True)
-    look_ahead.mkdir(parents=True)
+    loadable.mkdir(parents=True)
     tokenizer = make_tokenizer(shape)
-    for place in (folder, look_ahead):
+    for place in (folder, loadable):
         tokenizer.save(str(place / "tokenizer.json"))
         write_json(place / "config.json", hugging_face_config(shape, tokenizer))
     model = LlavaForConditionalGeneration(AutoConfig.from_pretrained(folder))
     randomise(model, shape.seed, 0.3)
     (write_original if shape.layout == "original" else write_hugging_face)(shape, model, folder)
-    model.save_pretrained(look_ahead)
+    model.save_pretrained(loadable)

@@ -33,7 +33,7 @@ TEXT_NAMES = [
 
 
 class PixelShuffle(torch.nn.Module):
-    """Squares of neighbouring patches side by side in one row; written here after nanoVLM's description."""
+    """Squares of neighboring patches side by side in one row; written here after nanoVLM's description."""
 
     def __init__(self, factor):
         super().__init__()

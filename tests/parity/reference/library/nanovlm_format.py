@@ -2,7 +2,7 @@
 
 Facts from huggingface/nanoVLM: v0.1 for models without tokens for images, commit 4e0c096 for the others. Two things are
 vlmtrain's: labels end with the token that ends the answer (nanoVLM's chat template adds the line break after it), and the whole
-picture beside its tiles is rounded to bytes (nanoVLM keeps the floats of its second resize).
+image is rounded to bytes (nanoVLM keeps the floats of its second resize).
 """
 
 import math

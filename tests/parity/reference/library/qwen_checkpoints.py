@@ -1,4 +1,4 @@
-"""Writes randomly initialised Qwen2-VL, Qwen2.5-VL and Qwen3-VL checkpoints in the layouts that are met in the wild.
+"""Writes randomly initialized Qwen2-VL, Qwen2.5-VL and Qwen3-VL checkpoints in the layouts that are met in the wild.
 
 `hub`: the published ones (text keys at the top of config.json, weights `visual…` and `model.layers…`); `modules`: weights by the
 names of transformers 5's modules, which those of Qwen3-VL were published with; `saved`: what save_pretrained of transformers 5
@@ -39,7 +39,7 @@ PIXELS = {"min_pixels": 256, "max_pixels": 2560}
 
 
 def pixel_settings(shape):
-    """Of pictures, in the words of the published files."""
+    """Of images, in the words of the published files."""
     if shape.model_type != "qwen3_vl":
         return PIXELS
     size = {"shortest_edge": PIXELS["min_pixels"], "longest_edge": PIXELS["max_pixels"]}

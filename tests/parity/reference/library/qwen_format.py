@@ -22,7 +22,7 @@ IMAGE, VIDEO = "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><
 
 @dataclass
 class QwenEncoded(Encoded):
-    """model_inputs: what the model takes beside input_ids; position_ids: [3, tokens]."""
+    """model_inputs: the inputs of the model in addition to input_ids; position_ids: [3, tokens]."""
 
     model_inputs: dict
     position_ids: torch.Tensor

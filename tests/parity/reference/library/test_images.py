@@ -1,4 +1,4 @@
-"""Small pictures with smooth areas, edges and noise: resizing and JPEG both leave traces in them."""
+"""Small images with smooth areas, edges and noise: resizing and JPEG both leave traces in them."""
 
 import numpy as np
 from PIL import Image, ImageDraw

@@ -1,4 +1,4 @@
-"""Makes ../../../models/data/internvl.json: which grids of tiles transformers cuts pictures into, and which frames it takes of videos.
+"""Makes ../../../models/data/internvl.json: which grids of tiles transformers cuts images into, and which frames it takes of videos.
 
     python make_internvl_layouts.py
 """

@@ -1,8 +1,8 @@
-"""Writes what transformers' image processors of LLaVA make of pictures of many sizes:
+"""Writes what transformers' image processors of LLaVA make of images of many sizes:
 
     python make_llava_images.py > ../../../models/data/llava_images.json
 
-A picture's value at row y, column x, channel c is (7 x + 13 y + 29 c + x y mod 31) mod 256; results are CRC-32 of their bytes.
+A image's value at row y, column x, channel c is (7 x + 13 y + 29 c + x y mod 31) mod 256; results are CRC-32 of their bytes.
 """
 
 import json

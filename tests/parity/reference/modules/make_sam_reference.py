@@ -2,15 +2,15 @@
 
 cases.json has the configurations of the encoders, by name, and that of the decoder. ENCODER.safetensors holds
 
-    pixels              [pictures, 3, image_size, image_size]
-    features            [pictures · side², channels], picture by picture and row by row
+    pixels              [images, 3, image_size, image_size]
+    features            [images · side², channels], image by image and row by row
     direction           like features: gradients are those of (features · direction).sum()
     gradient.pixels
     parameter.NAME, gradient.NAME   NAME as in SamVisionEncoder
 
 and decoder.safetensors, of SamMaskDecoder with multimask_output=False and the prompts given as sparse embeddings,
 
-    features            [pictures · side², hidden]
+    features            [images · side², hidden]
     prompts             [masks, hidden], picture_of_mask int64 [masks]
     logits, direction   [masks, 4 · side, 4 · side]
     gradient.features, gradient.prompts
@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from transformers import SamConfig, SamMaskDecoderConfig, SamModel, SamPromptEncoderConfig, SamVisionConfig
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 
-# 6 patches on a side: windows of 4 reach beyond the picture.
+# 6 patches on a side: windows of 4 reach beyond the image.
 ENCODERS = {
     "windows": dict(
         hidden_size=16, output_channels=12, num_hidden_layers=3, num_attention_heads=2, image_size=96, window_size=4,

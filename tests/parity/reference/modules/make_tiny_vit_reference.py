@@ -1,12 +1,12 @@
-"""Makes ../../data/tiny_vit of timm's TinyViT, with MobileSAM's neck behind it: python make_tiny_vit_reference.py
+"""Makes ../../data/tiny_vit of timm's TinyViT, with MobileSAM's neck: python make_tiny_vit_reference.py
 
 Each CASE.safetensors is one encoder in float64 with random weights and batch norms of random, frozen statistics. Its
 metadata has `config`, the keys of models::TinyVitConfig, and `every`: of tensors called gradient.* the file has each
 `every`th element, counted through the flattened tensor.
 
     weights.NAME    float16, which is what they were rounded to; names are those of MobileSAM's image_encoder
-    pixels          float16 [pictures, 3, side, side]
-    features        [pictures · (side / 16)², channels]
+    pixels          float16 [images, 3, side, side]
+    features        [images · (side / 16)², channels]
     direction       of the same shape: gradients are those of sum(features · direction)
     gradient.NAME, gradient.pixels
 """
@@ -48,7 +48,7 @@ CASES = {
 
 
 class LayerNorm2d(nn.Module):
-    """Over the channels of [pictures, channels, height, width]."""
+    """Over the channels of [images, channels, height, width]."""
 
     def __init__(self, channels):
         super().__init__()

@@ -7,7 +7,7 @@ letters]], "cases": [{"file", "settings", "info": {"size", "spacing", "orientati
 order [volume, right, front, top].
 
 The pipeline is LoadImage, EnsureChannelFirst, Orientation(RAS), Spacing or Resize, the normalisation, ResizeWithPadOrCrop. Where a case
-takes the mean of a series, its frames are averaged in fp64 behind the resampling; of frames each goes through the pipeline by itself.
+takes the mean of a series, its frames are averaged in fp64 after the resampling; of frames each goes through the pipeline by itself.
 """
 
 import json
@@ -122,7 +122,7 @@ def run(path: Path, settings: dict) -> np.ndarray:
         mean = np.mean([t.numpy().astype(np.float64) for t in turned], axis=0).astype(np.float32)
         turned = [monai.data.MetaTensor(torch.from_numpy(mean), affine=turned[0].affine)]
     for volume in turned:
-        # MONAI's places are some 1e-15 beside whole voxels, which makes values of 1e-12 of a background of 0: foreground to it.
+        # MONAI's places are some 1e-15 off whole voxels, which makes values of 1e-12 of a background of 0: foreground to it.
         volume[volume.abs() < 1e-9 * volume.abs().max()] = 0
     finish = mt.Compose([normaliser(settings), mt.ResizeWithPadOrCrop(settings["size"])])
     return np.stack([np.asarray(finish(t)) for t in turned]).astype(np.float32)
