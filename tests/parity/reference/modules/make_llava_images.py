@@ -2,7 +2,7 @@
 
     python make_llava_images.py > ../../../models/data/llava_images.json
 
-A image's value at row y, column x, channel c is (7 x + 13 y + 29 c + x y mod 31) mod 256; results are CRC-32 of their bytes.
+An image's value at row y, column x, channel c is (7 x + 13 y + 29 c + x y mod 31) mod 256; results are CRC-32 of their bytes.
 """
 
 import json

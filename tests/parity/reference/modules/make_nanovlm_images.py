@@ -2,7 +2,7 @@
 
     python make_nanovlm_images.py > ../../../models/data/nanovlm_images.json
 
-A image's value at row y, column x, channel c is (7 x + 13 y + 29 c + x y mod 31) mod 256. `crc` is the CRC-32 of all tiles'
+An image's value at row y, column x, channel c is (7 x + 13 y + 29 c + x y mod 31) mod 256. `crc` is the CRC-32 of all tiles'
 bytes, the whole image first and rounded (nanovlm_format.py); `off` how far that is from nanoVLM's floats, at most, in steps of
 a byte.
 """
