@@ -32,7 +32,8 @@ inline uint32_t projection_signs(uint32_t index) {
   return value ^ (value >> 16);
 }
 
-/// Returns the projections of `tensor`, float64 [kProjections]: sums of all elements, each with its sign.
+/// Returns the projections of `tensor`, float64 [kProjections]: sums of all elements, each with its
+/// sign.
 inline at::Tensor compute_projections(const at::Tensor& tensor) {
   const at::Tensor flat_values = tensor.detach().to(at::kDouble).flatten().contiguous();
   const double* const values = flat_values.const_data_ptr<double>();
@@ -66,7 +67,8 @@ class StoredTensor {
     return selected;
   }
 
-  /// Returns an estimate of ‖whole − reference‖, over all elements. A difference in a single element is exact.
+  /// Returns an estimate of ‖whole − reference‖, over all elements. A difference in a single
+  /// element is exact.
   double estimate_difference_norm(const at::Tensor& tensor) const {
     const at::Tensor difference = compute_projections(tensor) - projections_.to(at::kDouble);
     return difference.norm().item<double>() / std::sqrt(static_cast<double>(kProjections));

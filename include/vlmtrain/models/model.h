@@ -59,7 +59,8 @@ struct VisionInput {
   at::Tensor pixel_values;                     ///< as data::MicroBatch::pixel_values, in the family's dtype and shape
   std::vector<data::PatchGrid> grids;          ///< as data::MicroBatch::grids, on the host
   std::vector<nn::DropoutSegment> units = {};  ///< as data::MicroBatch::pixel_units; empty: no dropout
-  /// int64 [rows], modality of each row of pixels; undefined if unknown or not supported by the family.
+  /// int64 [rows], modality of each row of pixels; undefined if unknown or not supported by the
+  /// family.
   at::Tensor modalities = {};
 };
 

@@ -42,8 +42,8 @@ struct AdapterConfig {
 /// UserError (kBadData) for keys that change the adapter's computation in an unsupported way.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 
-/// Returns the content of adapter_config.json for the adapters of `model`, whose base checkpoint is `base`. REQUIRES:
-/// the model has adapters.
+/// Returns the content of adapter_config.json for the adapters of `model`, whose base checkpoint is
+/// `base`. REQUIRES: the model has adapters.
 std::string make_adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base);
 
 /// Returns the settings to load the base of an adapter with.

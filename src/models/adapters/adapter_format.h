@@ -40,7 +40,8 @@ AdapterTensorName parse_adapter_tensor_name(std::string_view name);
 /// The modules of a model, with their names in older transformers releases. Immutable.
 class AdapterModules {
  public:
-  /// `output` is the output projection's module if the model ties it to its embedding, else empty.
+  /// Collects the modules. `output` is the output projection's module if the model ties it to its
+  /// embedding, else empty.
   explicit AdapterModules(const VisionLanguageModel& model, std::string_view output = {});
 
   /// Returns the path of the model's parameter or module that `path`, a current or older name,

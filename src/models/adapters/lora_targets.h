@@ -18,10 +18,12 @@ std::string find_output_module(const VisionLanguageModel& model);
 /// kUsage for a typing error, kBadData for an adapter of another model.
 void check_lora_targets(const VisionLanguageModel& model, const std::filesystem::path& folder);
 
-/// Returns whether the embedding is trained and also is the output projection. peft then stores a tensor for each.
+/// Returns whether the embedding is trained and also is the output projection. peft then stores a
+/// tensor for each.
 bool saves_tied_output(const VisionLanguageModel& model);
 
-/// Returns the name of the output projection's tensor in an adapter of a model that saves_tied_output().
+/// Returns the name of the output projection's tensor in an adapter of a model that
+/// saves_tied_output().
 std::string make_tied_output_name(const VisionLanguageModel& model);
 
 }  // namespace vlmtrain::models

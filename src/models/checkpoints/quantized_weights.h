@@ -23,8 +23,8 @@ std::string find_quantization_config(const nlohmann::json& config);
 /// Removes quantization_config from all sections. Returns whether there was one.
 bool erase_quantization_config(nlohmann::ordered_json& config);
 
-/// Throws UserError (kUsage), which names `out`, if the weights of `model` are quantized: they cannot be saved as a
-/// checkpoint.
+/// Throws UserError (kUsage), which names `out`, if the weights of `model` are quantized: they
+/// cannot be saved as a checkpoint.
 void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models

@@ -38,7 +38,7 @@ struct BlockContext {
 class Block {
  public:
   Block(const nn::ParameterScope& scope, const TextConfig& config);
-  /// x [tokens, hidden] → [tokens, hidden]
+  /// Maps x [tokens, hidden] → [tokens, hidden]
   at::Tensor operator()(const at::Tensor& x, const BlockContext& context) const;
 
  private:
@@ -57,8 +57,9 @@ class Block {
 /// Gemma 3's text model with its output projection.
 class TextModel {
  public:
-  /// `output` is the scope of the output projection, used unless `is_tied`. `image_tokens` is the
-  /// number of tokens of an image, which attend to each other bidirectionally.
+  /// Builds the text model. `output` is the scope of the output projection, used unless `is_tied`.
+  /// `image_tokens` is the number of tokens of an image, which attend to each other
+  /// bidirectionally.
   TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,
             const nn::ParameterScope& output);
 
@@ -89,7 +90,7 @@ class TextModel {
 class Projector {
  public:
   Projector(const nn::ParameterScope& scope, const Config& config);
-  /// patches [images · patches, vision hidden] → [images · image tokens, text hidden]
+  /// Maps patches [images · patches, vision hidden] → [images · image tokens, text hidden]
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
@@ -101,7 +102,7 @@ class Projector {
 /// SigLIP tower, projector and Gemma 3 text model. Parameter names are those of transformers.
 class Model final : public VisionLanguageModel {
  public:
-  /// `key_map` maps parameter names to the checkpoint's, which are like LLaVA's.
+  /// Builds the model. `key_map` maps parameter names to the checkpoint's, which are like LLaVA's.
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization, nn::ParameterSettings settings);
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;

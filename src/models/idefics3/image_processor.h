@@ -59,9 +59,9 @@ struct TiledImage {
 /// it is the only tile.
 class ImageProcessor {
  public:
-  /// `max_pixels` (data.image_max_pixels) limits the total pixels of an image's cells. A larger
-  /// image is resized to the most tiles along its longer side within the limit, without cropping.
-  /// Throws UserError (kUsage) if the limit is less than one tile.
+  /// Creates the processor. `max_pixels` (data.image_max_pixels) limits the total pixels of an
+  /// image's cells. A larger image is resized to the most tiles along its longer side within the
+  /// limit, without cropping. Throws UserError (kUsage) if the limit is less than one tile.
   explicit ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels = std::nullopt);
 
   const ImageProcessorSettings& settings() const { return settings_; }

@@ -64,8 +64,8 @@ struct TileGrid {
 /// resized to a square.
 class ImageProcessor {
  public:
-  /// `max_pixels` (data.image_max_pixels) limits the total pixels of an image's cells. Throws
-  /// UserError (kUsage) if it is less than one tile.
+  /// Creates the processor. `max_pixels` (data.image_max_pixels) limits the total pixels of an
+  /// image's cells. Throws UserError (kUsage) if it is less than one tile.
   ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels);
 
   const TileSettings& tile() const { return settings_.tile; }

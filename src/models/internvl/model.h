@@ -40,7 +40,8 @@ class Norm {
 class Attention {
  public:
   Attention(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// x [rows, hidden] → [rows, hidden]; each tile is a segment. x is a norm of the residual stream.
+  /// Maps x [rows, hidden] → [rows, hidden]; each tile is a segment. x is a norm of the residual
+  /// stream.
   nn::Branch operator()(const nn::LinearInput& x, const nn::Segments& tiles) const;
 
  private:
@@ -55,7 +56,7 @@ class Attention {
 class VisionBlock {
  public:
   VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// x [rows, hidden] → [rows, hidden]; each tile is a segment
+  /// Maps x [rows, hidden] → [rows, hidden]; each tile is a segment
   at::Tensor operator()(const at::Tensor& x, const nn::Segments& tiles) const;
 
  private:
@@ -91,7 +92,7 @@ class VisionTower {
 class Projector {
  public:
   Projector(const nn::ParameterScope& scope, const Config& config);
-  /// patches [tiles · patches, vision hidden] → [tiles · image_tokens_per_tile, text hidden]
+  /// Maps patches [tiles · patches, vision hidden] → [tiles · image_tokens_per_tile, text hidden]
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
@@ -105,7 +106,7 @@ class Projector {
 /// transformers 5's modules.
 class Model final : public VisionLanguageModel {
  public:
-  /// `key_map` maps parameter names to the checkpoint's.
+  /// Builds the model. `key_map` maps parameter names to the checkpoint's.
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization,
         const nn::ParameterSettings& settings);
 

@@ -36,7 +36,7 @@ struct ProjectorConfig {
 class Projector {
  public:
   Projector(const nn::ParameterScope& first, const nn::ParameterScope& second, const ProjectorConfig& config);
-  /// [rows, vision hidden] → [rows, text hidden]
+  /// Maps [rows, vision hidden] → [rows, text hidden]
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:

@@ -107,7 +107,8 @@ class BlockList {
  private:
   struct Entry;
 
-  /// The backward pass reaches a block's output just before it reads the block's weights.
+  /// Registers the use of the block's weights in backward, which reaches a block's output just
+  /// before it reads the block's weights.
   void register_backward_use(const at::Tensor& output, const Entry& entry) const {
     output.register_hook([store = store_, first = entry.first_parameter](const at::Tensor& /*gradient*/) {
       store->prepare_block_backward(first);

@@ -77,7 +77,7 @@ struct LlamaContext {
 class LlamaBlock {
  public:
   LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config);
-  /// x [tokens, hidden] → [tokens, hidden]
+  /// Maps x [tokens, hidden] → [tokens, hidden]
   at::Tensor operator()(const at::Tensor& x, const LlamaContext& context) const;
 
  private:
@@ -124,7 +124,8 @@ class LlamaModel {
 /// A Llama text model with its output projection: the language side of a vision-language model.
 class CausalLlama {
  public:
-  /// `output` is the scope of the output projection, used unless config.tie_word_embeddings.
+  /// Builds the text model. `output` is the scope of the output projection, used unless
+  /// config.tie_word_embeddings.
   CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output);
 
   /// Implements VisionLanguageModel::hidden_states().

@@ -35,7 +35,7 @@ struct TokensAndFeatures {
 class ProjectedAttention {
  public:
   ProjectedAttention(const nn::ParameterScope& scope, int64_t hidden, int64_t inner, int64_t heads);
-  /// query [masks, rows, hidden], key and value [masks, keys, hidden] → [masks, rows, hidden]
+  /// Maps query [masks, rows, hidden], key and value [masks, keys, hidden] → [masks, rows, hidden]
   at::Tensor operator()(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) const;
 
  private:
@@ -47,8 +47,8 @@ class ProjectedAttention {
 /// Norms follow the sublayers.
 class TwoWayBlock {
  public:
-  /// The first block has tokens that equal their positions. It does not add positions, and has no
-  /// residual of its self-attention.
+  /// Builds the block. The first block has tokens that equal their positions. It does not add
+  /// positions, and has no residual of its self-attention.
   TwoWayBlock(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config, bool is_first);
   /// Adds `token_positions` [masks, tokens, hidden] and `feature_positions` [positions, hidden] to
   /// queries and keys.
@@ -71,7 +71,7 @@ class TwoWayBlock {
 class TwoWayTransformer {
  public:
   TwoWayTransformer(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config);
-  /// `feature_positions` [positions, hidden]
+  /// Runs the transformer. `feature_positions`: [positions, hidden].
   TokensAndFeatures operator()(const TokensAndFeatures& x, const at::Tensor& feature_positions) const;
 
  private:

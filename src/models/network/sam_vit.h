@@ -50,9 +50,9 @@ struct SamVitConfig {
 /// 2021, arXiv 2112.01526, section 4.1).
 class SamVitAttention {
  public:
-  /// `side` is the square's, in patches.
+  /// Builds the attention. `side` is the square's, in patches.
   SamVitAttention(const nn::ParameterScope& scope, const SamVitConfig& config, int64_t side);
-  /// x [squares · side², hidden] → the same shape, without the output projection
+  /// Maps x [squares · side², hidden] → the same shape, without the output projection
   at::Tensor operator()(const at::Tensor& x) const;
   /// Applies the output projection.
   at::Tensor project(const at::Tensor& x) const { return proj_(x); }
@@ -71,7 +71,7 @@ class SamVitAttention {
 class SamVitBlock {
  public:
   SamVitBlock(const nn::ParameterScope& scope, const SamVitConfig& config, int64_t window);
-  /// x [images · side², hidden] → the same shape
+  /// Maps x [images · side², hidden] → the same shape
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:

@@ -27,9 +27,9 @@ inline at::Tensor to_channels_first(const at::Tensor& x) {
 /// gelu(x + conv3(gelu(conv2(gelu(conv1(x)))))). conv2 is depthwise 3×3, the others are 1×1.
 class MBConv {
  public:
-  /// `expanded_channels` are those inside.
+  /// Builds the block. `expanded_channels`: channels between its convolutions.
   MBConv(const nn::ParameterScope& scope, int64_t channels, int64_t expanded_channels);
-  /// x [images, channels, height, width] → the same shape
+  /// Maps x [images, channels, height, width] → the same shape
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
@@ -41,8 +41,8 @@ class MBConv {
 class PatchMerging {
  public:
   PatchMerging(const nn::ParameterScope& scope, int64_t channels, int64_t out_channels, int64_t stride);
-  /// x [images, channels, height, width] → [images, out_channels, height / stride, width / stride],
-  /// rounded up
+  /// Maps x [images, channels, height, width] → [images, out_channels, height / stride, width /
+  /// stride], rounded up
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
@@ -57,11 +57,11 @@ at::Tensor make_window_offsets(int64_t window, at::Device device);
 /// section 4.2).
 class WindowAttention {
  public:
-  /// `offsets` come from make_window_offsets(); blocks may share them. `initial_gain` scales the
-  /// output projection's initial weights.
+  /// Builds the attention. `offsets` come from make_window_offsets(); blocks may share them.
+  /// `initial_gain` scales the output projection's initial weights.
   WindowAttention(const nn::ParameterScope& scope, const TinyVitStage& stage, at::Tensor offsets, double initial_gain);
 
-  /// x [windows, window², width] → the same shape
+  /// Maps x [windows, window², width] → the same shape
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
@@ -86,11 +86,11 @@ at::Tensor window_unpartition(const at::Tensor& windows, int64_t window, at::Int
 /// connects the windows, and an MLP (Wu et al. 2022, arXiv 2207.10666, section 3.3).
 class TinyVitBlock {
  public:
-  /// `offsets` are make_window_offsets(stage.window).
+  /// Builds the block. `offsets` are make_window_offsets(stage.window).
   TinyVitBlock(const nn::ParameterScope& scope, const TinyVitConfig& config, const TinyVitStage& stage,
                const at::Tensor& offsets);
 
-  /// x [images, width, height, columns] → the same shape, a view of [images, height, columns,
+  /// Maps x [images, width, height, columns] → the same shape, a view of [images, height, columns,
   /// width]
   at::Tensor operator()(const at::Tensor& x) const;
 

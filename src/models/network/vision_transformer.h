@@ -79,7 +79,7 @@ struct VisionTransformerConfig {
 class VisionBlock {
  public:
   VisionBlock(const nn::ParameterScope& scope, const VisionTransformerConfig& config);
-  /// x [rows, hidden] → [rows, hidden]; each tile is a segment
+  /// Maps x [rows, hidden] → [rows, hidden]; each tile is a segment
   at::Tensor operator()(const at::Tensor& x, const nn::Segments& tiles) const;
 
  private:

@@ -86,7 +86,8 @@ class ConversationProcessor : public Processor {
     int64_t image_tokens = 0;  ///< per row, unless the MediaLayout has a number
   };
 
-  /// `masks` is set for families that predict masks. Others ignore masks of records.
+  /// Creates the processor. `masks` is set for families that predict masks. Others ignore masks of
+  /// records.
   ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template, ProcessorSettings settings,
                         TowerInput input, std::optional<MaskInput> masks = std::nullopt);
 

@@ -25,7 +25,7 @@ class PreprocessorConfig {
  public:
   using ChannelValues = std::array<double, 3>;  ///< one value per channel
 
-  /// `name` is the file's name in errors.
+  /// Wraps the file's content. `name` is the file's name in errors.
   PreprocessorConfig(nlohmann::json config, std::string name);
 
   /// Returns the image processor's settings in the search order of transformers 5.24: section

@@ -22,11 +22,13 @@ struct PixelBudget {
   int64_t max_pixels;
 };
 
-/// Throws UserError (kBadData) for an aspect ratio above 200, which the models were never trained on.
+/// Throws UserError (kBadData) for an aspect ratio above 200, which the models were never trained
+/// on.
 void check_ratio(image::ImageSize size);
 
-/// Returns the size that an image is resized to, with transformers' arithmetic: both sides multiples
-/// of `factor`, the aspect ratio and the budget kept as closely as possible. Throws as check_ratio().
+/// Returns the size that an image is resized to, with transformers' arithmetic: both sides
+/// multiples of `factor`, the aspect ratio and the budget kept as closely as possible. Throws as
+/// check_ratio().
 image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget);
 
 /// Settings that convert images and video frames to the tower's input.
