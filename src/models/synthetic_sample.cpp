@@ -12,6 +12,7 @@ namespace vlmtrain::models {
 
 namespace {
 
+// Far above any plausible sample, and low enough that products of them fit into 64 bits.
 constexpr int64_t kMaxImages = 10'000;
 constexpr double kMaxFps = 1e4;
 constexpr int64_t kMaxSide = 100'000;

@@ -8,7 +8,7 @@ namespace vlmtrain::models::brain_llava {
 
 namespace {
 
-constexpr int64_t kMaxVolumes = 4096;
+constexpr int64_t kMaxVolumes = 4096;  // of a sample; more is a damaged config
 
 /// Returns true if a volume of `size` has at least one patch per token.
 bool has_enough_patches(const Config& config, const VolumeAxes& size) {

@@ -69,7 +69,7 @@ void check_parameter_count(double num_parameters, const std::filesystem::path& f
   // Tolerates what model.allow_missing and resize_embeddings add, and the large relative error for
   // small models.
   constexpr double kMaxRatio = 10;
-  constexpr double kUncheckedParameters = 1e8;
+  constexpr double kUncheckedParameters = 1e8;  // such a model fits into memory even if the config is wrong
   if (num_parameters <= kUncheckedParameters) return;
   const auto num_stored = count_stored_parameters(folder);
   if (num_stored && num_parameters > kMaxRatio * *num_stored) {

@@ -28,7 +28,7 @@ std::string format_shape(at::IntArrayRef sizes) {
 }  // namespace
 
 std::vector<std::string> truncate_list(std::vector<std::string> items) {
-  constexpr size_t kMaxItems = 20;
+  constexpr size_t kMaxItems = 20;  // fills about one screen
   if (items.size() > kMaxItems) {
     items.resize(kMaxItems);
     items.emplace_back("…");

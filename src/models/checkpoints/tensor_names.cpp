@@ -39,7 +39,7 @@ std::vector<std::string_view> list_suffixes(std::string_view name) {
 }
 
 std::string format_examples(std::span<const std::string> names, const std::unordered_set<std::string_view>& excluded) {
-  constexpr size_t kMaxExamples = 3;
+  constexpr size_t kMaxExamples = 3;  // enough to show the pattern, short enough for one line
   std::vector<std::string> examples;
   size_t count = 0;
   for (const auto& name : names) {

@@ -30,7 +30,7 @@ bool is_embedding(std::string_view name) {
 /// Returns true for equal values. Compares blocks of rows, so that memory holds no second table.
 bool have_equal_values(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.dim() != 2) return false;
-  constexpr int64_t kBlockElements = 1 << 20;
+  constexpr int64_t kBlockElements = 1 << 20;  // 4 MB in fp32
   const int64_t block = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, a.size(1)));
   for (int64_t row = 0; row < a.size(0); row += block) {
     const int64_t rows = std::min(block, a.size(0) - row);

@@ -56,6 +56,8 @@ int64_t count_marker_tokens(const Config& config, int64_t crops, const std::file
     return std::ssize(tokenizer.encode(format_image_text(config.image_tokens(), crops)).ids) -
            (1 + crops) * config.image_tokens();
   }
+  // As Gemma's tokenizer splits format_image_text(): two line breaks with the start and end markers
+  // per image, and the words of the sentence around crops.
   constexpr int64_t kMarkersPerImage = 4, kIntroTokens = 17, kSeparatorTokens = 1;
   return (1 + crops) * kMarkersPerImage + (crops == 0 ? 0 : kIntroTokens + (crops - 1) * kSeparatorTokens);
 }

@@ -43,7 +43,7 @@ std::optional<PanAndScan> read_pan_and_scan(const PreprocessorConfig& config) {
   settings.min_crop_size = config.value("pan_and_scan_min_crop_size", settings.min_crop_size);
   settings.max_crops = config.value("pan_and_scan_max_num_crops", settings.max_crops);
   settings.min_ratio = config.value("pan_and_scan_min_ratio_to_activate", settings.min_ratio);
-  constexpr int64_t kMaxCrops = 1024;
+  constexpr int64_t kMaxCrops = 1024;  // published files have 4; more is a damaged file
   check_size(settings.min_crop_size, "pan_and_scan_min_crop_size", kMaxImageSide, config.name());
   check_size(settings.max_crops, "pan_and_scan_max_num_crops", kMaxCrops, config.name());
   check_number(settings.min_ratio, "pan_and_scan_min_ratio_to_activate", {0, 1e6}, config.name());

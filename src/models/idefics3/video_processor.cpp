@@ -104,6 +104,7 @@ std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const 
   const double target_frames = std::min(std::nearbyint(fps * seconds), static_cast<double>(max_frames));
   const int64_t count = std::max<int64_t>(static_cast<int64_t>(target_frames), 1);
   int64_t first = 0, last = video.frames - 1;
+  // SmolVLM's processor skips the first and last second of long videos.
   constexpr double kSkippedSeconds = 1;
   if (seconds - 2 * kSkippedSeconds > static_cast<double>(max_frames) * fps) {
     first = static_cast<int64_t>(kSkippedSeconds * source_fps);

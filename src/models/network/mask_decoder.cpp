@@ -42,6 +42,7 @@ constexpr double kUpscaleNormEpsilon = 1e-6;  // LayerNorm2d's; SAM ignores laye
 
 /// Random tokens must differ from each other, but stay small compared to prompts of variance 1.
 constexpr InitialValues kTokens{.mean = 0, .deviation = 0.2};
+/// transformers' usual deviation of embeddings.
 constexpr InitialValues kNoMask{.mean = 0, .deviation = 0.02};
 
 /// Small random weights of a mask keep the initial probabilities near one half.

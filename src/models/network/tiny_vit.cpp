@@ -15,7 +15,7 @@ namespace {
 constexpr NumberRange kWidthRatios{0, 64};
 // The offset table has window⁴ entries, 16.8 million at 64; published models have at most 14.
 constexpr int64_t kMaxWindow = 64;
-constexpr int64_t kMaxStages = 16;
+constexpr int64_t kMaxStages = 16;  // published models have 4
 
 /// Per-stage numbers under `key`.
 struct StageList {

@@ -25,6 +25,7 @@ using nn::ParameterScope;
 
 namespace {
 
+// Implausible sizes are damaged configs: published towers have one to four channels.
 constexpr int64_t kMaxModalities = 1024;
 constexpr int64_t kMaxVolumePatches = 1 << 20;  // of a volume; all attend to each other, so more is a damaged config
 constexpr int64_t kMaxChannels = 64;

@@ -11,6 +11,7 @@ namespace {
 
 using nlohmann::json;
 
+/// Keeps the conversion to int64_t defined for absurd factors.
 constexpr double kMaxExtendedPositions = 1e12;
 
 double get_number(const json& object, const char* key, double fallback) {

@@ -22,7 +22,7 @@ std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std:
   for (int64_t channel = 0; channel < 3; ++channel) {
     const uint8_t* const plane = values + channel * pixels;
     uint8_t channel_low = 255, channel_high = 0;
-    constexpr int64_t kChunk = 4096;
+    constexpr int64_t kChunk = 4096;  // bytes between two checks; long enough to vectorize the inner loop
     for (int64_t begin = 0; begin < pixels; begin += kChunk) {
       for (int64_t i = begin; i < std::min(begin + kChunk, pixels); ++i) {
         channel_low = std::min(channel_low, plane[i]);

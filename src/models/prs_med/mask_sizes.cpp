@@ -27,7 +27,7 @@ constexpr const char* kDecoderKeys[] = {
     "hidden_size",           "mlp_dim",    "num_hidden_layers", "num_attention_heads", "attention_downsample_rate",
     "num_multimask_outputs", "hidden_act", "layer_norm_eps"};
 
-// Torch.nn.LayerNorm's default, which SAM's own code uses; transformers' config says 1e-6.
+// torch.nn.LayerNorm's default, which SAM's own code uses; transformers' config says 1e-6.
 constexpr double kOriginalDecoderEpsilon = 1e-5;
 
 /// Sizes derived from the shapes of a mask model's tensors.

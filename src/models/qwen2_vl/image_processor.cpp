@@ -13,7 +13,7 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-constexpr double kMaxRatio = 200;
+constexpr double kMaxRatio = 200;  // MAX_RATIO of qwen-vl-utils and transformers
 
 using image::ImageSize;
 using nlohmann::json;

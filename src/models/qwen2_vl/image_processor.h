@@ -50,7 +50,7 @@ PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget bu
 PixelSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels);
 
-/// Largest pixel budget.
+/// Largest pixel budget: keeps the product with a number of frames within 64 bits.
 inline constexpr int64_t kMaxBudgetPixels = int64_t{1} << 40;
 
 /// Returns `budget` with minimum and maximum limited to `max_pixels`.

@@ -149,7 +149,9 @@ int64_t GridProcessor::count_tokens(image::ImageSize size, std::optional<int64_t
 }
 
 std::optional<ShrinkRange> GridProcessor::shrink_range(data::MediaKind kind) const {
-  constexpr int64_t kMinTokens = 64;  // 224 x 224 pixels where a token's square has 28 x 28
+  // 224 x 224 pixels with 28 x 28 per token, the input size of the first CLIP models: a choice,
+  // below which images lose most of their details (docs/data.md).
+  constexpr int64_t kMinTokens = 64;
   const int64_t side = vision_.pixels_per_token_side(), token_pixels = side * side;
   const int64_t min_pixels = kind == data::MediaKind::kVideo ? min_frame_pixels() : images_.budget.min_pixels;
   return ShrinkRange{.min_pixels = std::max(kMinTokens, (min_pixels + token_pixels - 1) / token_pixels) * token_pixels,

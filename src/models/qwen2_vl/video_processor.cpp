@@ -16,7 +16,7 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-constexpr int64_t kMaxFrames = 1 << 20;
+constexpr int64_t kMaxFrames = 1 << 20;  // published files have at most 768; more is a damaged file
 constexpr PixelBudget kVideoBudget{int64_t{128} * 28 * 28, int64_t{28} * 28 * 768};
 
 /// Returns `count` of `frames` frame indices, each at the start of an equal part.
