@@ -1,17 +1,1 @@
-#pragma once
-
-#include <cstdint>
-#include <filesystem>
-#include <vector>
-
-#include "vlmtrain/models/processor.h"
-
-namespace vlmtrain::models {
-
-/// The tokens that end an answer: the processor's end of turn, and the eos_token_id of `folder`/generation_config.json
-/// (a number or a list), where there is one. `adapter`: empty, or the folder of an adapter, whose
-/// generation_config.json wins. Where `folder` is an adapter itself, its own file counts, else its base's.
-std::vector<int64_t> load_eos_token_ids(const std::filesystem::path& folder, const Processor& processor,
-                                        const std::filesystem::path& adapter = {});
-
-}  // namespace vlmtrain::models
+#include "vlmtrain/models/generation_config.h"

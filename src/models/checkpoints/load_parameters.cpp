@@ -17,7 +17,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Buffers of older transformers, which are computed from the config.
+/// Buffers stored by older transformers; they are computed from the config instead.
 constexpr std::string_view kComputedTableSuffixes[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq",
                                                        ".embeddings.position_ids"};
 
@@ -28,7 +28,7 @@ std::string format_shape(at::IntArrayRef sizes) {
 }  // namespace
 
 std::vector<std::string> truncate_list(std::vector<std::string> items) {
-  constexpr size_t kMaxItems = 20;
+  constexpr size_t kMaxItems = 20;  // fills about one screen
   if (items.size() > kMaxItems) {
     items.resize(kMaxItems);
     items.emplace_back("…");
