@@ -3,8 +3,8 @@
 #include <optional>
 #include <vector>
 
-#include "planner/rehearsed_options.h"
-#include "planner/remedy_rehearsal.h"
+#include "planner/search/plan_evaluator.h"
+#include "planner/suggestions/change_evaluator.h"
 
 namespace vlmtrain::planner {
 

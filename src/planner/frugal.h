@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "planner/rehearsed_options.h"
+#include "planner/search/plan_evaluator.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {

@@ -1,5 +1,5 @@
-#include "planner/plan_json.h"
-#include "vlmtrain/planner/host_plan.h"
+#include "planner/plan/plan_json.h"
+#include "vlmtrain/planner/cpu_plan.h"
 
 namespace vlmtrain::planner {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/remedy_rehearsal.h"
+#include "planner/suggestions/change_evaluator.h"
 
 namespace vlmtrain::planner {
 

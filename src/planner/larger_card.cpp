@@ -8,7 +8,7 @@
 
 #include "planner/arguments.h"
 #include "planner/frugal.h"
-#include "planner/rehearsed_options.h"
+#include "planner/search/plan_evaluator.h"
 
 namespace vlmtrain::planner {
 

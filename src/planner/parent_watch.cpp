@@ -9,7 +9,7 @@
 #include <fstream>
 #include <thread>
 
-#include "planner/child_process.h"
+#include "planner/dry_run/child_process.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/host.h"

@@ -1,7 +1,7 @@
 #include "vlmtrain/planner/rehearsal_start.h"
 
-#include "planner/spawned_child.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/planner/spawned_child.h"
 
 namespace vlmtrain::planner {
 

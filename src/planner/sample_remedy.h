@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "planner/remedy_rehearsal.h"
+#include "planner/suggestions/change_evaluator.h"
 
 namespace vlmtrain::planner {
 

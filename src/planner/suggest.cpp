@@ -1,11 +1,10 @@
-#include "planner/suggest.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "planner/card_remedy_rehearsal.h"
-#include "planner/remedies.h"
+#include "planner/suggestions/gpu_suggestions.h"
+#include "planner/suggestions/suggestions.h"
 #include "vlmtrain/base/bytes.h"
 
 namespace vlmtrain::planner {

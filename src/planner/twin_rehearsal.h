@@ -1,7 +1,7 @@
 #pragma once
 
-#include "planner/rehearsed_run.h"
-#include "vlmtrain/planner/twin.h"
+#include "planner/dry_run/dry_run_session.h"
+#include "vlmtrain/planner/look_ahead.h"
 
 namespace vlmtrain::planner {
 

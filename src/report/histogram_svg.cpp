@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "report/inspection_words.h"
+#include "report/inspection/inspection_format.h"
 #include "vlmtrain/base/number_words.h"
 
 namespace vlmtrain::report {

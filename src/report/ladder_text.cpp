@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "report/plan_words.h"
+#include "report/plan/plan_format.h"
 #include "report/wrapped_text.h"
 #include "vlmtrain/base/printable.h"
 

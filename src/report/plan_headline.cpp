@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "report/plan/plan_format.h"
 #include "report/plan_memory.h"
-#include "report/plan_words.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "report/plan_words.h"
+#include "report/plan/plan_format.h"
 #include "vlmtrain/base/number_words.h"
 
 namespace vlmtrain::report {

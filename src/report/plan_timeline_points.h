@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/planner/rehearsal.h"
+#include "vlmtrain/planner/dry_run.h"
 
 namespace vlmtrain::report {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "report/json_value.h"
+#include "report/format/json_fields.h"
 
 namespace vlmtrain::report {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "report/base64.h"
-#include "report/page.h"
+#include "report/format/html.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/image/encode.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "report/plan_bars.h"
+#include "report/format/text_layout.h"
 
 namespace vlmtrain::report {
 

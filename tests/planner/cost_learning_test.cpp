@@ -1,5 +1,3 @@
-#include "planner/cost_learning.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +5,8 @@
 #include <random>
 
 #include "planner/nonnegative_fit.h"
-#include "vlmtrain/planner/step_cut.h"
+#include "planner/search/split_plan_learner.h"
+#include "vlmtrain/planner/memory_split.h"
 
 namespace vlmtrain::planner {
 namespace {

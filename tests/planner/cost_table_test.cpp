@@ -1,10 +1,9 @@
-#include "vlmtrain/planner/cost_table.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "planner/user_error.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
 namespace {

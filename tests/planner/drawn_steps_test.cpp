@@ -1,6 +1,6 @@
-#include "vlmtrain/planner/drawn_steps.h"
-
 #include <gtest/gtest.h>
+
+#include "vlmtrain/planner/workload.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/rehearsal.h"
-#include "planner/rehearsed_options.h"
+#include "planner/search/plan_evaluator.h"
 #include "vlmtrain/planner/search.h"
 
 namespace vlmtrain::planner {

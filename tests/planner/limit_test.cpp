@@ -1,5 +1,3 @@
-#include "vlmtrain/planner/limit.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 
 #include "planner/rehearsal.h"
 #include "planner/user_error.h"
+#include "vlmtrain/planner/target_gpu.h"
 
 namespace vlmtrain::planner {
 namespace {

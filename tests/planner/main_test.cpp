@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "vlmtrain/planner/rehearsal_process.h"
+#include "vlmtrain/planner/dry_run_process.h"
 
 // The tests, and the rehearsal process that they start: this program with the argument `dry_run`.
 int main(int argc, char** argv) {

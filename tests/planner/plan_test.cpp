@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "planner/rehearsal.h"
-#include "planner/rehearsed_options.h"
+#include "planner/search/plan_evaluator.h"
 #include "planner/user_error.h"
 #include "vlmtrain/planner/search.h"
 

@@ -1,4 +1,4 @@
-#include "planner/protocol.h"
+#include "planner/dry_run/protocol.h"
 
 #include <gtest/gtest.h>
 

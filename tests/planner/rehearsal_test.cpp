@@ -1,4 +1,4 @@
-#include "vlmtrain/planner/rehearsal.h"
+#include "planner/rehearsal.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "planner/rehearsal.h"
 #include "planner/user_error.h"
+#include "vlmtrain/planner/dry_run.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -1,11 +1,10 @@
-#include "vlmtrain/planner/twin.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "planner/rehearsal.h"
+#include "vlmtrain/planner/look_ahead.h"
 
 namespace vlmtrain::planner {
 namespace {

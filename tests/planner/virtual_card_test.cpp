@@ -1,5 +1,3 @@
-#include "vlmtrain/planner/virtual_card.h"
-
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -13,7 +11,8 @@
 
 #include "parity/temporary_folder.h"
 #include "planner/user_error.h"
-#include "vlmtrain/planner/rehearsal_process.h"
+#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
 namespace {

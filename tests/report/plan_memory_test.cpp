@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "report/plan_bars.h"
+#include "report/format/text_layout.h"
 #include "report/plan_example.h"
 
 namespace vlmtrain::report {

@@ -7,10 +7,10 @@
 #include <regex>
 #include <sstream>
 
-#include "report/plan_bars.h"
+#include "report/format/text_layout.h"
+#include "report/plan/plan_format.h"
 #include "report/plan_example.h"
 #include "report/plan_table.h"
-#include "report/plan_words.h"
 
 namespace vlmtrain::report {
 namespace {

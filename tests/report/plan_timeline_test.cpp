@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "report/page.h"
+#include "report/format/html.h"
 #include "report/plan_example.h"
 #include "report/plan_timeline_points.h"
 #include "vlmtrain/base/error.h"

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "vlmtrain/planner/cost_table.h"
-#include "vlmtrain/planner/rehearsal.h"
+#include "vlmtrain/planner/dry_run.h"
+#include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
 

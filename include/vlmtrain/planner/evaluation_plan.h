@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "vlmtrain/planner/plan.h"
-#include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
 

@@ -10,8 +10,8 @@
 #include "vlmtrain/data/drawn_steps.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/planner/cut_plan.h"
-#include "vlmtrain/planner/limit.h"
-#include "vlmtrain/planner/rehearsal.h"
+#include "vlmtrain/planner/dry_run.h"
+#include "vlmtrain/planner/target_gpu.h"
 
 namespace vlmtrain::planner {
 

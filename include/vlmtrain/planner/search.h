@@ -3,7 +3,7 @@
 #include "vlmtrain/planner/options.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/planner/sample_limit.h"
-#include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
 

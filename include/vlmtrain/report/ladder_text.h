@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/planner/ladder.h"
+#include "vlmtrain/planner/savings_table.h"
 #include "vlmtrain/report/plan_text.h"
 
 namespace vlmtrain::report {

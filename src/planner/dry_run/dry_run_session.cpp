@@ -1,0 +1,167 @@
+#include "planner/dry_run/dry_run_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "vlmtrain/distributed/consensus.h"
+#include "vlmtrain/distributed/virtual_ranks.h"
+#include "vlmtrain/engine/step.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+std::vector<data::Sample> make_placeholder_samples(const std::vector<SampleGroup>& groups) {
+  std::vector<data::Sample> samples;
+  for (const auto& group : groups) {
+    samples.insert(samples.end(), static_cast<size_t>(group.count), data::make_meta_sample(group.shape));
+  }
+  return samples;
+}
+
+/// What the ranks of a rehearsal agree on, of which one is there.
+class RecordingConsensus final : public engine::Consensus {
+ public:
+  /// `recorded` gets each sum.
+  RecordingConsensus(const engine::GradientBuckets& buckets, const Job& job, StepCollectives& recorded)
+      : buckets_(buckets), recorded_(recorded) {
+    if (job.world_size == 1) return;
+    const auto shard = job.shard();
+    const int64_t group = shard.covers_all() ? job.world_size : shard.count;
+    if (group < job.world_size) shard_group_ = CollectiveGroup::kNode;
+    ranks_ = distributed::make_fake_collectives(job.world_size, job.rank, group);
+    consensus_ = std::make_unique<distributed::RankConsensus>(*ranks_);
+  }
+
+  engine::StepStatus all_reduce_max(engine::StepStatus own) const override { return consensus_->all_reduce_max(own); }
+  bool any_rank(bool own) const override { return consensus_->any_rank(own); }
+  std::vector<double> sum_over_ranks(std::vector<double> own) const override {
+    return consensus_->sum_over_ranks(std::move(own));
+  }
+  void all_reduce_sum(const at::Tensor& own) const override {
+    if (ranks_) recorded_.reductions.push_back(make_call(own, /*turns=*/2, CollectiveGroup::kWorld));
+    consensus_->all_reduce_sum(own);
+  }
+  void reduce_scatter(const at::Tensor& all) const override {
+    recorded_.reductions.push_back(make_call(all, /*turns=*/1, shard_group_));
+    consensus_->reduce_scatter(all);
+  }
+  void all_reduce_replicas(const at::Tensor& own) const override {
+    if (shard_group_ == CollectiveGroup::kNode)
+      recorded_.reductions.push_back(make_call(own, /*turns=*/2, CollectiveGroup::kReplicas));
+    consensus_->all_reduce_replicas(own);
+  }
+  void all_reduce_group(const at::Tensor& own) const override {
+    if (ranks_) recorded_.reductions.push_back(make_call(own, /*turns=*/2, shard_group_));
+    consensus_->all_reduce_group(own);
+  }
+  void wait_for_reductions() const override { consensus_->wait_for_reductions(); }
+  engine::AllGatherHandle all_gather_async(const at::Tensor& all) const override {
+    recorded_.all_gathers.push_back(make_call(all, /*turns=*/1, shard_group_));
+    return consensus_->all_gather_async(all);
+  }
+  engine::AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& own) const override {
+    recorded_.block_all_gathers.push_back(make_call(all, /*turns=*/1, shard_group_));
+    return consensus_->all_gather_into_tensor(all, own);
+  }
+  void wait_for_all_gather(engine::AllGatherHandle handle) const override { consensus_->wait_for_all_gather(handle); }
+  std::vector<std::string> all_gather_strings(std::string own) const override {
+    return consensus_->all_gather_strings(std::move(own));
+  }
+
+  /// All samples of a rehearsal are of the first task. In a run there are gradients of the others too, whose products
+  /// take their time.
+  std::vector<int64_t> union_over_ranks(std::vector<int64_t> own) const override {
+    std::vector<int64_t> all_indices;
+    all_indices.reserve(own.size() * static_cast<size_t>(buckets_.groups()));
+    for (int64_t group = 0; group < buckets_.groups(); ++group) {
+      for (const int64_t index : own) all_indices.push_back(index + group * static_cast<int64_t>(buckets_.size()));
+    }
+    return consensus_->union_over_ranks(std::move(all_indices));
+  }
+
+ private:
+  static CollectiveCall make_call(const at::Tensor& values, int64_t ring_phases, CollectiveGroup group) {
+    return {.bytes = static_cast<int64_t>(values.nbytes()), .ring_phases = ring_phases, .group = group};
+  }
+
+  const engine::GradientBuckets& buckets_;
+  StepCollectives& recorded_;
+  CollectiveGroup shard_group_ = CollectiveGroup::kWorld;  // that have parts
+  std::unique_ptr<distributed::Collectives> ranks_;
+  std::unique_ptr<const engine::Consensus> consensus_ = std::make_unique<const engine::Consensus>();
+};
+
+}  // namespace
+
+DryRunSession::DryRunSession(const Job& job, at::Device device, bool with_training)
+    : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
+  if (!with_training) return;
+  training_ = std::make_unique<engine::Training>(*model_, job.optimizer, objective_->gradient_groups(), job.shard());
+  consensus_ = std::make_unique<RecordingConsensus>(training_->gradient_buckets, job, step_collectives_);
+  if (job.world_size > 1) training_->connect(*consensus_);
+}
+
+void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::StepLayout& layout) {
+  try {
+    const auto samples = make_placeholder_samples(groups);
+    const auto input = engine::make_step_input(*objective_, samples);
+    step_collectives_ = {};
+    engine::Step step(*training_, input, *consensus_);
+    step.accumulate(layout);
+    // The last bucket is whole when the backward pass is; with several groups all are handed over behind it.
+    const int64_t num_buckets = std::ssize(step_collectives_.reductions);
+    if (training_->sharded_blocks) {
+      step_collectives_.micro_batches = layout.split.micro_batches();
+      split_block_collectives();
+    } else if (training_->gradient_buckets.groups() == 1) {
+      step_collectives_.overlapped_reductions = std::max<int64_t>(0, num_buckets - 1);
+    }
+    step.prepare();
+    scalars_.emplace(step.apply(engine::LearningRates{}).scalars);
+  } catch (const engine::StepOutOfMemory& error) {
+    if (error.memory_kind() == memory::MemoryKind::kHost) throw dry_run_out_of_host_memory(error.what());
+    throw;
+  }
+}
+
+/// They come first: all else is added up when the passes are over.
+void DryRunSession::split_block_collectives() {
+  auto& reductions = step_collectives_.reductions;
+  const auto num_replica_reductions =
+      std::ranges::count(reductions, CollectiveGroup::kReplicas, &CollectiveCall::group);
+  const auto num_optimizer_reductions = std::ssize(training_->gradient_buckets.get_bucket_sizes());
+  const auto block_end = reductions.end() - num_replica_reductions - num_optimizer_reductions;
+  step_collectives_.block_reduce_scatters.assign(reductions.begin(), block_end);
+  reductions.erase(reductions.begin(), block_end);
+}
+
+void DryRunSession::evaluate(const EvaluationBatch& batch) const {
+  // Further ones take no more: their keys and values have their place from the first on.
+  constexpr int64_t kDryRunNewTokens = 3;
+  const engine::GenerateSettings generation{.device = device_,
+                                            .max_new_tokens = std::min(kDryRunNewTokens, batch.max_new_tokens),
+                                            .reserved_new_tokens = batch.max_new_tokens};
+  const auto samples = make_placeholder_samples(batch.samples);
+  std::vector<data::Sample> prompts;
+  for (const auto& group : batch.samples) {
+    data::SampleShape prompt_shape = group.shape;
+    prompt_shape.label_tokens = prompt_shape.masks = prompt_shape.mask_pictures = 0;
+    const auto count = batch.max_new_tokens > 0 ? static_cast<size_t>(group.count) : 0;
+    prompts.insert(prompts.end(), count, data::make_meta_sample(prompt_shape));
+  }
+  const auto take_first = [](const std::vector<data::Sample>& all, size_t count) {
+    return std::vector(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(count, all.size())));
+  };
+  if (const size_t half = samples.size() / 2; half > 0) {
+    engine::evaluate_batch(*model_, take_first(samples, half), take_first(prompts, half), batch.layout, generation);
+  }
+  engine::evaluate_batch(*model_, samples, prompts, batch.layout, generation);
+}
+
+UserError dry_run_out_of_host_memory(const std::string& reason) {
+  return run_error("the rehearsal process ran out of the host's memory: {}; give the job more, such as SLURM's --mem",
+                   reason);
+}
+
+}  // namespace vlmtrain::planner

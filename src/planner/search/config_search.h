@@ -1,0 +1,63 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "planner/search/cost_model.h"
+#include "planner/search/plan_evaluator.h"
+#include "vlmtrain/planner/search.h"
+
+namespace vlmtrain::planner {
+
+std::vector<int64_t> find_divisors(int64_t number);  ///< ascending
+
+/// The search for one set of fixed choices, with the batches that its plans must hold.
+class ConfigSearch {
+ public:
+  /// `evaluator` and `workload` must outlive the search.
+  ConfigSearch(PlanEvaluator& evaluator, const Workload& workload, const StepConstraints& constraints,
+               int64_t limit_bytes);
+
+  /// The fastest option that fits, rehearsed in full; nothing if none does.
+  std::optional<StepEstimate> find();
+
+  /// What needs least of all that a person could choose, rehearsed. After find().
+  StepEstimate find_min_memory();
+
+  /// Every micro-batch size with nothing, as few as fit, and all blocks recomputed. After find().
+  std::vector<StepEstimate> alternatives() const;
+
+  const CostModel& cost_model() const { return *cost_model_; }
+
+ private:
+  void run_probes();
+  StepConfig default_step_config() const;
+  StepConfig make_step_config(int64_t size, size_t level) const;
+  /// Smallest micro-batch, everything recomputed, the tower's tiles in so many passes, so many rows of the loss.
+  StepConfig make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const;
+  int64_t estimate_bytes(const StepConfig& step_config) const;
+  double estimate_seconds(const StepConfig& step_config) const;
+  std::optional<size_t> find_min_level(int64_t size) const;
+  std::optional<StepConfig> find_fastest_guess() const;
+  std::optional<StepConfig> find_untried_minimum() const;
+  StepEstimate dry_run(const StepConfig& step_config);
+  std::optional<StepConfig> find_next_larger(const StepConfig& step_config) const;
+  std::optional<StepEstimate> find_with_smaller_passes();
+  std::vector<StepConfig> list_smaller_passes() const;
+  bool is_allowed(const StepConfig& step_config) const;
+  void dry_run_without_last_block(StepConfig step_config, memory::Component component);
+  StepEstimate get_or_estimate(const StepConfig& step_config) const;
+
+  PlanEvaluator& evaluator_;
+  const Workload& workload_;
+  StepConstraints constraints_;
+  int64_t limit_bytes_;
+  int64_t persistent_bytes_ = 0;                          // weights, gradients, optimizer
+  std::vector<int64_t> micro_batch_sizes_;                // ascending
+  models::RecomputeBlocks all_blocks_;                    // the model's
+  std::vector<models::RecomputeBlocks> recompute_order_;  // from none to all
+  std::optional<StepEstimate> min_memory_;                // where nothing fits without smaller passes
+  std::optional<CostModel> cost_model_;
+};
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,192 @@
+#include "planner/suggestions/suggestions.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <optional>
+
+#include "planner/job_change.h"
+#include "planner/sample_remedy.h"
+#include "vlmtrain/base/bytes.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// A choice that a person fixed, back in the planner's hands.
+struct Relaxation {
+  std::string key;
+  void (*relax)(StepConstraints& constraints);
+};
+
+std::vector<Relaxation> list_relaxations(const StepConstraints& constraints) {
+  std::vector<Relaxation> list;
+  if (!constraints.recompute.is_auto()) {
+    list.push_back({"memory.recompute", [](StepConstraints& relaxed) { relaxed.recompute = {}; }});
+  }
+  if (constraints.vision_tiles_per_pass) {
+    list.push_back(
+        {"memory.vision_tiles_per_pass", [](StepConstraints& relaxed) { relaxed.vision_tiles_per_pass = {}; }});
+  }
+  if (constraints.loss_chunk_rows) {
+    list.push_back({"memory.loss_chunk_rows", [](StepConstraints& relaxed) { relaxed.loss_chunk_rows = {}; }});
+  }
+  if (constraints.micro_batch_size) {
+    list.push_back({"training.micro_batch_size", [](StepConstraints& relaxed) { relaxed.micro_batch_size = {}; }});
+  }
+  return list;
+}
+
+/// The plan where these choices are the planner's; nothing if it does not fit.
+std::optional<Suggestion> suggest_relaxation(const std::vector<Relaxation>& relaxations, ChangeEvaluator& evaluator) {
+  StepConstraints constraints = evaluator.problem().constraints;
+  for (const auto& relaxation : relaxations) relaxation.relax(constraints);
+  const auto plan = evaluator.replan(constraints);
+  if (!plan) return std::nullopt;
+  Suggestion suggestion{.arguments = {},
+                        .note = "changes no result beyond rounding",
+                        .makes_it_fit = true,
+                        .total_bytes = plan->total_bytes};
+  for (const auto& relaxation : relaxations) {
+    const bool is_micro_batch = relaxation.key == "training.micro_batch_size";
+    suggestion.arguments.push_back(
+        fmt::format("{}={}", relaxation.key, is_micro_batch ? std::to_string(plan->micro_batch_size) : "auto"));
+  }
+  return suggestion;
+}
+
+/// What keeps most of what a person fixed: one choice less, or if that does not do, ever more.
+std::vector<Suggestion> suggest_relaxations(const std::vector<Relaxation>& relaxations, ChangeEvaluator& evaluator) {
+  std::vector<Suggestion> suggestions;
+  std::vector<Relaxation> combined;
+  for (const auto& relaxation : relaxations) {
+    if (auto suggestion = suggest_relaxation({relaxation}, evaluator)) suggestions.push_back(std::move(*suggestion));
+  }
+  for (const auto& relaxation : relaxations) {
+    combined.push_back(relaxation);
+    if (!suggestions.empty()) break;
+    if (combined.size() == 1) continue;
+    if (auto suggestion = suggest_relaxation(combined, evaluator)) suggestions.push_back(std::move(*suggestion));
+  }
+  return suggestions;
+}
+
+void append(std::vector<Suggestion>& list, std::vector<Suggestion> added) {
+  std::move(added.begin(), added.end(), std::back_inserter(list));
+}
+
+/// Other jobs and other samples, with choices of which some may be fixed.
+class ChangeSuggester {
+ public:
+  ChangeSuggester(ChangeEvaluator& evaluator, const StepConstraints& constraints)
+      : evaluator_(evaluator), constraints_(constraints) {}
+
+  /// `min_bytes`: with nothing changed. `can_samples_help`: what no sample is part of fits.
+  std::vector<Suggestion> suggest_single_changes(int64_t min_bytes, bool can_samples_help) {
+    auto suggestions = suggest_fitting_jobs(list_numeric_changes(evaluator_.problem()));
+    if (can_samples_help) append(suggestions, suggest_smaller_samples(evaluator_.problem().job, min_bytes));
+    append(suggestions, suggest_fitting_jobs(list_training_changes(evaluator_.problem())));
+    return suggestions;
+  }
+
+  /// Where no single change does: the smallest job, and that with smaller samples.
+  std::vector<Suggestion> suggest_combined_changes() {
+    const auto smallest_jobs = make_smallest_job(evaluator_.problem());
+    auto suggestions = suggest_fitting_jobs(smallest_jobs);
+    if (!suggestions.empty()) return suggestions;
+    for (const auto& change : smallest_jobs) {
+      const auto bytes = evaluator_.estimate_min_bytes(change.job, evaluator_.problem().workload, constraints_);
+      if (!bytes) continue;
+      for (auto& suggestion : suggest_smaller_samples(change.job, *bytes)) {
+        suggestion.arguments.insert(suggestion.arguments.begin(), change.arguments.begin(), change.arguments.end());
+        suggestion.note = fmt::format("{}, with {}", change.description, suggestion.note);
+        suggestions.push_back(std::move(suggestion));
+      }
+    }
+    return suggestions;
+  }
+
+ private:
+  /// Of these, the ones that fit.
+  std::vector<Suggestion> suggest_fitting_jobs(const std::vector<JobChange>& changes) {
+    std::vector<Suggestion> suggestions;
+    for (const auto& change : changes) {
+      const auto bytes = evaluator_.estimate_min_bytes(change.job, evaluator_.problem().workload, constraints_);
+      if (!evaluator_.fits(bytes)) continue;
+      suggestions.push_back({.arguments = change.arguments,
+                             .note = change.description,
+                             .makes_it_fit = true,
+                             .total_bytes = evaluator_.total_bytes(*bytes)});
+    }
+    return suggestions;
+  }
+
+  /// Lower limits of the samples with which a job fits that takes so much without them.
+  std::vector<Suggestion> suggest_smaller_samples(const Job& job, int64_t unlimited_bytes) {
+    std::vector<Suggestion> suggestions;
+    for (const auto& limit : evaluator_.problem().sample_limits) {
+      if (auto suggestion = suggest_lower_limit(limit, job, constraints_, unlimited_bytes, evaluator_)) {
+        suggestions.push_back(std::move(*suggestion));
+      }
+    }
+    return suggestions;
+  }
+
+  ChangeEvaluator& evaluator_;
+  const StepConstraints& constraints_;
+};
+
+/// What no sample is part of.
+int64_t persistent_bytes(const DryRunDetail& detail) {
+  const auto& bytes = detail.peak.by_component;
+  return bytes[static_cast<size_t>(memory::Component::kWeights)] +
+         bytes[static_cast<size_t>(memory::Component::kOptimizer)];
+}
+
+void prepend_arguments(const std::vector<Relaxation>& relaxations, std::vector<Suggestion>& suggestions) {
+  std::vector<std::string> arguments;
+  arguments.reserve(relaxations.size());
+  for (const auto& relaxation : relaxations) arguments.push_back(relaxation.key + "=auto");
+  for (auto& suggestion : suggestions) {
+    suggestion.arguments.insert(suggestion.arguments.begin(), arguments.begin(), arguments.end());
+  }
+}
+
+}  // namespace
+
+std::vector<Suggestion> make_suggestions(ChangeEvaluator& evaluator, int64_t min_bytes, const DryRunDetail& detail) {
+  const auto& problem = evaluator.problem();
+  const bool can_samples_help = persistent_bytes(detail) <= evaluator.limit_bytes();
+  const auto relaxations = list_relaxations(problem.constraints);
+  auto suggestions = suggest_relaxations(relaxations, evaluator);
+  // What is fixed is in the way where a change needs it undone too.
+  const bool can_relax_all = !relaxations.empty() && suggestions.empty();
+  StepConstraints unconstrained = problem.constraints;
+  for (const auto& relaxation : relaxations) relaxation.relax(unconstrained);
+
+  append(suggestions, evaluator.suggest_more_memory());
+  ChangeSuggester constrained_suggester(evaluator, problem.constraints);
+  ChangeSuggester relaxed_suggester(evaluator, unconstrained);
+  auto changes = constrained_suggester.suggest_single_changes(min_bytes, can_samples_help);
+  if (changes.empty() && can_relax_all) {
+    const auto relaxed_min_bytes = evaluator.estimate_min_bytes(problem.job, problem.workload, unconstrained);
+    changes = relaxed_suggester.suggest_single_changes(relaxed_min_bytes.value_or(min_bytes), can_samples_help);
+    prepend_arguments(relaxations, changes);
+  }
+  if (changes.empty()) changes = constrained_suggester.suggest_combined_changes();
+  if (changes.empty() && can_relax_all) {
+    changes = relaxed_suggester.suggest_combined_changes();
+    prepend_arguments(relaxations, changes);
+  }
+  append(suggestions, std::move(changes));
+  return suggestions;
+}
+
+void append_required_bytes(std::vector<Suggestion>& suggestions) {
+  for (auto& suggestion : suggestions) {
+    suggestion.note =
+        fmt::format("{}; {:.1f} GB are enough then", suggestion.note, to_gigabytes(suggestion.total_bytes));
+  }
+}
+
+}  // namespace vlmtrain::planner

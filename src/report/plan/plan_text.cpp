@@ -1,0 +1,177 @@
+#include "vlmtrain/report/plan_text.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "report/format/text_layout.h"
+#include "report/plan/plan_format.h"
+#include "report/plan_memory.h"
+#include "report/plan_table.h"
+#include "report/wrapped_text.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+constexpr size_t kMaxAlternatives = 15;
+constexpr int kMinPlanColumns = 64;
+constexpr int kMaxPlanColumns = 100;
+
+// ANSI: select graphic rendition.
+constexpr const char* kPlain = "0";
+constexpr const char* kBold = "1";
+constexpr const char* kFaint = "2";
+constexpr const char* kRed = "31";
+constexpr const char* kGreen = "32";
+constexpr const char* kBoldGreen = "1;32";
+constexpr const char* kBoldRed = "1;31";
+
+class PlanTextBuilder {
+ public:
+  PlanTextBuilder(const planner::Plan& plan, const TextStyle& style)
+      : plan_(plan), style_(style), columns_(std::clamp(style.width, kMinPlanColumns, kMaxPlanColumns)) {}
+
+  std::string text() {
+    text_ = colorize(plan_.fits ? kBoldGreen : kBoldRed, wrap_text("", format_plan_headline(plan_), columns_));
+    add_facts();
+    add_memory();
+    add_alternatives();
+    add_suggestions();
+    add_effort();
+    return std::move(text_);
+  }
+
+ private:
+  /// Escape sequences end before the line break that `text` may end with.
+  std::string colorize(const char* color, const std::string& text) const {
+    if (!style_.color || color == kPlain) return text;
+    const bool ends_line = text.ends_with('\n');
+    const std::string line = ends_line ? text.substr(0, text.size() - 1) : text;
+    return fmt::format("\x1b[{}m{}\x1b[0m{}", color, line, ends_line ? "\n" : "");
+  }
+
+  void add_heading(const std::string& title) {
+    text_ += "\n";
+    text_ += colorize(kBold, wrap_text("", title, columns_));
+  }
+
+  void add_facts() {
+    text_ += "\n";
+    for (const auto& fact : list_plan_facts(plan_)) {
+      text_ += wrap_text(fmt::format("  {:<8} ", fact.name), fact.text, columns_);
+    }
+  }
+
+  void add_memory() {
+    constexpr int kLabelColumns = 36;
+    const auto& peak = plan_.detail.peak;
+    add_heading(fmt::format("Memory when most is taken: {}", format_memory_tag(peak.tag, peak.backward)));
+    const auto rows = make_memory_rows(plan_);
+    BarScale scale{.bytes = 0, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
+    for (const auto& row : rows) scale.bytes += row.bytes;
+    add_gpu_mark(scale);
+    int64_t offset = 0;
+    int color = 0;
+    for (const auto& row : rows) {
+      if (row.kind != MemoryRow::Kind::kUsed && offset == plan_.total_bytes()) add_total_row();
+      add_memory_row(row, offset, row.kind == MemoryRow::Kind::kUsed ? kBarColors[color++ % kBarColors.size()] : kFaint,
+                     scale);
+      offset += row.bytes;
+    }
+  }
+
+  /// Over the bars, where the card ends: they go on behind it if the plan does not fit.
+  void add_gpu_mark(const BarScale& scale) {
+    const int end =
+        static_cast<int>(static_cast<double>(plan_.limit.gpu_bytes) / static_cast<double>(scale.bytes) * scale.columns);
+    std::string mark = fmt::format("card {} |", format_gigabytes(plan_.limit.gpu_bytes));
+    if (end < count_columns(mark)) mark = fmt::format("| card {}", format_gigabytes(plan_.limit.gpu_bytes));
+    const int indent = mark.front() == '|' ? std::max(0, end - 1) : end - count_columns(mark);
+    text_ += colorize(kFaint, fmt::format("{:{}}{}\n", "", kBarIndent + indent, mark));
+  }
+
+  void add_memory_row(const MemoryRow& row, int64_t offset, const char* color, const BarScale& scale) {
+    const BarFill fill = row.kind == MemoryRow::Kind::kUsed   ? BarFill::kSolid
+                         : row.kind == MemoryRow::Kind::kFree ? BarFill::kLight
+                                                              : BarFill::kMedium;
+    std::string bar = draw_bar(offset, row.bytes, fill, scale);
+    bar.erase(bar.find_last_not_of(' ') + 1);
+    text_ += fmt::format("  {:<22} {:>8}", row.name, format_gigabytes(row.bytes));
+    if (!bar.empty()) text_ += fmt::format("  {}", colorize(color, bar));
+    text_ += "\n";
+  }
+
+  void add_total_row() {
+    text_ += colorize(kBold, fmt::format("  {:<22} {:>8}\n", "in use", format_gigabytes(plan_.total_bytes())));
+  }
+
+  void add_alternatives() {
+    const auto table = make_alternatives_table(plan_, kMaxAlternatives, columns_);
+    add_heading(fmt::format("Alternatives (micro-batch x accumulation; {} vision and {} language blocks)",
+                            plan_.detail.vision_blocks, plan_.detail.language_blocks));
+    text_ += colorize(kFaint, fmt::format("{}\n", table.header));
+    bool has_interpolated = false;
+    for (const auto& line : table.lines) {
+      text_ += colorize(line.is_best ? kBold : line.fits ? kPlain : kFaint, fmt::format("{}\n", line.text));
+      has_interpolated = has_interpolated || !line.from_dry_run;
+    }
+    const auto note = [&](const char* mark, const std::string& text) {
+      text_ += colorize(kFaint, wrap_text(mark, text, columns_));
+    };
+    if (!table.best_difference.empty()) note("> ", fmt::format("has {}", table.best_difference));
+    if (has_interpolated) note("~ ", "interpolated between rehearsals; the others were rehearsed");
+    if (table.num_hidden > 0) note("  ", fmt::format("{} more rows: --json", table.num_hidden));
+  }
+
+  void add_suggestions() {
+    if (plan_.suggestions.empty()) return;
+    const bool has_arguments = std::any_of(plan_.suggestions.begin(), plan_.suggestions.end(),
+                                           [](const auto& suggestion) { return !suggestion.arguments.empty(); });
+    add_heading(fmt::format("{}{}", plan_.fits ? "What would make it faster" : "What would make it fit",
+                            has_arguments ? " (put one line behind the command)" : ""));
+    for (const auto& suggestion : plan_.suggestions) {
+      const char* const color = plan_.fits ? kPlain : suggestion.makes_it_fit ? kGreen : kRed;
+      if (suggestion.arguments.empty()) {
+        const char* const mark = suggestion.makes_it_fit ? "  + " : "  - ";
+        text_ += colorize(color, wrap_text(mark, to_printable(suggestion.note), columns_));
+      } else {
+        // A line of its own and unbroken, to be copied.
+        text_ += colorize(color,
+                          fmt::format("  {}\n", to_printable(fmt::format("{}", fmt::join(suggestion.arguments, " ")))));
+        text_ += colorize(kFaint, wrap_text("      ", to_printable(suggestion.note), columns_));
+      }
+    }
+  }
+
+  void add_effort() {
+    const std::string note = fmt::format(
+        "Found in {} with {} rehearsals on a virtual card. Step times are predicted from counted operations, not "
+        "measured.",
+        format_seconds(plan_.effort.seconds), plan_.effort.num_dry_runs);
+    text_ += "\n";
+    text_ += colorize(kFaint, wrap_text("", note, columns_));
+  }
+
+  static constexpr int kBarIndent = 35;
+  static constexpr std::array kBarColors{"34", "36", "35", "32", "33", "31", "90", "90", "90", "90", "90"};
+
+  const planner::Plan& plan_;
+  const TextStyle& style_;
+  int columns_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string format_plan(const planner::Plan& plan, const TextStyle& style) {
+  return PlanTextBuilder(plan, style).text();
+}
+
+std::string format_remark(const std::string& remark, const TextStyle& style) {
+  return wrap_text("", remark, std::clamp(style.width, kMinPlanColumns, kMaxPlanColumns));
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+
+#include "report/curve.h"
+#include "report/run/run_evaluations.h"
+
+namespace vlmtrain::report {
+
+/// What metrics.jsonl tells, in space that does not grow with the steps but for those of one stretch.
+class RunSteps {
+ public:
+  void add(const nlohmann::json& line);
+
+  int64_t last_step() const { return last_step_; }
+  int64_t total_steps() const { return total_steps_; }
+
+  /// Numbers of the whole run, and of its last steps, for the headline.
+  nlohmann::json summary() const;
+  /// Rows by task: {"name", "samples", "label_tokens", "loss" and "accuracy" of the last steps, "weight"}, those with
+  /// the most label tokens first; the number of a row is that of its curves.
+  nlohmann::json tasks() const;
+  nlohmann::json evaluations() const { return evaluations_.to_json(); }
+  /// {"width": steps of a stretch, "first": the first stretch's first step, "stretches": n, "loss": {…}, …,
+  /// "task_loss": [{…}, …], "task_accuracy": [{…}, …], "task_weight": [{…}, …] where weights move}, as JSON
+  std::string curves_json() const;
+
+ private:
+  struct Task {
+    Curve loss;
+    Curve accuracy;
+    Curve weight_curve;
+    int64_t samples = 0;
+    int64_t label_tokens = 0;
+    double weight = 1;
+    bool weight_changes = false;
+    std::deque<double> recent_loss{};
+    std::deque<double> recent_accuracy{};
+  };
+  struct RecentStep {
+    double loss;
+    double tokens;
+    double seconds;
+  };
+  /// Beside those of kNumbers in the .cpp: from a list, or a share.
+  enum DerivedCurve : uint8_t { kMicroBatchSize, kDataWaitShare, kSkipped, kNumDerivedCurves };
+  static constexpr size_t kMaxCurveFields = 32;
+
+  size_t find_bin(int64_t step);
+  void set_wait_seconds(const nlohmann::json& line);
+  void add_task(size_t bin, const std::string& name, const nlohmann::json& values);
+  std::vector<const std::pair<const std::string, Task>*> sort_tasks() const;
+
+  int64_t steps_per_bin_ = 1;
+  std::array<Curve, kMaxCurveFields> curves_;
+  std::array<Curve, kNumDerivedCurves> derived_curves_;
+  std::map<std::string, Task> tasks_;
+  RunEvaluations evaluations_;
+
+  int64_t first_step_ = 0;  // 0: none yet
+  int64_t last_step_ = 0;
+  int64_t total_steps_ = 0;
+  double epoch_ = 0;
+  int64_t steps_ = 0;
+  int64_t tokens_ = 0;
+  int64_t label_tokens_ = 0;
+  int64_t samples_ = 0;
+  int64_t images_ = 0;
+  int64_t volumes_ = 0;
+  int64_t oom_splits_ = 0;
+  int64_t forecast_splits_ = 0;
+  int64_t skipped_steps_ = 0;
+  double seconds_ = 0;
+  std::vector<double> rank_wait_seconds_;  // of the newest line
+  int64_t allocated_peak_ = 0;
+  int64_t reserved_peak_ = 0;
+  int64_t predicted_allocated_peak_ = 0;
+  int64_t predicted_reserved_peak_ = 0;
+  int64_t host_peak_ = 0;
+  std::deque<RecentStep> recent_steps_;
+};
+
+}  // namespace vlmtrain::report
