@@ -1,0 +1,1 @@
+#include "vlmtrain/planner/split_plan.h"

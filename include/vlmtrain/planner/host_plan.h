@@ -1,0 +1,1 @@
+#include "vlmtrain/planner/cpu_plan.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/planner/target_gpu.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/planner/dry_run_process.h"

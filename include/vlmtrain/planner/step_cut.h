@@ -1,0 +1,1 @@
+#include "vlmtrain/planner/memory_split.h"

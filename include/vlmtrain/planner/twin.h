@@ -1,0 +1,1 @@
+#include "vlmtrain/planner/look_ahead.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/planner/virtual_gpu.h"

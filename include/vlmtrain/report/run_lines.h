@@ -1,0 +1,1 @@
+#include "vlmtrain/report/json_lines.h"

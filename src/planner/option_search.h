@@ -1,0 +1,1 @@
+#include "planner/search/config_search.h"

@@ -1,0 +1,1 @@
+#include "planner/search/plan_evaluator.h"
