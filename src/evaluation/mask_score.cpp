@@ -1,14 +1,18 @@
 #include "vlmtrain/evaluation/mask_score.h"
 
+#include <ATen/ops/gt.h>
+#include <ATen/ops/upsample_bilinear2d.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
-#include "evaluation/squared_distances.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/mask_edge.h"
 
 namespace vlmtrain::evaluation {
+
 namespace {
 
 struct Overlap {
@@ -145,6 +149,79 @@ void MaskScores::merge(const MaskScores& other) {
   total_.merge(other.total_);
   for (const auto& [name, sums] : other.by_task_) by_task_[name].merge(sums);
   for (const auto& [name, sums] : other.by_structure_) by_structure_[name].merge(sums);
+}
+
+at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& filled,
+                            image::ImageSize image_size) {
+  const auto resize = [](const at::Tensor& map, int64_t rows, int64_t columns) {
+    return at::upsample_bilinear2d(map, {rows, columns}, /*align_corners=*/false);
+  };
+  const at::Tensor square = resize(logits.view({1, 1, logits.size(0), logits.size(1)}), side, side);
+  const at::Tensor filled_region = square.narrow(2, 0, filled.rows).narrow(3, 0, filled.columns).contiguous();
+  return resize(filled_region, image_size.height, image_size.width)[0][0].gt(0).to(at::kByte);
+}
+
+namespace {
+
+/// More than any distance in a picture, its square being far from overflow.
+constexpr int64_t kInfiniteDistance = int64_t{1} << 30;
+
+/// Of each pixel the distance to the nearest point in its column, kInfiniteDistance or more where it has none: down and
+/// up again.
+std::vector<int64_t> compute_column_distances(const at::Tensor& points, const Window& window) {
+  const int64_t width = window.width;
+  std::vector<int64_t> distances(static_cast<size_t>(window.height * width));
+  std::vector<int64_t> last(static_cast<size_t>(width), kInfiniteDistance);
+  for (int64_t y = 0; y < window.height; ++y) {
+    const uint8_t* row = points.const_data_ptr<uint8_t>() + (window.top + y) * points.size(1) + window.left;
+    int64_t* out = &distances[y * width];
+    for (int64_t x = 0; x < width; ++x) out[x] = last[x] = row[x] != 0 ? 0 : last[x] + 1;
+  }
+  std::ranges::fill(last, kInfiniteDistance);
+  for (int64_t y = window.height - 1; y >= 0; --y) {
+    int64_t* out = &distances[y * width];
+    for (int64_t x = 0; x < width; ++x) out[x] = last[x] = std::min(out[x], last[x] + 1);
+  }
+  return distances;
+}
+
+/// A parabola of the lower envelope: its lowest point, and from where on it is below those before it.
+struct Parabola {
+  int64_t vertex;
+  int64_t height;
+  double start;
+};
+
+/// Replaces the distances of a row, each within its column, by the squares of the distances to the nearest point.
+void square_row(int64_t* row, int64_t width, std::vector<Parabola>& envelope) {
+  envelope.clear();
+  for (int64_t x = 0; x < width; ++x) {
+    if (row[x] >= kInfiniteDistance) continue;
+    Parabola next{x, row[x] * row[x], -std::numeric_limits<double>::infinity()};
+    while (!envelope.empty()) {
+      const Parabola& last = envelope.back();
+      const int64_t rise = next.height + x * x - last.height - last.vertex * last.vertex;
+      next.start = static_cast<double>(rise) / static_cast<double>(2 * (x - last.vertex));
+      if (next.start > last.start) break;
+      envelope.pop_back();
+      next.start = -std::numeric_limits<double>::infinity();
+    }
+    envelope.push_back(next);
+  }
+  auto lowest = envelope.cbegin();
+  for (int64_t x = 0; x < width; ++x) {
+    while (lowest + 1 != envelope.cend() && (lowest + 1)->start < static_cast<double>(x)) ++lowest;
+    row[x] = (x - lowest->vertex) * (x - lowest->vertex) + lowest->height;
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> compute_squared_distances(const at::Tensor& points, const Window& window) {
+  std::vector<int64_t> distances = compute_column_distances(points, window);
+  std::vector<Parabola> envelope;
+  for (int64_t y = 0; y < window.height; ++y) square_row(&distances[y * window.width], window.width, envelope);
+  return distances;
 }
 
 }  // namespace vlmtrain::evaluation

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <random>
 
-#include "evaluation/squared_distances.h"
 #include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::evaluation {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <random>
 
-#include "planner/nonnegative_fit.h"
 #include "planner/search/split_plan_learner.h"
 #include "vlmtrain/planner/memory_split.h"
 

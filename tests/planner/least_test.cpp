@@ -3,7 +3,7 @@
 
 #include "planner/rehearsal.h"
 #include "planner/search/plan_evaluator.h"
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -1,5 +1,3 @@
-#include "vlmtrain/planner/mixture.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+
+#include "vlmtrain/planner/workload.h"
 
 namespace vlmtrain::planner {
 namespace {

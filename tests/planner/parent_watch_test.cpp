@@ -1,5 +1,3 @@
-#include "planner/parent_watch.h"
-
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "planner/dry_run/child_process.h"
 #include "vlmtrain/memory/host.h"
 
 namespace vlmtrain::planner {

@@ -9,7 +9,6 @@
 #include "planner/rehearsal.h"
 #include "planner/search/plan_evaluator.h"
 #include "planner/user_error.h"
-#include "vlmtrain/planner/search.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "planner/rehearsal.h"
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/small_step.h"
+#include "planner/dry_run/cpu_dry_run.h"
 #include "planner/dry_run/protocol.h"
-#include "planner/host_kernels.h"
 #include "vlmtrain/memory/meta_memory.h"
 #include "vlmtrain/nn/linear.h"
 

@@ -1,5 +1,3 @@
-#include "vlmtrain/planner/worst_case.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <random>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/planner/workload.h"
 
 namespace vlmtrain::planner {
 namespace {

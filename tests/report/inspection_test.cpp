@@ -5,12 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "report/base64.h"
-#include "report/histogram_svg.h"
+#include "report/format/html.h"
+#include "report/inspection/inspection_format.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/report/inspection_page.h"
 #include "vlmtrain/report/inspection_text.h"
-#include "vlmtrain/report/marked_chat.h"
 
 namespace vlmtrain::report {
 namespace {

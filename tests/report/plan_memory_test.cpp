@@ -1,9 +1,8 @@
-#include "report/plan_memory.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "report/format/text_layout.h"
+#include "report/plan/plan_format.h"
 #include "report/plan_example.h"
 
 namespace vlmtrain::report {

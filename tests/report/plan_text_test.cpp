@@ -10,7 +10,6 @@
 #include "report/format/text_layout.h"
 #include "report/plan/plan_format.h"
 #include "report/plan_example.h"
-#include "report/plan_table.h"
 
 namespace vlmtrain::report {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "report/format/html.h"
 #include "report/plan_example.h"
-#include "report/plan_timeline_points.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::report {

@@ -10,7 +10,7 @@
 #include <array>
 
 #include "image/nifti_file.h"
-#include "report/base64.h"
+#include "report/format/html.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
 

@@ -8,10 +8,8 @@
 #include <cstring>
 #include <iterator>
 
-#include "report/base64.h"
-#include "report/crc32c.h"
+#include "report/format/html.h"
 #include "report/run_example.h"
-#include "report/tensorboard_event.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::report {

@@ -12,7 +12,6 @@
 #include "vlmtrain/data/notice_counts.h"
 #include "vlmtrain/engine/evaluation.h"
 #include "vlmtrain/evaluation/answer_score.h"
-#include "vlmtrain/evaluation/drawn_mask.h"
 #include "vlmtrain/evaluation/mask_score.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/model.h"

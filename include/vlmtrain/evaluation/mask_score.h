@@ -6,6 +6,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "vlmtrain/data/masks.h"
+#include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::evaluation {
 
@@ -63,5 +67,31 @@ class MaskScores {
   MaskScoreSums total_;
   std::map<std::string, MaskScoreSums> by_task_, by_structure_;
 };
+
+/// A mask as the model drew it, beside the true one: uint8 [height, width] of 0 and 1, of their picture's size.
+struct MaskPrediction {
+  std::string structure{};  ///< what it shows; may be empty
+  int64_t image = 0;        ///< which of the record's pictures it lies in
+  at::Tensor predicted{};
+  at::Tensor truth{};
+  double dice = 0;
+};
+
+/// The mask of a picture of size `image_size` in logits fp32 [height, width] over a square of `side` pixels, of which
+/// it filled `filled`: brought to the square's size, cut, and brought to the picture's, each time bilinearly, and 1
+/// where the logit is above 0 (as SAM's postprocess_masks).
+at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& filled,
+                            image::ImageSize image_size);
+
+/// A window of a mask's rows and columns.
+struct Window {
+  int64_t top, left, height, width;
+};
+
+/// Of each pixel of the window, row by row, the square of the distance in pixels to the nearest one of `points` (uint8
+/// [height, width], contiguous, on the CPU), exactly and in time linear in the pixels.
+/// Source: Felzenszwalb and Huttenlocher, Distance Transforms of Sampled Functions, 2012.
+/// REQUIRES: a point in the window.
+std::vector<int64_t> compute_squared_distances(const at::Tensor& points, const Window& window);
 
 }  // namespace vlmtrain::evaluation

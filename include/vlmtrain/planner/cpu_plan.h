@@ -9,7 +9,6 @@
 
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/planner/plan.h"
-#include "vlmtrain/planner/sample_limit.h"
 
 namespace vlmtrain::planner {
 

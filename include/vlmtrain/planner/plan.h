@@ -3,50 +3,19 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/drawn_steps.h"
 #include "vlmtrain/memory/trace.h"
-#include "vlmtrain/planner/cut_plan.h"
 #include "vlmtrain/planner/dry_run.h"
+#include "vlmtrain/planner/options.h"
+#include "vlmtrain/planner/split_plan.h"
 #include "vlmtrain/planner/target_gpu.h"
+#include "vlmtrain/planner/workload.h"
 
 namespace vlmtrain::planner {
-
-/// Samples that may be together in a global batch.
-struct SampleBatch {
-  /// The largest first; at least one. Where there are fewer than a global batch, the last stands for the rest.
-  std::vector<data::SampleShape> shapes;
-  std::string first_sample_id;  ///< of the first sample; empty where the samples are hypothetical
-};
-
-/// How many samples a step has whose global batch counts packs.
-struct PackedSamples {
-  double samples_per_pack = 1;         ///< on average
-  int64_t fixed_micro_batch_size = 0;  ///< that is fixed; 0: none
-};
-
-/// What the samples are that a plan has to hold.
-struct Workload {
-  /// One of these is the worst global batch: the samples with the most tokens, with the most tiles, with the most label
-  /// tokens. Which one, rehearsals tell.
-  std::vector<SampleBatch> candidates;
-  int64_t global_batch_size = 16;  ///< of all ranks: samples, or packs
-  int64_t world_size = 1;
-  int64_t nodes = 1;                                   ///< machines with as many ranks each
-  double network_gbit = 100;                           ///< 10⁹ bits a second from one of them to another
-  std::optional<PackedSamples> packed = std::nullopt;  ///< where global_batch_size counts packs
-  /// A rank's samples of a usual step, in order, of which a plan says what they take; empty: only the worst is known.
-  std::vector<data::SampleShape> average{};
-  /// The samples of some steps, by rank; empty where all are like the worst.
-  std::vector<data::ShapesByRank> sampled_steps = {};
-
-  /// Of a step. Of packs a number near their average that divides into micro-batches of the size that is fixed, or else
-  /// of many sizes.
-  int64_t samples_per_rank() const;
-};
 
 /// What a person has fixed; the rest is for the planner.
 struct StepConstraints {
@@ -142,5 +111,66 @@ struct Plan {
   /// `plan --json` and plan.json, as design.md fixes it and more.
   nlohmann::ordered_json to_json() const;
 };
+
+/// The samples of a request once one of their limits is lower.
+struct LimitedSamples {
+  Workload workload;
+  int64_t num_dropped = 0;  ///< samples that the limit makes unusable
+  int64_t num_samples = 0;  ///< of so many; 0: hypothetical ones
+};
+
+/// A number in the configuration, or behind a flag of `vlmtrain plan`, that makes samples smaller where it is lower:
+/// the pixels of a picture, the frames of a video, the length of a sample.
+struct SampleLimit {
+  std::string argument_format;  ///< what is typed, with {} for the number: "data.image_max_pixels={}"
+  int64_t current = 0;          ///< the least number that changes nothing
+  /// The least that makes sense; found when it is asked for, since that may take measuring.
+  std::function<int64_t()> find_min;
+  int64_t multiple = 1;     ///< numbers to propose are multiples of it
+  std::string description;  ///< "smaller pictures"
+  /// The samples with this number; nothing where it is none that can be set. `all_samples`: exactly; else from those
+  /// that are the largest without it, which is faster. Throws as measuring did.
+  std::function<std::optional<LimitedSamples>(int64_t limit, bool all_samples)> measure;
+};
+
+/// What the command that asks for a plan is told to change, in its own words.
+struct FlagSyntax {
+  std::string gpu;                             ///< "--gpu {}" or "--gpu-gb {}"; empty: it has the card that it has
+  bool gpu_by_size = false;                    ///< in gigabytes; else a name of the table
+  std::string lora_argument = "lora.rank={}";  ///< for LoRA of `lora_rank`
+  int64_t lora_rank = 16;
+};
+
+struct PlanRequest {
+  std::string model;  ///< as the user named it
+  Job job;
+  bool chooses_sharding = false;  ///< of several ranks: the least predicted step time that fits, not job.sharding
+  TargetGpu target;
+  MemoryMode mode = MemoryMode::kBalanced;
+  std::optional<double> limit_gigabytes;
+  Workload workload;
+  StepConstraints constraints;
+  std::vector<SampleLimit> sample_limits = {};  ///< the least change first
+  FlagSyntax flags = {};
+  bool with_timeline = false;
+  bool with_suggestions = true;  ///< false: nobody asks what would help where nothing fits, which takes longest
+  bool with_split = true;        ///< false: steps are cut otherwise, as by a table that is there already
+};
+
+/// The plan with the least predicted step time among those that fit, each tried on a virtual card that says it is as
+/// large as the target and has no limit: where the reserved peak stays below the limit, a card of that size does the
+/// same, allocation by allocation.
+///
+/// Micro-batches are divisors of a rank's share of the global batch. Blocks are recomputed one by one, first those
+/// whose recomputation costs least time for the bytes that it saves, as few as fit. Four short rehearsals tell what a
+/// sample and a block take; from them the search guesses, and then rehearses its guess in full (four steps of changing
+/// sizes), until a guess fits and neither one block less nor the next larger micro-batch does. Where nothing fits, what
+/// needs least of all that a person could choose is rehearsed. If that fits, ever fewer vision tiles a pass and ever
+/// smaller loss chunks are tried up to it; else `fits` is false, it is the plan, and the suggestions say what would
+/// help: each is rehearsed, those that change least come first.
+///
+/// Throws UserError: kUsage where the global batch is no multiple of the ranks or a fixed micro-batch does not divide a
+/// rank's share; whatever building the model throws.
+Plan make_plan(const PlanRequest& request);
 
 }  // namespace vlmtrain::planner

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 

@@ -9,6 +9,7 @@
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/gpu_table.h"
 #include "vlmtrain/planner/options.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
 
@@ -58,5 +59,8 @@ MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::
 
 /// Share of the card that a mode keeps free, in percent.
 double get_margin_percent(MemoryMode mode);
+
+/// What stands for `target` in rehearsals: a card without limit that says it has the same size.
+VirtualGpu make_virtual_gpu(const TargetGpu& target);
 
 }  // namespace vlmtrain::planner

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "vlmtrain/planner/plan.h"
+#include "vlmtrain/planner/savings_table.h"
 
 namespace vlmtrain::report {
 
@@ -28,5 +30,8 @@ std::string format_plan(const planner::Plan& plan, const TextStyle& style);
 
 /// A sentence or two beside a plan, in its width. Ends with a line break.
 std::string format_remark(const std::string& remark, const TextStyle& style);
+
+/// The rungs as a table: what each takes by itself, and its plan for the card. Ends with a line break.
+std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, const TextStyle& style);
 
 }  // namespace vlmtrain::report

@@ -12,8 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "planner/host_kernels.h"
-
 namespace vlmtrain::planner {
 
 namespace {

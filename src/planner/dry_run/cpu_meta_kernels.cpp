@@ -1,5 +1,3 @@
-#include "planner/host_kernels.h"
-
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/List.h>
@@ -17,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "planner/dry_run/cpu_dry_run.h"
 #include "vlmtrain/memory/fault_injection.h"
 #include "vlmtrain/nn/matmul.h"
 

@@ -9,9 +9,8 @@
 #include <thread>
 
 #include "planner/dry_run/child_process.h"
+#include "planner/dry_run/dry_run_session.h"
 #include "planner/dry_run/protocol.h"
-#include "planner/parent_watch.h"
-#include "planner/twin_rehearsal.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"

@@ -160,4 +160,11 @@ SpawnInfo read_spawn_info() {
   return {.parent = parent.empty() ? 0 : parent.front(), .connections = parse_ints(std::getenv(kWorkersVariable))};
 }
 
+void prestart_dry_run_process(const std::filesystem::path& program) {
+  try {
+    pass_child_through_exec(spawn_child(program, num_useful_workers()));
+  } catch (const UserError&) {  // the program meets the same
+  }
+}
+
 }  // namespace vlmtrain::planner

@@ -250,4 +250,11 @@ MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::
   return limit;
 }
 
+VirtualGpu make_virtual_gpu(const TargetGpu& target) {
+  return {.gpu = std::string(target.gpu->name),
+          .memory_bytes = kUnlimitedBytes,
+          .reported_bytes = target.memory_bytes,
+          .multiprocessors = target.multiprocessors};
+}
+
 }  // namespace vlmtrain::planner

@@ -1,8 +1,12 @@
 #include "vlmtrain/planner/workload.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/largest.h"
 
 namespace vlmtrain::planner {
 
@@ -19,6 +23,19 @@ int64_t count_tokens(const std::vector<data::SampleShape>& samples) {
 }
 
 }  // namespace
+
+int64_t Workload::samples_per_rank() const {
+  const int64_t units_per_rank = global_batch_size / world_size;
+  if (!packed) return units_per_rank;
+  const int64_t samples =
+      std::max<int64_t>(1, std::llround(packed->samples_per_pack * static_cast<double>(units_per_rank)));
+  constexpr int64_t kMicroBatchesPerStep = 4;
+  const auto power_of_two_size =
+      static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(samples))) / kMicroBatchesPerStep;
+  const int64_t micro_batch_size =
+      packed->fixed_micro_batch_size > 0 ? packed->fixed_micro_batch_size : std::max<int64_t>(1, power_of_two_size);
+  return std::max<int64_t>(1, (samples + micro_batch_size / 2) / micro_batch_size) * micro_batch_size;
+}
 
 int64_t num_steps_to_sample(int64_t samples_per_step) {
   VLMTRAIN_CHECK(samples_per_step > 0, "a step of {} samples", samples_per_step);
@@ -58,6 +75,59 @@ std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& wor
     step.resize(static_cast<size_t>(workload.samples_per_rank()), batch.shapes.back());
   }
   return steps;
+}
+
+std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, int64_t global_batch_size) {
+  VLMTRAIN_CHECK(samples.shapes.num_known() > 0, "no samples");
+  std::vector<SampleBatch> batches;
+  for (const auto& size : {data::token_sort_key, data::pixel_sort_key, data::label_sort_key, data::mask_sort_key}) {
+    const auto largest = data::find_largest(samples.shapes, size, global_batch_size);
+    if (size == data::mask_sort_key && samples.shapes.at(largest.front()).masks == 0) continue;
+    SampleBatch batch{.shapes = {}, .first_sample_id = std::string(samples.ids[largest.front()])};
+    for (const int64_t index : largest) batch.shapes.push_back(samples.shapes.at(index));
+    const bool is_duplicate = std::ranges::find(batches, batch.shapes, &SampleBatch::shapes) != batches.end();
+    if (!is_duplicate) batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  VLMTRAIN_CHECK(sum > 0, "shares of nothing");
+  std::vector<int64_t> counts;
+  std::vector<double> remainders;
+  counts.reserve(shares.size());
+  remainders.reserve(shares.size());
+  for (const double share : shares) {
+    const double exact_count = share / sum * static_cast<double>(count);
+    counts.push_back(static_cast<int64_t>(std::floor(exact_count)));
+    remainders.push_back(exact_count - std::floor(exact_count));
+  }
+  std::vector<size_t> order(shares.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t left, size_t right) { return remainders[left] > remainders[right]; });
+  int64_t left = count - std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  // Rounding may leave one too many behind where exact shares are whole numbers.
+  for (size_t position = 0; left > 0; position = (position + 1) % order.size(), --left) ++counts[order[position]];
+  return counts;
+}
+
+std::vector<size_t> interleave_evenly(std::span<const int64_t> counts) {
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  std::vector<int64_t> num_used(counts.size());
+  std::vector<size_t> sequence;
+  sequence.reserve(static_cast<size_t>(total));
+  for (int64_t position = 1; position <= total; ++position) {
+    // In units of 1 / total, so that nothing is rounded.
+    const auto deficit = [&](size_t index) { return counts[index] * position - num_used[index] * total; };
+    size_t next = 0;
+    for (size_t index = 1; index < counts.size(); ++index) {
+      if (deficit(index) > deficit(next)) next = index;
+    }
+    ++num_used[next];
+    sequence.push_back(next);
+  }
+  return sequence;
 }
 
 }  // namespace vlmtrain::planner

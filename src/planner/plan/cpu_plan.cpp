@@ -8,9 +8,10 @@
 #include <cmath>
 #include <utility>
 
-#include "planner/least_limit.h"
+#include "planner/plan/plan_json.h"
 #include "planner/search/cpu_search.h"
 #include "planner/search/cpu_split.h"
+#include "planner/suggestions/change_evaluator.h"
 #include "planner/suggestions/suggestions.h"
 #include "vlmtrain/base/bytes.h"
 
@@ -176,6 +177,35 @@ CpuPlan make_cpu_plan(const CpuPlanRequest& original_request) {
 int64_t dry_run_cpu_bytes(const Job& job, const Workload& workload, const StepConfig& step_config) {
   PlanningEffort effort;
   return CpuConfigSearch(job, workload, {}, effort).dry_run(step_config).peak_bytes;
+}
+
+nlohmann::ordered_json CpuPlan::to_json() const {
+  auto json = plan_summary_json({.fits = fits,
+                                 .model = model,
+                                 .job = job,
+                                 .mode = mode,
+                                 .step_config = step_config,
+                                 .workload = workload,
+                                 .worst = worst,
+                                 .detail = detail,
+                                 .suggestions = suggestions,
+                                 .effort = effort});
+  auto memory = peak_bytes_json(detail.peak);
+  memory.update({{"allocated_peak_bytes", peak_bytes},
+                 {"total_bytes", total_bytes()},
+                 {"fragmentation_bytes", malloc_cached_bytes},
+                 {"process_bytes", limit.process_bytes},
+                 {"samples_ahead_bytes", limit.samples_bytes},
+                 {"libraries_bytes", limit.libraries_bytes}});
+  json.update({{"device", "cpu"},
+               {"cut", split ? split->to_json() : nullptr},
+               {"room_bytes", limit.available.bytes},
+               {"room_bound", limit.available.limit_source},
+               {"margin_bytes", limit.margin_bytes},
+               {"margin_percent", limit.margin_percent},
+               {"limit_bytes", limit.tensor_bytes},
+               {"memory", memory}});
+  return json;
 }
 
 }  // namespace vlmtrain::planner

@@ -96,19 +96,6 @@ std::string Suggestion::text() const {
   return fmt::format("{}: {}", fmt::join(arguments, " "), note);
 }
 
-int64_t Workload::samples_per_rank() const {
-  const int64_t units_per_rank = global_batch_size / world_size;
-  if (!packed) return units_per_rank;
-  const int64_t samples =
-      std::max<int64_t>(1, std::llround(packed->samples_per_pack * static_cast<double>(units_per_rank)));
-  constexpr int64_t kMicroBatchesPerStep = 4;
-  const auto power_of_two_size =
-      static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(samples))) / kMicroBatchesPerStep;
-  const int64_t micro_batch_size =
-      packed->fixed_micro_batch_size > 0 ? packed->fixed_micro_batch_size : std::max<int64_t>(1, power_of_two_size);
-  return std::max<int64_t>(1, (samples + micro_batch_size / 2) / micro_batch_size) * micro_batch_size;
-}
-
 StepPeaks Plan::peaks() const {
   return split && split->peaks.reserved_bytes > best.peaks.reserved_bytes ? split->peaks : best.peaks;
 }

@@ -8,7 +8,7 @@
 #include "planner/search/gpu_split.h"
 #include "planner/suggestions/gpu_suggestions.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/planner/plan.h"
 #include "vlmtrain/planner/workload.h"
 
 namespace vlmtrain::planner {

@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "planner/job_change.h"
 #include "planner/plan/plan_json.h"
 #include "planner/search/plan_evaluator.h"
+#include "planner/suggestions/change_evaluator.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::planner {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "planner/frugal.h"
+#include "planner/search/plan_evaluator.h"
 
 namespace vlmtrain::planner {
 

@@ -5,7 +5,7 @@
 
 #include "planner/search/cost_model.h"
 #include "planner/search/plan_evaluator.h"
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 

@@ -4,7 +4,6 @@
 #include <functional>
 #include <vector>
 
-#include "vlmtrain/planner/cut_plan.h"
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/split_plan.h"
 
@@ -55,5 +54,11 @@ struct SplitProblem {
 /// one after another with the largest between them, of each no more than some of its micro-batches. Where these reserve
 /// more than the limit, since changing sizes fragment memory, the table's limit is lowered by as much. Deterministic.
 SplitPlan learn_split_plan(MicroBatchDryRun& dry_run, const SplitProblem& problem);
+
+/// The non-negative coefficients x for which the sum of weight · (row · x − value)² over all rows is least: least
+/// squares by coordinate descent (Franc, Hlaváč, Navara 2005), over columns scaled to a largest element of 1. Rows have
+/// equal lengths. Columns of zeros get 0.
+std::vector<double> nonnegative_least_squares(const std::vector<std::vector<double>>& rows,
+                                              const std::vector<double>& values, const std::vector<double>& weights);
 
 }  // namespace vlmtrain::planner

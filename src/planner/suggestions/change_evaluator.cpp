@@ -1,11 +1,10 @@
-#include "planner/job_change.h"
+#include "planner/suggestions/change_evaluator.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "planner/arguments.h"
 #include "vlmtrain/models/mask_families.h"
 
 namespace vlmtrain::planner {

@@ -1,9 +1,15 @@
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 
@@ -50,5 +56,57 @@ class ChangeEvaluator {
  private:
   Problem problem_;
 };
+
+/// Another way to train the same model on the same samples.
+struct JobChange {
+  std::vector<std::string> arguments;  ///< as Suggestion::arguments
+  std::string description;
+  Job job;
+};
+
+/// Adapters as a configuration makes them: what is frozen gets none.
+nn::LoraSettings make_lora_settings(const Job& job, int64_t rank);
+
+/// Whether anything is trained that gets some: not where only what draws masks is.
+bool can_have_adapters(const models::FrozenParts& frozen);
+
+/// What changes numbers by rounding only or in the optimizer: the precision, the optimizer's states, the frozen
+/// weights.
+std::vector<JobChange> list_numeric_changes(const ChangeEvaluator::Problem& problem);
+/// What trains fewer parameters. Never so few that nothing is left.
+std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& problem);
+/// What takes least memory of all that still trains adapters in every part; nothing if the job is that already.
+std::vector<JobChange> make_smallest_job(const ChangeEvaluator::Problem& problem);
+
+/// The least memory.limit_gb above `gigabytes` that `is_sufficient` of, in steps of a hundredth up to 10 GB and of a
+/// tenth from there on; nothing if that is above `max_gigabytes`.
+template <class IsSufficient>
+std::optional<double> find_min_limit(double gigabytes, double max_gigabytes, const IsSufficient& is_sufficient) {
+  constexpr int64_t kHundredths = 100, kTenthsInHundredths = 10, kCoarseThreshold = 10 * kHundredths;
+  for (auto hundredths = static_cast<int64_t>(gigabytes * kHundredths) + 1;; ++hundredths) {
+    if (hundredths > kCoarseThreshold)
+      hundredths = (hundredths + kTenthsInHundredths - 1) / kTenthsInHundredths * kTenthsInHundredths;
+    const double limit = static_cast<double>(hundredths) / kHundredths;
+    if (limit > max_gigabytes) return std::nullopt;
+    if (is_sufficient(limit)) return limit;
+  }
+}
+
+/// What is typed, as the words that a shell makes of it.
+inline std::vector<std::string> split_arguments(const std::string& text) {
+  std::vector<std::string> arguments;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find(' ', start), text.size());
+    if (end > start) arguments.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return arguments;
+}
+
+/// The same of a form, with `value` in the place of {}.
+template <class Value>
+std::vector<std::string> format_arguments(const std::string& format, const Value& value) {
+  return split_arguments(fmt::format(fmt::runtime(format), value));
+}
 
 }  // namespace vlmtrain::planner

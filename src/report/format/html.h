@@ -23,4 +23,9 @@ std::string escape_script_json(const nlohmann::json& value);
 /// a key without value.
 std::string fill_page(std::string_view name, const std::map<std::string, std::string, std::less<>>& values);
 
+/// RFC 4648, section 4.
+std::string base64_encode(std::string_view bytes);
+/// The bytes; empty where `text` is not base64.
+std::string base64_decode(std::string_view text);
+
 }  // namespace vlmtrain::report

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <string>
 
-#include "report/appended_lines.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/io/json_text.h"

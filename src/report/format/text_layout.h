@@ -22,4 +22,8 @@ std::string draw_bar(int64_t offset, int64_t bytes, BarFill fill, const BarScale
 /// Columns that text in UTF-8 takes, at one a code point.
 int count_columns(const std::string& text);
 
+/// `text` in lines of at most `columns`, broken at spaces, and inside a word only where it is longer than a line. The
+/// first line begins with `prefix`, the others with as many spaces. Ends with a line break.
+std::string wrap_text(const std::string& prefix, const std::string& text, int columns);
+
 }  // namespace vlmtrain::report

@@ -1,5 +1,6 @@
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/report/inspection.h"
+
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::report {
 

@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "report/format/html.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/image/encode.h"
 #include "vlmtrain/report/inspection_text.h"
 
 namespace vlmtrain::report {
@@ -148,6 +152,118 @@ std::string format_pixels(int64_t pixels) {
   const double millions = static_cast<double>(pixels) / kMillion;
   return millions >= 0.1 ? fmt::format("{:.1f} million pixels", millions)
                          : fmt::format("{} pixels", with_commas(pixels));
+}
+
+namespace {
+
+constexpr double kWidth = 460, kHeight = 168;
+constexpr double kTopMargin = 16, kBottomMargin = 18;  // of the bars: room for numbers
+constexpr double kMaxBarWidth = 64;
+
+/// "640", "12k", "1.3M": in the width of a bar.
+std::string abbreviate_number(int64_t number) {
+  constexpr int64_t kThousand = 1000, kMillion = 1'000'000;
+  const auto value = static_cast<double>(number);
+  if (number >= 10 * kMillion) return fmt::format("{}M", number / kMillion);
+  if (number >= kMillion) return fmt::format("{:.1f}M", value / static_cast<double>(kMillion));
+  if (number >= 100 * kThousand) return fmt::format("{}k", number / kThousand);
+  if (number >= 10 * kThousand) return fmt::format("{:.1f}k", value / static_cast<double>(kThousand));
+  return std::to_string(number);
+}
+
+}  // namespace
+
+std::string render_histogram_svg(const data::Histogram& histogram) {
+  std::string svg = fmt::format(R"(<svg class="histogram" viewBox="0 0 {} {}" role="img">)", kWidth, kHeight);
+  const auto& bins = histogram.bins;
+  int64_t max_count = 1;
+  for (const auto& bin : bins) max_count = std::max(max_count, bin.count);
+  const double step = std::min(kMaxBarWidth, kWidth / static_cast<double>(std::max<size_t>(bins.size(), 1)));
+  const double baseline = kHeight - kBottomMargin, max_bar_height = baseline - kTopMargin;
+  const bool is_crowded = bins.size() > 9;
+  for (size_t i = 0; i < bins.size(); ++i) {
+    const auto& bin = bins[i];
+    const double fraction = static_cast<double>(bin.count) / static_cast<double>(max_count);
+    const double height = bin.count > 0 ? std::max(1.0, fraction * max_bar_height) : 0;
+    const double bar_left = static_cast<double>(i) * step, bar_center = bar_left + step / 2;
+    const bool is_tail = i > 0 && bin.last - bin.first > bins.front().last - bins.front().first;
+    svg += fmt::format(R"(<g><title>{}: {}</title><rect class="hit" x="{:.1f}" y="0" width="{:.1f}" height="{}"/>)",
+                       format_bin(bin), pluralize(bin.count, "sample"), bar_left, step, kHeight);
+    svg += fmt::format(R"(<rect class="bar{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>)",
+                       is_tail ? " tail" : "", bar_left + 1, baseline - height, step - 2, height);
+    if (bin.count > 0) {
+      svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}">{}</text>)", bar_center, baseline - height - 4,
+                         abbreviate_number(bin.count));
+    }
+    if (!is_crowded || i % 2 == 0 || is_tail) {
+      svg += fmt::format(R"(<text class="axis" x="{:.1f}" y="{}">{}{}</text>)", bar_center, kHeight - 4,
+                         is_tail ? "≥ " : "", abbreviate_number(bin.first));
+    }
+    svg += "</g>";
+  }
+  return svg + fmt::format(R"(<path class="floor" d="M0 {0}H{1}"/></svg>)", baseline, kWidth);
+}
+
+namespace {
+
+constexpr int64_t kMaxFrames = 16;  // of a video or a series
+
+std::string render_tile_lines(const models::MediaPreview& preview) {
+  const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
+  std::string lines;
+  for (int64_t top = preview.tile_height; top < height; top += preview.tile_height) {
+    lines += fmt::format("M0 {}H{}", top, width);
+  }
+  for (int64_t left = preview.tile_width; left < width; left += preview.tile_width) {
+    lines += fmt::format("M{} 0V{}", left, height);
+  }
+  return lines.empty() ? "" : fmt::format(R"(<path class="tiles" d="{}"/>)", lines);
+}
+
+std::string format_volume_caption(const models::MediaPreview& preview, int64_t frames) {
+  const auto& [right, front, top] = preview.voxels;
+  std::string text = fmt::format("volume {}: {} × {} × {}", preview.media_index + 1, right, front, top);
+  if (frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, frames);
+  if (!preview.name.empty()) text += fmt::format(", {}", escape_html(to_printable(preview.name)));
+  return text;
+}
+
+std::string format_caption(const models::MediaPreview& preview, int64_t frames) {
+  if (preview.is_volume()) return format_volume_caption(preview, frames);
+  const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
+  std::string text = fmt::format("{}{}: {} × {}", frames > 1 ? "video " : "", preview.media_index + 1, width, height);
+  if (frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, frames);
+  const int64_t rows = height / preview.tile_height, columns = width / preview.tile_width;
+  if (rows * columns > 1) text += fmt::format(", {} × {} tiles", columns, rows);
+  if (preview.is_overview) text += ", the whole once more";
+  return text;
+}
+
+std::string render_figure(const models::MediaPreview& preview, int64_t frames) {
+  const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
+  return fmt::format(
+      R"(<figure{}><svg viewBox="0 0 {} {}"><image width="{}" height="{}" href="data:image/png;base64,{}"/>{}</svg>)"
+      "<figcaption>{}</figcaption></figure>\n",
+      preview.is_overview || frames > 1 ? R"( class="small")" : "", width, height, width, height,
+      base64_encode(image::encode_png(preview.pixels.contiguous())), render_tile_lines(preview),
+      format_caption(preview, frames));
+}
+
+}  // namespace
+
+std::string render_media_previews(const std::vector<models::MediaPreview>& previews) {
+  std::string html;
+  for (auto first = previews.begin(); first != previews.end();) {
+    const auto end =
+        std::find_if(first, previews.end(), [&](const auto& other) { return other.media_index != first->media_index; });
+    const auto is_frame = [](const models::MediaPreview& preview) { return preview.frame_index > 0; };
+    const int64_t frames = std::any_of(first, end, is_frame) ? end - first : 1;
+    const int64_t num_shown = frames > 1 ? std::min(frames, kMaxFrames) : end - first;
+    for (int64_t i = 0; i < num_shown; ++i)
+      html += render_figure(first[frames > 1 ? i * frames / num_shown : i], frames);
+    first = end;
+  }
+  return html;
 }
 
 }  // namespace vlmtrain::report

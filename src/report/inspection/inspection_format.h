@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/data/histogram.h"
+#include "vlmtrain/models/seen_picture.h"
 #include "vlmtrain/report/inspection.h"
 
 namespace vlmtrain::report {
@@ -60,5 +62,13 @@ std::string format_repeated_ids(const Inspection& inspection);
 
 /// "12.0 million pixels".
 std::string format_pixels(int64_t pixels);
+
+/// A picture for a page: a bar for each bin, its count above it, where it begins below it, and all of that where the
+/// mouse stands. Colours are those of common.css.
+std::string render_histogram_svg(const data::Histogram& histogram);
+
+/// Pictures of a sample for a page, pixel for pixel and with lines between their tiles; of a video at most so many
+/// frames, spread over it.
+std::string render_media_previews(const std::vector<models::MediaPreview>& previews);
 
 }  // namespace vlmtrain::report

@@ -5,14 +5,11 @@
 #include <algorithm>
 
 #include "report/format/html.h"
-#include "report/histogram_svg.h"
 #include "report/inspection/inspection_format.h"
 #include "report/plan/plan_format.h"
-#include "report/seen_picture_svg.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/report/inspection_text.h"
-#include "vlmtrain/report/marked_chat.h"
 
 namespace vlmtrain::report {
 

@@ -8,10 +8,8 @@
 #include "report/format/text_layout.h"
 #include "report/inspection/inspection_format.h"
 #include "report/plan/plan_format.h"
-#include "report/wrapped_text.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/report/marked_chat.h"
 
 namespace vlmtrain::report {
 
@@ -343,6 +341,25 @@ class InspectionTextBuilder {
 
 std::string format_inspection(const Inspection& inspection, const TextStyle& style) {
   return InspectionTextBuilder(inspection, style).text();
+}
+
+std::string mark_answers(const text::RenderedChat& chat, std::string_view open, std::string_view close,
+                         std::string (*escape)(std::string_view)) {
+  std::string text;
+  const auto add = [&](size_t begin, size_t end) {
+    const std::string_view piece = std::string_view(chat.text).substr(begin, end - begin);
+    text += escape == nullptr ? std::string(piece) : escape(piece);
+  };
+  size_t position = 0;
+  for (const text::Span& answer : chat.answers) {
+    add(position, answer.begin);
+    text += open;
+    add(answer.begin, answer.end);
+    text += close;
+    position = answer.end;
+  }
+  add(position, chat.text.size());
+  return text;
 }
 
 }  // namespace vlmtrain::report

@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "report/build_commit.h"
-#include "report/json_line.h"
+#include "report/format/json_fields.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "report/json_line.h"
+#include "report/format/json_fields.h"
 #include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::report {

@@ -1,6 +1,6 @@
 #include "vlmtrain/report/metrics.h"
 
-#include "report/json_line.h"
+#include "report/format/json_fields.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"

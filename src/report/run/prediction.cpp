@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "report/base64.h"
-#include "report/json_line.h"
+#include "report/format/html.h"
+#include "report/format/json_fields.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/encode.h"

@@ -6,17 +6,16 @@
 #include <deque>
 #include <iterator>
 
-#include "report/appended_lines.h"
 #include "report/format/html.h"
 #include "report/format/json_fields.h"
 #include "report/run/run_events.h"
 #include "report/run/run_steps.h"
-#include "report/run_predictions.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/report/event.h"
+#include "vlmtrain/report/json_lines.h"
 #include "vlmtrain/report/run_epochs.h"
 
 namespace vlmtrain::report {
