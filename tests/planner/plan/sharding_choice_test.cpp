@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 #include "planner/search/plan_evaluator.h"
 #include "vlmtrain/planner/plan.h"
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parity/case.h"
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 #include "vlmtrain/data/shape.h"
 
 namespace vlmtrain::planner {

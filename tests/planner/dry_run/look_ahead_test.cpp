@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 #include "vlmtrain/planner/look_ahead.h"
 
 namespace vlmtrain::planner {

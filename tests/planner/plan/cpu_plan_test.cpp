@@ -5,7 +5,7 @@
 #include "parity/case.h"
 #include "planner/dry_run/cpu_dry_run.h"
 #include "planner/dry_run/dry_run_session.h"
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/memory/fault_injection.h"
 #include "vlmtrain/memory/host.h"

@@ -1,4 +1,4 @@
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 #include "planner/search/plan_evaluator.h"
 #include "planner/user_error.h"
 

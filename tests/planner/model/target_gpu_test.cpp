@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 #include "planner/user_error.h"
 #include "vlmtrain/planner/target_gpu.h"
 
