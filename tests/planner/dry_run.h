@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -57,5 +58,34 @@ inline std::vector<int64_t> list_peaks(const DryRunResult& result) {
   for (const auto& step : result.steps) peaks.insert(peaks.end(), {step.allocated_bytes, step.reserved_bytes});
   return peaks;
 }
+
+inline int64_t find_max_bytes(const DryRunDetail& detail, memory::Component component) {
+  int64_t most = 0;
+  for (const auto& point : detail.timeline) most = std::max(most, get_bytes(point.by_component, component));
+  return most;
+}
+
+constexpr int64_t kSteps = 3;
+
+/// Real rehearsals of SmolVLM-256M with images of four tiles and the whole picture.
+class DryRunTest : public testing::Test {
+ protected:
+  DryRunRequest request(const StepConfig& step_config, int64_t samples, int64_t steps = kSteps) const {
+    return {.step_config = step_config,
+            .steps = std::vector(static_cast<size_t>(steps), std::vector<SampleGroup>{{shape_, samples}}),
+            .with_costs = true,
+            .with_detail = true,
+            .with_timeline = true};
+  }
+
+  DryRunResult dry_run(const Job& job, const StepConfig& step_config, int64_t samples,
+                       const std::string& gpu = "h100") const {
+    DryRunProcess process(job, {.gpu = gpu, .memory_bytes = kUnlimited});
+    return process.dry_run(request(step_config, samples));
+  }
+
+  const PresetFolder model_{"smolvlm-256m"};
+  const data::SampleShape shape_ = model_.shape({.images = 1, .image_width = 1024, .image_height = 1024});
+};
 
 }  // namespace vlmtrain::planner

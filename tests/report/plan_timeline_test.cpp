@@ -6,6 +6,7 @@
 
 #include "report/format/html.h"
 #include "report/plan_example.h"
+#include "report/run_example.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::report {
@@ -61,12 +62,6 @@ planner::Plan make_plan(Timeline timeline) {
   planner::Plan plan = make_example_plan();
   plan.detail.timeline = std::move(timeline);
   return plan;
-}
-
-nlohmann::json parse_page_data(const std::string& page) {
-  const std::string opening = "<script type=\"application/json\" id=\"data\">";
-  const size_t first = page.find(opening) + opening.size();
-  return nlohmann::json::parse(page.substr(first, page.find("</script>", first) - first));
 }
 
 TEST(PlanTimelineTest, PhasesFollowFromTags) {

@@ -13,6 +13,7 @@
 #include "vlmtrain/report/event.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/report/prediction.h"
+#include "vlmtrain/report/run_report.h"
 
 namespace vlmtrain::report {
 
@@ -106,5 +107,14 @@ class RunFolder {
  private:
   std::filesystem::path path_;
 };
+
+inline nlohmann::json parse_page_data(const std::string& page) {
+  const std::string opening = "<script type=\"application/json\" id=\"data\">";
+  const size_t first = page.find(opening) + opening.size();
+  return nlohmann::json::parse(page.substr(first, page.find("</script>", first) - first));
+}
+inline nlohmann::json render_and_parse(const RunFolder& run) {
+  return parse_page_data(render_run_report(run.path()));
+}
 
 }  // namespace vlmtrain::report

@@ -1,3 +1,5 @@
+#include "planner/dry_run/child_process.h"
+
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +14,6 @@
 #include <thread>
 #include <vector>
 
-#include "planner/dry_run/child_process.h"
 #include "vlmtrain/memory/host.h"
 
 namespace vlmtrain::planner {

@@ -1,10 +1,11 @@
+#include "vlmtrain/planner/look_ahead.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "planner/dry_run.h"
-#include "vlmtrain/planner/look_ahead.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -1,9 +1,10 @@
+#include "vlmtrain/planner/split_plan.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "planner/user_error.h"
 #include "vlmtrain/io/json_text.h"
-#include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
 namespace {

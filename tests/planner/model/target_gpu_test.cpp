@@ -1,3 +1,5 @@
+#include "vlmtrain/planner/target_gpu.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +8,6 @@
 
 #include "planner/dry_run.h"
 #include "planner/user_error.h"
-#include "vlmtrain/planner/target_gpu.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -1,3 +1,5 @@
+#include "vlmtrain/planner/virtual_gpu.h"
+
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -12,7 +14,6 @@
 #include "parity/temporary_folder.h"
 #include "planner/user_error.h"
 #include "vlmtrain/planner/dry_run_process.h"
-#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
 namespace {

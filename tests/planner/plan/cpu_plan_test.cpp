@@ -1,15 +1,16 @@
+#include "vlmtrain/planner/cpu_plan.h"
+
 #include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "parity/case.h"
+#include "planner/dry_run.h"
 #include "planner/dry_run/cpu_dry_run.h"
 #include "planner/dry_run/dry_run_session.h"
-#include "planner/dry_run.h"
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/memory/fault_injection.h"
 #include "vlmtrain/memory/host.h"
-#include "vlmtrain/planner/cpu_plan.h"
 
 namespace vlmtrain::planner {
 namespace {

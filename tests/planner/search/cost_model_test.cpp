@@ -1,7 +1,7 @@
+#include "planner/search/cost_model.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "planner/search/cost_model.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -1,10 +1,11 @@
+#include "planner/search/split_plan_learner.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 #include <random>
 
-#include "planner/search/split_plan_learner.h"
 #include "vlmtrain/planner/memory_split.h"
 
 namespace vlmtrain::planner {

@@ -1,8 +1,8 @@
+#include "planner/suggestions/change_evaluator.h"
+
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "planner/suggestions/change_evaluator.h"
 
 namespace vlmtrain::planner {
 namespace {

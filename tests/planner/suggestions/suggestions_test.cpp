@@ -1,7 +1,7 @@
+#include "planner/suggestions/suggestions.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "planner/suggestions/suggestions.h"
 
 namespace vlmtrain::planner {
 namespace {

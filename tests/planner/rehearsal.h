@@ -1,0 +1,1 @@
+#include "planner/dry_run.h"
