@@ -16,7 +16,7 @@ namespace vlmtrain::evaluation {
 namespace {
 
 struct Overlap {
-  int64_t predicted = 0, truth = 0, both = 0;  ///< pixels
+  int64_t predicted = 0, truth = 0, both = 0;  ///< numbers of pixels
 
   int64_t either() const { return predicted + truth - both; }
 };
@@ -33,7 +33,7 @@ Overlap compute_overlap(const at::Tensor& predicted, const at::Tensor& truth) {
   return overlap;
 }
 
-/// The smallest window with every pixel of either; there is one.
+/// Returns the smallest window with all pixels of both masks. REQUIRES: there are some.
 Window compute_window(const at::Tensor& a, const at::Tensor& b) {
   const int64_t height = a.size(0), width = a.size(1);
   int64_t top = height, bottom = -1, left = width, right = -1;
@@ -53,7 +53,7 @@ Window compute_window(const at::Tensor& a, const at::Tensor& b) {
   return {.top = top, .left = left, .height = bottom - top + 1, .width = right - left + 1};
 }
 
-/// Linear between the two nearest ranks, as numpy's.
+/// Interpolates linearly between the two nearest ranks, like numpy.
 double percentile(std::vector<int64_t>& squares, double percent) {
   const double rank = percent / 100 * static_cast<double>(squares.size() - 1);
   const auto lower = squares.begin() + static_cast<std::ptrdiff_t>(rank);
@@ -64,7 +64,7 @@ double percentile(std::vector<int64_t>& squares, double percent) {
   return below + (above - below) * (rank - std::floor(rank));
 }
 
-/// From each pixel of the edge `from` to the edge `to`.
+/// Distances from each pixel of the edge `from` to the edge `to`.
 double directed_hausdorff95(const at::Tensor& from, const at::Tensor& to, const Window& window) {
   const std::vector<int64_t> squared_to_nearest = compute_squared_distances(to, window);
   std::vector<int64_t> squares;
@@ -163,11 +163,11 @@ at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::
 
 namespace {
 
-/// More than any distance in a picture, its square being far from overflow.
+/// Larger than any distance in an image. Sums of it do not overflow.
 constexpr int64_t kInfiniteDistance = int64_t{1} << 30;
 
-/// Of each pixel the distance to the nearest point in its column, kInfiniteDistance or more where it has none: down and
-/// up again.
+/// Returns for each pixel the distance to the nearest point in its column, at least
+/// kInfiniteDistance if there is none: one pass down, one pass up.
 std::vector<int64_t> compute_column_distances(const at::Tensor& points, const Window& window) {
   const int64_t width = window.width;
   std::vector<int64_t> distances(static_cast<size_t>(window.height * width));
@@ -185,14 +185,15 @@ std::vector<int64_t> compute_column_distances(const at::Tensor& points, const Wi
   return distances;
 }
 
-/// A parabola of the lower envelope: its lowest point, and from where on it is below those before it.
+/// A parabola of the lower envelope: its vertex, and the start of the range in which it is the
+/// lowest.
 struct Parabola {
   int64_t vertex;
   int64_t height;
   double start;
 };
 
-/// Replaces the distances of a row, each within its column, by the squares of the distances to the nearest point.
+/// Replaces the column distances of a row by squared distances to the nearest point.
 void square_row(int64_t* row, int64_t width, std::vector<Parabola>& envelope) {
   envelope.clear();
   for (int64_t x = 0; x < width; ++x) {

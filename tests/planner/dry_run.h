@@ -16,7 +16,7 @@ namespace vlmtrain::planner {
 
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kGiB = 1024 * kMiB;
-/// A card that nothing fills.
+/// The memory of a GPU that nothing fills.
 constexpr int64_t kUnlimited = 1024 * kGiB;
 
 inline StepConfig make_step_config(int64_t size) {
@@ -25,7 +25,7 @@ inline StepConfig make_step_config(int64_t size) {
   return step_config;
 }
 
-/// The model of a preset, without weights.
+/// The model folder of a preset, without weights.
 class PresetFolder {
  public:
   explicit PresetFolder(const std::string& preset) { models::write_preset_config(preset, folder_.path()); }
@@ -67,7 +67,7 @@ inline int64_t find_max_bytes(const DryRunDetail& detail, memory::Component comp
 
 constexpr int64_t kSteps = 3;
 
-/// Real rehearsals of SmolVLM-256M with images of four tiles and the whole picture.
+/// Dry runs of SmolVLM-256M with images of four tiles and an overview.
 class DryRunTest : public testing::Test {
  protected:
   DryRunRequest request(const StepConfig& step_config, int64_t samples, int64_t steps = kSteps) const {

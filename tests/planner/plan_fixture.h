@@ -16,7 +16,7 @@ inline Workload make_workload(data::SampleShape shape, int64_t global_batch_size
           .world_size = world_size};
 }
 
-/// As the planner itself rehearses choices with a batch.
+/// Dry-runs a config with a batch, like the planner.
 inline StepEstimate dry_run(const PlanRequest& request, const StepConfig& step_config, const SampleBatch& batch) {
   const auto limit =
       compute_memory_limit(request.target, request.mode, request.limit_gigabytes, request.workload.world_size);

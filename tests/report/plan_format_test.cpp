@@ -1,8 +1,9 @@
+#include "report/plan/plan_format.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "report/format/text_layout.h"
-#include "report/plan/plan_format.h"
 #include "report/plan_example.h"
 
 namespace vlmtrain::report {
@@ -16,7 +17,7 @@ int64_t sum_bytes(const std::vector<MemoryRow>& rows, MemoryRow::Kind kind) {
   return sum;
 }
 
-TEST(PlanMemoryTest, RowsSumToTheCard) {
+TEST(PlanMemoryTest, RowsSumToTheGpu) {
   planner::Plan plan = make_example_plan();
   plan.limit.communication_bytes = 300'000'000;
   const auto rows = make_memory_rows(plan);
@@ -35,7 +36,7 @@ TEST(PlanMemoryTest, NothingIsFreeWhereItDoesNotFit) {
   EXPECT_EQ(compute_missing_bytes(plan), 7'100'000'000);
 }
 
-/// The columns that a bar fills, by half: 'x' or ' '.
+/// Returns the half columns that a bar fills: 'x' or ' '.
 std::string to_half_columns(const std::string& bar) {
   std::string text;
   for (size_t i = 0; i < bar.size();) {

@@ -95,13 +95,13 @@ TEST(RunEvaluationsTest, AnswersAreGroupedBySample) {
 TEST(RunEvaluationsTest, MasksBelongToTheirAnswers) {
   const RunFolder run;
   run.append_steps(1, 2, 2);
-  const std::string picture = "data:image/jpeg;base64,AAAA";
+  const std::string image_uri = "data:image/jpeg;base64,AAAA";
   run.append_prediction({.step = 1, .id = "a", .answer = "none"});
   Prediction prediction{.step = 2, .id = "a", .answer = "<SEG>"};
   prediction.masks = {{.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = "http://elsewhere/x.png"},
                       {.overlay = "data:image/jpeg;base64," + std::string(300'000, 'A')}};
   for (int i = 0; i < 10; ++i) {
-    prediction.masks.push_back({.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = picture});
+    prediction.masks.push_back({.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = image_uri});
   }
   run.append_prediction(prediction);
   run.append("predictions.jsonl", R"({"step":3,"id":"a","masks":7})"
@@ -112,7 +112,7 @@ TEST(RunEvaluationsTest, MasksBelongToTheirAnswers) {
   ASSERT_EQ(answers.size(), 4u);
   EXPECT_FALSE(answers[0].contains("masks"));
   ASSERT_EQ(answers[1]["masks"].size(), 6u) << "as many as pictures of a sample";
-  EXPECT_EQ(answers[1]["masks"][0]["overlay"], picture) << "nothing is loaded, nothing is huge";
+  EXPECT_EQ(answers[1]["masks"][0]["overlay"], image_uri) << "nothing is loaded, nothing is huge";
   EXPECT_EQ(answers[1]["masks"][0]["dice"], 0.5);
   EXPECT_LT(answers[1]["masks"][0]["structure"].get<std::string>().size(), 2010u);
   EXPECT_FALSE(answers[3].contains("masks"));

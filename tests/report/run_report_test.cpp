@@ -80,7 +80,7 @@ TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
 TEST(RunReportTest, ASlowFirstStepIsExcluded) {
   const RunFolder run;
   StepMetrics slow_step = RunFolder::example_step(1, 50);
-  slow_step.step_seconds = 90;  // kernels are loaded, or compiled
+  slow_step.step_seconds = 90;  // kernels are loaded or compiled
   run.append("metrics.jsonl", slow_step.to_json_line() + "\n");
   EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 90) << "there is no other";
   run.append_steps(2, 3, 50);
@@ -169,7 +169,7 @@ TEST(RunReportTest, LongRunsAreDownsampledAndKeepTheirSpikes) {
 
 TEST(RunReportTest, LongRunsStaySmall) {
   const RunFolder run;
-  std::vector<std::string> line_endings;  // of lines, behind the step
+  std::vector<std::string> line_endings;  // of lines, after the step
   for (int64_t step = 1; step <= 40; ++step) {
     const std::string line = RunFolder::example_step(step, 40).to_json_line();
     line_endings.push_back(line.substr(line.find(",\"epoch\"")));
@@ -193,7 +193,7 @@ TEST(RunReportTest, ReadsOnlyAppendedLines) {
   run.append_steps(5001, 5020, 6000);
   const std::string line = RunFolder::example_step(5021, 6000).to_json_line() + "\n";
   run.append("metrics.jsonl", line.substr(0, 100));
-  const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
+  const std::clock_t start = std::clock();  // CPU time of this process, independent of other work on the machine
   report.write();
   const double milliseconds = 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   RecordProperty("write_milliseconds", std::to_string(milliseconds));
@@ -209,7 +209,7 @@ TEST(RunReportTest, AReplacedFileIsReadAgain) {
   run.append_steps(1, 40, 100);
   RunReport report(run.path());
   EXPECT_EQ(parse_page_data(report.html())["summary"]["step"], 40);
-  { const StepLog lines(run.path() / "metrics.jsonl", 30); }  // as a run that goes on after step 30
+  { const StepLog lines(run.path() / "metrics.jsonl", 30); }  // as a run that resumes after step 30
   EXPECT_EQ(parse_page_data(report.html())["summary"]["step"], 30);
 }
 

@@ -12,39 +12,41 @@
 
 namespace vlmtrain::planner {
 
-/// What a run on the CPU takes beside its tensors, as far as it follows from the run.
+/// The host memory of a CPU run outside its tensors.
 struct CpuMemoryNeeds {
-  int64_t process_bytes = 0;     ///< the program itself and the data set's records
-  int64_t sample_bytes = 0;      ///< the largest sample, decoded
-  int64_t decode_bytes = 0;      ///< beside that, while a loader's thread makes it
-  int64_t samples_per_step = 1;  ///< of this process
+  int64_t process_bytes = 0;     ///< the program and the records of the data set
+  int64_t sample_bytes = 0;      ///< the largest decoded sample
+  int64_t decode_bytes = 0;      ///< additional memory of a loader thread while it decodes a sample
+  int64_t samples_per_step = 1;  ///< of this rank
   int64_t world_size = 1;
-  int64_t loader_threads = 1;  ///< of the loader
+  int64_t loader_threads = 1;
 };
 
-/// What the process of a run on the CPU may take of the host's memory, and for what.
+/// The host memory that a process of a CPU run may use, by purpose.
 struct CpuMemoryLimit {
-  memory::AvailableHostMemory available;  ///< as found, or memory.limit_gb where that is less
-  double margin_percent = 0;              ///< of room.bytes
+  memory::AvailableHostMemory available;  ///< measured, or memory.limit_gb if that is lower
+  double margin_percent = 0;              ///< of available.bytes
   int64_t margin_bytes = 0;               ///< kept free
   int64_t process_bytes = 0;              ///< CpuMemoryNeeds::process_bytes
-  int64_t prefetch_bytes = 0;             ///< most that decoded samples may take which wait for their step
-  int64_t samples_bytes = 0;              ///< these, those of the step, and what the loader's threads are at
-  int64_t libraries_bytes = 0;            ///< oneDNN's and MKL's own memory, stacks, the autograd graph
-  int64_t tensor_bytes = 0;  ///< what is left for the tensors of the thread that trains, and for what malloc keeps
+  int64_t prefetch_bytes = 0;             ///< limit of the decoded samples in the loader's queue
+  int64_t samples_bytes = 0;              ///< prefetched samples, samples of the step, samples in decoding
+  int64_t libraries_bytes = 0;            ///< memory of oneDNN and MKL, stacks, the autograd graph
+  int64_t tensor_bytes = 0;               ///< remains for tensors of the training thread and malloc's free blocks
 
-  /// Of a process whose tensors take so much at most, what malloc holds free for them included.
+  /// Returns the memory of a process whose tensors, malloc's free blocks included, take `tensors` bytes.
   int64_t total_bytes(int64_t tensors) const { return tensors + process_bytes + samples_bytes + libraries_bytes; }
 };
 
+/// Returns the limit of a process. `limit_gigabytes` is memory.limit_gb in 10⁹ bytes.
 CpuMemoryLimit compute_cpu_memory_limit(memory::AvailableHostMemory available, std::optional<double> limit_gigabytes,
                                         MemoryMode mode, const CpuMemoryNeeds& needs);
 
-/// What decoded samples that wait for their step may take: a quarter of what is left. At least 1.
+/// Returns the limit of decoded samples in the loader's queue: a quarter of the free memory, at least 1.
 int64_t compute_prefetch_bytes(int64_t limit_bytes, int64_t used_bytes);
 
+/// The input of make_cpu_plan().
 struct CpuPlanRequest {
-  std::string model;  ///< as the user named it
+  std::string model;  ///< as the user wrote it
   Job job;
   MemoryMode mode = MemoryMode::kBalanced;
   memory::AvailableHostMemory available;
@@ -52,47 +54,47 @@ struct CpuPlanRequest {
   CpuMemoryNeeds needs;
   Workload workload;
   StepConstraints constraints;
-  int64_t max_micro_batch_size = 1;             ///< that is tried where none is fixed
-  std::vector<SampleLimit> sample_limits = {};  ///< the least change first
-  bool with_suggestions = true;                 ///< false: nobody asks what would help where nothing fits
-  bool with_split = true;                       ///< false: steps are cut otherwise, as by a table that is there already
+  int64_t max_micro_batch_size = 1;             ///< the largest size to try if none is set
+  std::vector<SampleLimit> sample_limits = {};  ///< the smallest change first
+  bool with_suggestions = true;                 ///< compute CpuPlan::suggestions
+  bool with_split = true;                       ///< compute CpuPlan::split
 };
 
-/// How a run on the CPU does its steps, and what that takes.
+/// The result of make_cpu_plan().
 struct CpuPlan {
   std::string model;
   Job job;
   MemoryMode mode = MemoryMode::kBalanced;
   bool fits = false;
-  StepConfig step_config;  ///< where nothing fits: what needs least
-  /// How each step is cut for its own samples; nothing where all are cut into micro-batches of as many.
+  StepConfig step_config;  ///< if nothing fits: the one that needs the least memory
+  /// The split of each step by the memory of its samples; nullopt: micro-batches of equal size.
   std::optional<SplitPlan> split = std::nullopt;
-  int64_t peak_bytes = 0;           ///< tensors that live at once, at most
-  int64_t malloc_cached_bytes = 0;  ///< what malloc holds free then, at most
+  int64_t peak_bytes = 0;           ///< peak of live tensors
+  int64_t malloc_cached_bytes = 0;  ///< upper bound of malloc's free blocks at the peak
   DryRunDetail detail;
   CpuMemoryLimit limit;
   Workload workload;
-  SampleBatch worst;                    ///< of the workload's candidates, with these choices
-  std::vector<Suggestion> suggestions;  ///< where it does not fit: with what it does, each rehearsed
+  SampleBatch worst;                    ///< the candidate that needs the most memory with `step_config`
+  std::vector<Suggestion> suggestions;  ///< each dry-run; empty if the plan fits
   PlanningEffort effort;
 
   int64_t needed_bytes() const { return peak_bytes + malloc_cached_bytes; }
   int64_t total_bytes() const { return limit.total_bytes(needed_bytes()); }
-  /// plan.json of a run on the CPU: the keys of a GPU's plan where they say the same.
+  /// Returns the content of plan.json, with the keys of a GPU plan where they apply.
   nlohmann::ordered_json to_json() const;
 };
 
-/// The first that fits of: micro-batches from the largest down with nothing recomputed; the smallest with ever more
-/// blocks recomputed, as few as fit; with the tower's tiles in ever more passes and the loss in small chunks. On a CPU
-/// a larger micro-batch is hardly faster, and a block recomputed is time lost.
+/// Returns the first StepConfig that fits in this order: micro-batches from the largest to the smallest
+/// without recomputation; the smallest with as few recomputed blocks as fit; the same with more vision
+/// passes and small loss chunks. On a CPU, larger micro-batches are hardly faster, and recomputation costs
+/// time.
 ///
-/// Each is rehearsed: an optimizer step of the worst samples through the real engine, on LibTorch's meta device, where
-/// operations make the tensors that they would make on the CPU, but compute nothing and take no memory
-/// (memory/meta_memory.h); a tenth of a second each. Throws what building the model throws, and c10::Error where an
-/// operation has no function for the meta device.
+/// Each candidate is dry-run: an optimizer step of the worst samples in the training engine on LibTorch's
+/// meta device (memory/meta_memory.h), which allocates and computes nothing. A dry run takes about 0.1 s.
+/// Throws the exceptions of build_model(), and c10::Error if an operation does not support the meta device.
 CpuPlan make_cpu_plan(const CpuPlanRequest& request);
 
-/// CpuPlan::needed_bytes of a choice, over the workload's candidates.
+/// Returns CpuPlan::needed_bytes() of a StepConfig, the maximum over the workload's candidates.
 int64_t dry_run_cpu_bytes(const Job& job, const Workload& workload, const StepConfig& step_config);
 
 }  // namespace vlmtrain::planner

@@ -9,38 +9,39 @@ namespace vlmtrain::planner {
 
 class ChildProcess;
 
-/// A child process on a virtual card that rehearses a job: this program once more, with stand-ins for the CUDA
-/// libraries preloaded. Requests and answers are lines of JSON over sockets (src/planner/protocol.h). It has two
-/// workers where there are two processors, so that a rehearsal may be begun beside another. Not thread-safe.
+/// A child process on a virtual GPU that dry-runs a job: this program with the stub libraries of CUDA
+/// preloaded. Requests and answers are lines of JSON over sockets (src/planner/dry_run/protocol.h). On
+/// machines with several processors it has two workers, so that two dry runs overlap. Not thread-safe.
 class DryRunProcess {
  public:
-  /// Starts the child and returns at once; the first rehearsal waits for it. Throws UserError (kFailed) where it cannot
-  /// be started.
+  /// Starts the child and returns at once; the first dry run waits for it. Throws UserError (kFailed)
+  /// if the child cannot be started.
   DryRunProcess(const Job& job, const VirtualGpu& gpu);
   ~DryRunProcess();
   DryRunProcess(const DryRunProcess&) = delete;
   DryRunProcess& operator=(const DryRunProcess&) = delete;
 
-  /// Further rehearsals are of another job.
+  /// Sets the job of the following dry runs.
   void set_job(const Job& job);
 
-  /// Throws UserError as the child does, and InternalError if the child dies.
+  /// Returns the result of planner::dry_run() in the child. Throws its UserError, and InternalError if
+  /// the child dies.
   DryRunResult dry_run(const DryRunRequest& request);
 
-  /// Has a worker with nothing else to do begin what will probably be asked for: dry_run() then waits for it. Changes
-  /// no outcome.
+  /// Starts a dry run on an idle worker, if there is one. A later dry_run() of the same request waits for
+  /// its result. Changes no result.
   void prefetch(const DryRunRequest& request);
 
  private:
-  /// What the second worker is doing, or has done and nobody has asked for.
+  /// The dry run of the second worker that no call has asked for yet.
   struct PrefetchState;
 
   std::unique_ptr<ChildProcess> child_;
   std::unique_ptr<PrefetchState> prefetch_;
 };
 
-/// The child's side: answers every line of stdin on stdout until the end of stdin, and so does each further worker with
-/// its own connection. REQUIRES: is_on_virtual_gpu().
+/// Runs the child's side: answers each line of stdin on stdout until stdin ends. Further workers do the
+/// same with their own connections. REQUIRES: is_on_virtual_gpu().
 void serve_dry_runs();
 
 }  // namespace vlmtrain::planner

@@ -13,48 +13,49 @@
 
 namespace vlmtrain::planner {
 
-/// A step that a run will do.
+/// A future step of a run.
 struct LookAheadStep {
   int64_t step = 0;
   std::vector<SampleGroup> samples;  ///< in order
-  engine::StepLayout layout;         ///< as the run would like to do it
-  bool empty_cache_first = false;    ///< the run gives the allocator's cache back before it
-  int64_t limit_bytes = 0;           ///< what the allocator may reserve
+  engine::StepLayout layout;         ///< preferred layout
+  bool empty_cache_first = false;    ///< the run empties the allocator's cache before the step
+  int64_t limit_bytes = 0;           ///< of the allocator's reserved memory
 };
 
-/// What the twin found: how the step is to be done, and what it takes then.
+/// The memory of a step, with a layout that fits.
 struct MemoryForecast {
   int64_t step = 0;
-  bool fits = true;                 ///< false: not even in single samples with everything recomputed, within the limit
-  bool completed = true;            ///< false: the step could not be rehearsed to its end, so that the peaks say little
-  int64_t failed_micro_batch = -1;  ///< where it was not: the one of `layout` that failed; -1: the optimizer
-  engine::StepLayout layout;        ///< as asked for, or cut where it did not fit
-  bool empty_cache_first = false;   ///< as asked for, or because the cache was too fragmented
+  bool fits = true;                 ///< false: not even single samples with full recomputation are within the limit
+  bool completed = true;            ///< false: the dry run failed, so that the peaks are incomplete
+  int64_t failed_micro_batch = -1;  ///< index in `layout` if !completed; -1: the optimizer failed
+  engine::StepLayout layout;        ///< LookAheadStep::layout, or a smaller one if it does not fit
+  bool empty_cache_first = false;   ///< LookAheadStep::empty_cache_first, or true for a fragmented cache
   StepPeaks peaks;
   int64_t attempts = 0;
-  double cpu_seconds = 0;  ///< of the child, for this step
+  double cpu_seconds = 0;  ///< CPU time of the child for this step
 };
 
-/// A child process that does on a virtual card what a run does on its own, a few steps ahead: the same micro-batches in
-/// the same order, so that its allocator is in the state that the run's will be in. Its thread talks to the child; no
-/// call here waits for more than it is asked to. For one thread.
+/// A child process that dry-runs the next steps of a run on a virtual GPU. It runs the same micro-batches
+/// in the same order, so that its allocator reaches the state that the run's allocator will have. A
+/// thread of its own communicates with the child. Not thread-safe.
 class LookAhead {
  public:
-  /// `gpu` reports the same size as the run's. Throws UserError (kFailed) where the child cannot be started.
+  /// Starts the child. `gpu` reports the same size as the run's GPU. Throws UserError (kFailed) if the child
+  /// cannot be started.
   LookAhead(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu);
-  /// Ends the child at once.
+  /// Kills the child.
   ~LookAhead();
   LookAhead(const LookAhead&) = delete;
   LookAhead& operator=(const LookAhead&) = delete;
 
-  /// Steps are rehearsed in the order in which they are announced.
+  /// Queues a step. Steps run in the order of submission. Never blocks.
   void submit(LookAheadStep step);
 
-  /// What was found for an announced step, after at most `timeout`; nothing if it is not there by then, or if the twin
-  /// has ended. Answers of earlier steps are forgotten.
+  /// Waits at most `timeout` for the forecast of a submitted step. Returns nullopt if it is not available by
+  /// then or the child has ended. Discards the forecasts of earlier steps.
   std::optional<MemoryForecast> get_forecast(int64_t step, std::chrono::duration<double> timeout);
 
-  /// Why there will be no more answers; nothing while all is well.
+  /// Returns the reason why there are no further forecasts; nullopt while the child works.
   std::optional<std::string> failure() const;
 
  private:

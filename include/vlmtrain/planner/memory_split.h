@@ -7,13 +7,15 @@
 
 namespace vlmtrain::planner {
 
-/// The samples of a step in micro-batches that fit `table` each, in as few as are found: the fewest of first-fit and
-/// best-fit decreasing by each of the sizes, then, where a bound leaves room for fewer, a short search; then moved
-/// about until they are even. A unit that does not fit alone is a micro-batch by itself. Those that take most come
-/// first, samples of one stay in their order; where equal numbers of samples in their order do as well, that is the
-/// cut.
+/// Splits the samples of a step into as few micro-batches as it finds that each fit `table`.
 ///
-/// A pure function of its arguments, the same on every machine.
+/// Takes the best of first-fit and best-fit decreasing by each size, searches briefly for fewer
+/// micro-batches if a lower bound allows them, and then balances them. A unit of `rule` that does not fit
+/// alone becomes a micro-batch of its own. The largest micro-batches come first, and samples keep their
+/// order within one. If an equal split in order needs as few micro-batches and no more memory, it is
+/// returned instead.
+///
+/// A pure function of its arguments with the same result on every machine.
 engine::MicroBatchSplit split_by_memory(std::span<const data::SampleShape> shapes, const MemoryCostTable& table,
                                         const engine::SplitConstraint& rule = {});
 

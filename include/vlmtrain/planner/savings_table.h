@@ -10,28 +10,29 @@
 
 namespace vlmtrain::planner {
 
-/// A rung of the ladder: what the rungs before it have, and one thing more that saves memory.
+/// A row of the savings table: the savings of all previous rows plus one more.
 struct SavingsRow {
   std::string name;                    ///< "16 bits"
-  std::vector<std::string> arguments;  ///< that lead to its plan, put behind a command without keys of LoRA
-  std::string unavailable_reason;      ///< why there is no such rung, and so no figures; empty: there is
-  /// Micro-batches of one sample, or as many as are fixed, with all blocks recomputed or none, rehearsed: what the rung
-  /// takes by itself, whatever the card.
+  std::vector<std::string> arguments;  ///< for a command without LoRA options
+  std::string unavailable_reason;      ///< why the row does not apply; empty: it does
+  /// Micro-batches of one sample, or of the set size, with all blocks recomputed or none. Independent of the
+  /// GPU's size.
   StepEstimate single_sample;
-  int64_t single_sample_bytes = 0;  ///< with the context, as Plan::total_bytes
-  /// The plan for the card, as make_plan; nothing where none fits.
+  int64_t single_sample_bytes = 0;  ///< like Plan::total_bytes()
+  /// Plan::best of make_plan(); nullopt: nothing fits.
   std::optional<StepEstimate> best_estimate = std::nullopt;
   int64_t planned_bytes = 0;
-  DryRunDetail detail = {};  ///< of the plan: how many blocks there are
+  DryRunDetail detail = {};  ///< of the plan
 };
 
-/// none (fp32, all weights) → 16 bits → recomputation → optimizer states of 8 bits → LoRA → NF4, for the samples and
-/// the card of `request`, with the parts that its job freezes; LoRA is the job's own where it has some. `plan` is the
-/// request's. Takes six plans' time. Throws as make_plan, but for what only says that a rung is none.
+/// Returns the rows none (fp32, all weights) → 16 bits → recomputation → 8-bit optimizer states → LoRA →
+/// NF4, for the samples and GPU of `request`. Frozen parts stay frozen, and the job's LoRA settings are
+/// used if it has any. `plan` is the plan of `request`. Takes the time of six plans. Throws the exceptions
+/// of make_plan(), except those that become SavingsRow::unavailable_reason.
 std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Plan& plan);
 
-/// A list of {"name", "arguments", "absent" or null, "single": {…}, "planned": {…} or null}; bytes and seconds as in
-/// Plan::to_json.
+/// Returns a list of {"name", "arguments", "absent" or null, "single": {…}, "planned": {…} or null}, with
+/// bytes and seconds as in Plan::to_json().
 nlohmann::ordered_json savings_json(const std::vector<SavingsRow>& rows);
 
 }  // namespace vlmtrain::planner

@@ -9,36 +9,39 @@
 
 namespace vlmtrain::planner {
 
-/// A process that was started as `vlmtrain rehearse`, and this end of a connection to each of its workers, which are
-/// not inherited by other children. Whoever holds it closes them and waits for the process.
+/// A child process `vlmtrain rehearse` and the parent's ends of the connections to its workers. Other
+/// children do not inherit the connections. The owner closes them and waits for the process.
 struct SpawnedChild {
   pid_t process = -1;
   std::vector<int> connections;
 };
 
-/// How many workers a planner has use for on this machine.
+/// Returns the number of workers that speed up planning on this machine.
 size_t num_useful_workers();
 
-/// Starts `program` on a virtual card, and returns at once. It is told which card by the first line of its first
-/// connection (src/planner/protocol.h), so that it may be started before that is known. Throws UserError (kFailed)
-/// where it cannot be started, and as make_preload_environment.
+/// Starts `program` on a virtual GPU and returns at once. The first line of the first connection
+/// describes the GPU (src/planner/dry_run/protocol.h), so that the child can start before the GPU is
+/// known. Throws UserError (kFailed) if the child cannot be started, and the exceptions of
+/// make_preload_environment().
 SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers);
 
-/// Leaves a child to the program that this process becomes next by exec, which has it from take_inherited_child().
+/// Passes the child to the program that this process becomes by exec, which calls
+/// take_inherited_child().
 void pass_child_through_exec(const SpawnedChild& child);
 
-/// What pass_child_through_exec left to this process, once.
+/// Returns the child that pass_child_through_exec() passed to this process. Later calls return nullopt.
 std::optional<SpawnedChild> take_inherited_child();
 
-/// What a child finds in its environment.
+/// The environment of a child.
 struct SpawnInfo {
-  pid_t parent = 0;              ///< the process that it dies with; 0: another thread than the main one started it
-  std::vector<int> connections;  ///< to its workers behind the first, whose are stdin and stdout
+  pid_t parent = 0;              ///< the child dies with this process; 0: a thread other than the main one spawned it
+  std::vector<int> connections;  ///< of all workers except the first, which uses stdin and stdout
 };
 SpawnInfo read_spawn_info();
 
-/// Starts the process that rehearses while this process is about to become `program` by exec: both load LibTorch then,
-/// side by side, and the first DryRunProcess there takes it. What stands in its way is not said: it is said there.
+/// Starts a dry-run process right before this process becomes `program` by exec, so that both load
+/// LibTorch at the same time. The first DryRunProcess of `program` takes it. Ignores errors: `program`
+/// meets and reports the same ones.
 void prestart_dry_run_process(const std::filesystem::path& program);
 
 }  // namespace vlmtrain::planner

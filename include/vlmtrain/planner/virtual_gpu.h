@@ -10,43 +10,45 @@
 
 namespace vlmtrain::planner {
 
-/// A virtual card for a process to run on (docs/virtual-gpu.md).
+/// The virtual GPU of a process (docs/virtual-gpu.md).
 struct VirtualGpu {
-  std::string gpu = "h100";             ///< a name from memory/gpu_table.h
-  std::optional<int64_t> memory_bytes;  ///< instead of the table's
-  /// What the card says that it has, instead of what it has. PyTorch's expandable segments reserve addresses in
-  /// proportion to it, and which free block an allocation gets depends on how many are left.
+  std::string gpu = "h100";             ///< name in memory/gpu_table.h
+  std::optional<int64_t> memory_bytes;  ///< overrides the table's size
+  /// The size that the GPU reports; nullopt: its size. PyTorch's expandable segments reserve addresses in
+  /// proportion to it, and the remaining addresses determine which free block an allocation gets.
   std::optional<int64_t> reported_bytes = std::nullopt;
-  int64_t used_bytes = 0;   ///< taken from the start
+  int64_t used_bytes = 0;   ///< in use from the start
   int multiprocessors = 0;  ///< 0: the table's
 };
 
-/// Environment variables with their values.
+/// Names and values of environment variables.
 using EnvironmentVariables = std::vector<std::pair<std::string, std::string>>;
 
-/// Those that put a process on a virtual card, whichever. LD_PRELOAD keeps what it holds, but for libraries that have
-/// to do with CUDA. Throws UserError (kFailed) where the stand-ins for the CUDA libraries are not beside this program.
+/// Returns the variables that put a process on a virtual GPU of any kind. LD_PRELOAD keeps its entries
+/// except for libraries of CUDA. Throws UserError (kFailed) if the stub libraries are not in this
+/// program's folder.
 EnvironmentVariables make_preload_environment();
 
-/// Those that say which card; they are read when CUDA is first called.
+/// Returns the variables that describe the virtual GPU. The first call of CUDA reads them.
 EnvironmentVariables make_gpu_environment(const VirtualGpu& gpu);
 
-/// Whether a variable of this process's environment is passed on to a process that rehearses: not what LibTorch, CUDA,
-/// the driver or the virtual GPU would take as a setting, so that the same plan is made everywhere.
+/// Returns whether a dry-run process inherits the variable. Settings of LibTorch, CUDA, the driver and
+/// the virtual GPU are not inherited, so that a plan does not depend on the environment.
 bool is_passed_to_dry_runs(std::string_view variable);
 
-/// True in a process that has the stand-ins loaded.
+/// Returns whether this process has loaded the stub libraries.
 bool is_on_virtual_gpu();
 
-/// Throws UserError (kFailed) where this process may not reserve the addresses of a virtual card's memory, of which it
-/// takes none (ulimit -v): a process on such a card would have no device.
+/// Throws UserError (kFailed) if `ulimit -v` forbids to reserve the addresses of a virtual GPU. The
+/// addresses take no memory, but without them the process would have no device.
 void require_address_space();
 
-/// Starts this program again on `gpu`, with the same arguments; does not return. Throws as require_address_space.
+/// Replaces this process by the same program with the same arguments on `gpu`; does not return. Throws
+/// the exceptions of require_address_space().
 [[noreturn]] void restart_on_virtual_gpu(const VirtualGpu& gpu);
 
-/// Throws UserError (kUsage) if this process has the stand-ins although it should use a real card: they were preloaded
-/// by someone else.
+/// Throws UserError (kUsage) if the stub libraries are preloaded in a process that is to use a physical
+/// GPU.
 void reject_stub_libraries();
 
 }  // namespace vlmtrain::planner

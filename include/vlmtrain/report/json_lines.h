@@ -10,21 +10,23 @@
 
 namespace vlmtrain::report {
 
-/// Hands over the objects of a file of JSON lines, one at a time and in their order. A line that is none, or that a
-/// kill cut off, is left out. Nothing where there is no file. Throws UserError (kBadData) where it is something else.
+/// Calls `callback` with each JSON object of a file of JSON lines, in order. Skips lines that are
+/// not objects or are truncated. Does nothing if the file does not exist. Throws UserError
+/// (kBadData) if the path is not a regular file.
 void read_json_lines(const std::filesystem::path& path,
                      const std::function<void(const nlohmann::json& object)>& callback);
 
-/// The JSON lines of a file that grows.
+/// A reader of the JSON lines of a growing file.
 class AppendedJsonLines {
  public:
   explicit AppendedJsonLines(std::filesystem::path path) : path_(std::move(path)) {}
 
-  /// Hands over the objects among the whole lines that were added since the last call, one at a time. A line that is
-  /// not one is left out, and so is a last line without its end, until it has one. Nothing where there is no file.
+  /// Calls `callback` with each object among the complete lines that were appended since the last
+  /// call. Skips other lines. A last line without line break is read once it is complete. Does
+  /// nothing if the file does not exist.
   void read(const std::function<void(const nlohmann::json& object)>& callback);
 
-  /// Whether the file is no longer the one that was read, or shorter: what was read is to be forgotten.
+  /// Returns whether the file was replaced or truncated, so that what was read is obsolete.
   bool was_replaced() const;
 
  private:

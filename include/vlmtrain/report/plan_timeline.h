@@ -9,30 +9,33 @@
 
 namespace vlmtrain::report {
 
-/// One HTML file without anything to load from elsewhere: the memory of a plan's last rehearsed step, by component,
-/// over its allocations, with the peak, the reserved bytes and the limit. REQUIRES: the plan has a timeline.
+/// Returns one HTML file without external resources: the memory of the plan's last dry-run step by
+/// component, over the allocator's events, with peak, reserved bytes and limit. REQUIRES: the plan
+/// has a timeline.
 std::string render_plan_timeline(const planner::Plan& plan);
 
 using Timeline = std::vector<planner::TimelinePoint>;
 
 int64_t sum_allocated_bytes(const planner::TimelinePoint& point);
 
-/// The event with the most allocated; of equal ones the first. REQUIRES: there is one.
+/// Returns the first event with the most allocated bytes. REQUIRES: the timeline is not empty.
 size_t find_peak_event(const Timeline& timeline);
 
-/// A stretch of a step.
+/// A phase of a step.
 struct Phase {
   size_t first_event = 0;
   int micro_batch = 0;  ///< from 1; 0 for the optimizer
   std::string pass;     ///< "forward", "backward" or "optimizer"
 };
 
-/// A step's phases, from where its events were: a micro-batch begins with the first event of input, model or loss after
-/// a backward pass. Events that belong to no pass, such as frees between passes, stay with the phase before them.
+/// Returns the phases of a step. A micro-batch begins with the first event of input, model or loss
+/// after a backward pass. Events outside of passes, such as frees between them, belong to the
+/// previous phase.
 std::vector<Phase> find_phases(const Timeline& timeline);
 
-/// The events to draw, ascending: all, or, of more than `max_points`, the first, the last, and of equal stretches those
-/// with the least and the most allocated. REQUIRES: most >= 4.
+/// Returns the indices of the events to draw, in ascending order: all of them or, for more than
+/// `max_points`, the first, the last, and the minimum and maximum of stretches of equal length.
+/// REQUIRES: max_points >= 4.
 std::vector<size_t> downsample(const Timeline& timeline, size_t max_points);
 
 }  // namespace vlmtrain::report

@@ -22,7 +22,7 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// How a child that is dead, or about to be, has ended.
+/// Returns how a child that is dead or dying has ended.
 std::string describe_exit(pid_t process) {
   siginfo_t info{};
   if (waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOWAIT) != 0) return "ended";
@@ -38,7 +38,7 @@ std::optional<std::string> read_line(std::FILE* file) {
   size_t capacity = 0;
   const ssize_t length = getline(&line, &capacity, file);
   const std::unique_ptr<char, decltype(&std::free)> line_owner(line, std::free);
-  if (length <= 0 || line[length - 1] != '\n') return std::nullopt;  // whoever wrote it died
+  if (length <= 0 || line[length - 1] != '\n') return std::nullopt;  // the writer died
   return std::string(line, static_cast<size_t>(length));
 }
 
@@ -93,7 +93,7 @@ std::optional<nlohmann::json> ChildProcess::try_receive(size_t worker) {
 }
 
 bool ChildProcess::has_answered(size_t worker) const {
-  // An answer is read whole, so that nothing of the next one waits in the file's buffer.
+  // Answers are read as whole lines, so that the stream's buffer holds no part of the next one.
   pollfd poll_descriptor{.fd = fileno(connections_[worker].get()), .events = POLLIN, .revents = 0};
   return poll(&poll_descriptor, 1, /*timeout=*/0) > 0;
 }
@@ -104,6 +104,8 @@ bool ChildProcess::discard_answer(size_t worker) {
 
 namespace {
 
+/// Interval of the checks for the parent and the memory limit. Shorter intervals cost CPU time,
+/// longer ones allow the process to exceed its limit by more.
 constexpr int kPollMilliseconds = 100;
 
 void exit_without_parent(pid_t parent) {
@@ -115,14 +117,14 @@ void exit_out_of_memory(int64_t bytes, int64_t max_bytes) {
       "the rehearsal takes {} of this machine's memory, and {} is what it may take; is the model's configuration "
       "right?",
       format_bytes(bytes), format_bytes(max_bytes));
-  flockfile(stdout);  // never unlocked: this is the last answer
+  flockfile(stdout);  // never unlocked: nothing may follow this answer
   write_line(stdout, {{"error", {{"code", static_cast<int>(ExitCode::kFailed)}, {"message", message}}}});
   _exit(static_cast<int>(ExitCode::kFailed));
 }
 
 [[noreturn]] void run_watch_loop(const ParentWatch& watch) {
   for (;;) {
-    pollfd requests{.fd = STDIN_FILENO, .events = 0, .revents = 0};  // its end is always told
+    pollfd requests{.fd = STDIN_FILENO, .events = 0, .revents = 0};  // no events: POLLHUP is always reported
     poll(&requests, 1, kPollMilliseconds);
     if ((requests.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) _exit(static_cast<int>(ExitCode::kSuccess));
     exit_without_parent(watch.parent);
@@ -136,7 +138,7 @@ void exit_out_of_memory(int64_t bytes, int64_t max_bytes) {
 void die_with_parent(pid_t parent) {
   if (parent == 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  exit_without_parent(parent);  // it may have died before that
+  exit_without_parent(parent);  // the parent may have died before prctl()
 }
 
 void watch_parent(const ParentWatch& watch) {

@@ -16,14 +16,13 @@
 
 namespace vlmtrain::planner {
 
-/// This program once more, as `vlmtrain rehearse`, on a virtual card; requests and answers are lines of JSON
-/// (planner/protocol.h). It may have several workers, which work at the same time, each with a connection of its own.
-/// Its end ends them, and so does this process's, however it comes (planner/parent_watch.h).
-/// Apart from terminate(), for one thread at a time.
+/// A child process `vlmtrain rehearse` on a virtual GPU. Requests and answers are lines of JSON
+/// (protocol.h). The child may have several workers, each with its own connection. The child dies
+/// with this process (watch_parent()). Not thread-safe, except for terminate().
 class ChildProcess {
  public:
-  /// Returns at once, before the child is ready. Throws UserError (kFailed) where it cannot be started. A child that
-  /// was started before this process became this program is taken as it is (planner/spawned_child.h).
+  /// Starts the child, or takes the one that this process inherited (spawned_child.h), and returns
+  /// before it is ready. Throws UserError (kFailed) if the child cannot be started.
   explicit ChildProcess(const VirtualGpu& gpu, size_t workers = 1);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -31,18 +30,19 @@ class ChildProcess {
 
   size_t workers() const { return connections_.size(); }
 
-  /// Not seen to fail: a child that died is noticed when its answer is missing.
+  /// Sends a request. Ignores errors: the missing answer reveals a dead child.
   void send(const nlohmann::json& message, size_t worker = 0);
-  /// Waits for the next answer of the first worker. Throws UserError as it did, and InternalError if it died.
+  /// Waits for the next answer of the first worker. Throws the worker's UserError, and
+  /// InternalError if the child died.
   nlohmann::json receive();
-  /// The same of a further worker; nothing where that has died, or could not be made.
+  /// Does the same for any worker. Returns nullopt if the worker died or was never created.
   std::optional<nlohmann::json> try_receive(size_t worker);
-  /// Whether these would not have to wait for the beginning of an answer, or there will be none.
+  /// Returns whether receiving would not block, because an answer has begun or the worker is dead.
   bool has_answered(size_t worker) const;
-  /// Reads an answer, whatever it says; false where there is none any more.
+  /// Reads and discards an answer. Returns false if the worker is dead.
   bool discard_answer(size_t worker);
 
-  /// Kills the child; an answer that another thread waits for does not come any more.
+  /// Kills the child. A thread that waits for an answer gets none.
   void terminate();
 
  private:
@@ -52,27 +52,29 @@ class ChildProcess {
   std::vector<File> connections_;
 };
 
-/// Nothing at the end of the file, which may be in the middle of a line.
+/// Returns the next line with its line break, or nullopt at the end of the file, also in the middle
+/// of a line.
 std::optional<std::string> read_line(std::FILE* file);
 void write_line(std::FILE* file, const nlohmann::json& json);
 
-/// What ends a rehearsal process from outside.
+/// The conditions that end a dry-run process from outside.
 struct ParentWatch {
-  /// The process that reads the answers, and whose main thread started this one; 0 where another thread did. This
-  /// process is killed with it, at once.
+  /// The process that reads the answers and whose main thread started this one, which dies with it;
+  /// 0: another thread started it.
   pid_t parent = 0;
-  /// The host memory that this process may take, resident. There is no limit of the system's for it: the stand-ins
-  /// reserve 16 TiB of addresses that nothing ever stands at, so RLIMIT_AS is out of the question.
+  /// Limit of this process's resident host memory. RLIMIT_AS cannot be used: the stub libraries
+  /// reserve 16 TiB of addresses without backing memory.
   int64_t max_host_bytes = 0;
 };
 
-/// The kernel kills this process with the thread that started it, if that is the main thread of `parent`; 0: it does
-/// not. Ends this process where `parent` has gone already.
+/// Lets the kernel kill this process when the thread that started it ends. Ends this process if
+/// `parent` is already dead. Does nothing for 0.
 void die_with_parent(pid_t parent);
 
-/// Starts a thread that ends this process when the other end of stdin is closed, which is when the parent is gone, and
-/// when its memory is above the limit; that it writes to stdout as an answer (planner/protocol.h). Asks the kernel to
-/// take this process before others when memory is short. Calls die_with_parent(). For a process's start.
+/// Starts a thread that ends this process when stdin is closed, which happens when the parent dies,
+/// or when its memory exceeds the limit. The latter is reported as an answer on stdout
+/// (protocol.h). Makes this process the first choice of the kernel's OOM killer. Calls
+/// die_with_parent(). To be called once, at the start of the process.
 void watch_parent(const ParentWatch& watch);
 
 }  // namespace vlmtrain::planner

@@ -16,32 +16,33 @@ namespace vlmtrain::planner {
 
 namespace {
 
-// Shares of a data sheet's peak that well-made kernels reach. Those of products are fitted to published training speeds
-// (docs/benchmarks/published-speeds.md): less where tensor cores run at full rate, probably since they draw more power
-// than a card may take at the boost clock of its sheet, than on GeForce cards, whose tensor cores do with sums in fp32
-// at most twice what their other units do. FlashAttention-2 reports about half of an A100's peak in both passes (arXiv
-// 2307.08691, section 4.1); its kernels use the instructions of an A100, and reach a fifth of an H200's. Copies reach
-// four fifths of a memory's bandwidth. What was measured on an H200 is in docs/benchmarks/first-gpu-hour.md.
+// Fractions of a data sheet's peak that good kernels reach. Those of matmuls are fitted to
+// published training speeds (docs/benchmarks/published-speeds.md). They are lower where tensor
+// cores run at full rate, probably because such kernels exceed the power limit at the data sheet's
+// boost clock. GeForce tensor cores that accumulate in fp32 run at half rate. FlashAttention-2
+// reports about half of an A100's peak in both passes (arXiv 2307.08691, section 4.1). Its kernels
+// use A100 instructions and reach a fifth of an H200's peak. Copies reach four fifths of the memory
+// bandwidth. Measurements on an H200: docs/benchmarks/first-gpu-hour.md.
 constexpr double kProductEfficiency = 0.66;
 constexpr double kHalfRateProductEfficiency = 0.92;
 constexpr double kHalfRateFactor = 2;
 constexpr double kAttentionEfficiency = 0.45;
 constexpr double kHopperAttentionEfficiency = 0.20;
-/// Of a product with a matrix whose rows do not all begin at 16 bytes: on an H200 cuBLAS has none but an A100's kernels
-/// for it, which read 4 bytes at a time.
+/// For a matmul with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS has
+/// only A100 kernels for it, which read 4 bytes at a time.
 constexpr double kHopperMisalignedEfficiency = 0.36;
 constexpr int64_t kAlignment = 16;
-/// FlashAttention-2 computes heads as large as the next multiple.
+/// FlashAttention-2 pads head sizes to multiples of this.
 constexpr double kHeadSizeMultiple = 32;
 constexpr double kBandwidthEfficiency = 0.8;
-/// From the start of a kernel that does nothing to the start of the next one.
+/// Time from the start of an empty kernel to the start of the next one.
 constexpr double kSecondsPerLaunch = 4e-6;
-/// A causal mask leaves half of the pairs.
+/// A causal mask halves the number of query-key pairs.
 constexpr double kCausalShare = 0.5;
 constexpr double kBackwardAttentionFactor = 2.5;
 
 struct Rates {
-  double matmul_flops = 0;  // a second, at the assumed efficiency
+  double matmul_flops = 0;  // per second, at the assumed efficiency
   double misaligned_matmul_flops = 0;
   double attention_flops = 0;
   double bytes = 0;
@@ -52,7 +53,8 @@ Rates compute_rates(const memory::Gpu& gpu, at::ScalarType dtype) {
   if (dtype == at::kBFloat16 && gpu.bf16_flops > 0) peak = gpu.bf16_flops;
   if (dtype == at::kHalf && gpu.fp16_flops > 0) peak = gpu.fp16_flops;
   const bool is_half_rate = peak > gpu.fp32_flops && peak <= gpu.fp32_flops * kHalfRateFactor;
-  // Those for data centres that have matrix instructions of their own; the B200 is taken to be like the H200.
+  // Data-center GPUs with matrix instructions of their own generation. The B200 is assumed to
+  // behave like the H200.
   const bool is_hopper = gpu.architecture >= 90 && gpu.architecture < 120;
   const double matmul_flops_per_second = peak * (is_half_rate ? kHalfRateProductEfficiency : kProductEfficiency);
   return {.matmul_flops = matmul_flops_per_second,
@@ -73,7 +75,8 @@ double count_bytes(const c10::IValue& value) {
   return bytes;
 }
 
-/// An attention operation by name: where among its arguments the query and the longest segment stand.
+/// An attention operation by name, with the argument indices of the query and of the longest
+/// segment.
 struct AttentionOperator {
   std::string_view name;
   size_t query;
@@ -90,18 +93,18 @@ constexpr AttentionOperator kAttentionOperators[] = {
 };
 
 struct AttentionFlops {
-  double operations = 0;         ///< 0 for an operation that is not attention
-  double padded_operations = 0;  ///< with heads as large as kernels have them
+  double operations = 0;         ///< 0 if it is not attention
+  double padded_operations = 0;  ///< with padded head sizes
 };
 
-/// Segments are taken to be as long as the longest.
+/// All segments are assumed to be as long as the longest.
 AttentionFlops count_attention_flops(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   const auto* const entry = std::find_if(std::begin(kAttentionOperators), std::end(kAttentionOperators),
                                          [name](const AttentionOperator& operation) { return operation.name == name; });
   if (entry == std::end(kAttentionOperators)) return {};
   const auto inputs = function.inputs();
-  const at::Tensor& query = inputs[entry->query].toTensor();  // […, rows, heads, head size]
+  const at::Tensor& query = inputs[entry->query].toTensor();  // [..., rows, heads, head size]
   const auto rows = static_cast<double>(query.size(-3));
   const auto heads = static_cast<double>(query.size(-2)), head_size = static_cast<double>(query.size(-1));
   const auto max_segment = static_cast<double>(inputs[entry->max_segment_index].toInt());
@@ -112,7 +115,7 @@ AttentionFlops count_attention_flops(const at::RecordFunction& function) {
           flops_per_feature * std::ceil(head_size / kHeadSizeMultiple) * kHeadSizeMultiple};
 }
 
-/// Whether all rows of a matrix, or columns, begin and end at 16 bytes.
+/// Returns whether all rows, or all columns, of a matrix begin and end at multiples of 16 bytes.
 bool is_aligned(const c10::IValue& value) {
   if (!value.isTensor()) return true;
   const at::Tensor& tensor = value.toTensor();
@@ -131,7 +134,7 @@ bool all_aligned(const Values& values) {
   return std::ranges::all_of(values, is_aligned);
 }
 
-/// What the process has done so far.
+/// Counters of the process since its start.
 struct CounterSnapshot {
   uint64_t kernel_launches = 0;
   uint64_t matmul_flops = 0;
@@ -143,7 +146,7 @@ struct CounterSnapshot {
   }
 };
 
-/// The one recorder of the process: RecordFunction's callbacks are plain functions.
+/// The only recorder of the process, since callbacks of RecordFunction are plain functions.
 class CostTotals {
  public:
   void reset(const Rates& rates) {
@@ -193,7 +196,7 @@ CostTotals& cost_totals() {
   return instance;
 }
 
-/// An operation that runs now; those that it calls count for themselves.
+/// A running operation. Operations that it calls are counted separately.
 struct OperationFrame : at::ObserverContext {
   CounterSnapshot start;
   CounterSnapshot callees;
@@ -210,7 +213,8 @@ bool is_written(const c10::AliasInfo* alias) {
          (alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite));
 }
 
-/// Bytes of inputs that an operation on lists writes in place; other operations give what they write as well.
+/// Bytes of the inputs that an operation on lists writes in place. Other operations return what
+/// they write.
 double bytes_written_in_place(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   if (!name.starts_with("aten::_foreach_") && !name.starts_with("aten::_fused_")) return 0;
@@ -233,7 +237,7 @@ double count_all_bytes(const Values& values) {
 
 std::unique_ptr<at::ObserverContext> on_operation_start(const at::RecordFunction& function) {
   auto frame = std::make_unique<OperationFrame>();
-  // The inputs can be seen here only.
+  // Inputs are available in this callback only.
   frame->attention = count_attention_flops(function);
   frame->bytes = count_all_bytes(function.inputs()) + bytes_written_in_place(function);
   frame->is_aligned = all_aligned(function.inputs());

@@ -10,19 +10,21 @@
 
 namespace vlmtrain::planner {
 
-/// Counts the work of every ATen operation that launches kernels on the virtual card while it lives, and predicts the
-/// time that it would take on the real one, each operation by itself:
+/// A recorder of the work of each ATen operation on the virtual GPU during its lifetime. It
+/// predicts the operation's time on the physical GPU:
 ///
-///     max(operations / (peak · efficiency), bytes / (bandwidth · efficiency), launches · time of the shortest kernel)
+/// max(operations / (peak · efficiency), bytes / (bandwidth · efficiency), launches · time of an
+/// empty kernel)
 ///
-/// Operations of products come from the stand-in of cuBLAS, those of attention from the sizes of its inputs (four for
-/// each pair of query and key and each element of a head, half of them with a causal mask; 2.5 times that in the
-/// backward pass, which computes the scores again: Dao 2023, arXiv 2307.08691, section 4.1). Bytes are those of the
-/// tensors that come in and go out, and of lists that are written in place. On Hopper cards products whose matrices do
-/// not have all rows at 16 bytes have a lower efficiency. cost_recorder.cpp says where the efficiencies come from.
+/// The cuBLAS stub counts the operations of matmuls. Operations of attention follow from the sizes
+/// of its inputs: four per query-key pair and head element, half of that with a causal mask, 2.5
+/// times that in the backward pass, which recomputes the scores (Dao 2023, arXiv 2307.08691,
+/// section 4.1). Bytes are those of inputs, outputs and lists that are written in place. On Hopper,
+/// matmuls of matrices with unaligned rows have a lower efficiency. See cost_recorder.cpp for the
+/// sources of the efficiencies.
 class CostRecorder {
  public:
-  /// `dtype` is what products compute in.
+  /// Starts recording. `dtype` is the data type of matmuls. REQUIRES: no other recorder lives.
   CostRecorder(const memory::Gpu& gpu, at::ScalarType dtype);
   ~CostRecorder();
   CostRecorder(const CostRecorder&) = delete;

@@ -16,14 +16,14 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Operations of two tensors that the CPU does in their common type: it first makes copies of those of other types.
+/// Elementwise operations with two operands. The CPU first converts operands to their common type.
 constexpr std::string_view kTypePromotingOperations[] = {"aten::add", "aten::add_", "aten::sub", "aten::sub_",
                                                          "aten::mul", "aten::mul_", "aten::div", "aten::div_"};
 
-/// Products of matrices.
+/// Matmuls.
 constexpr std::string_view kMatmulOperations[] = {"aten::mm", "aten::addmm", "aten::bmm"};
 
-/// Copies of inputs, for as long as the operation goes on.
+/// Allocates the copies of inputs that exist while the operation runs.
 struct TemporaryCopies final : at::ObserverContext {
   std::vector<at::Tensor> copies;
 };
@@ -46,7 +46,8 @@ std::unique_ptr<TemporaryCopies> make_promoted_copies(const at::Tensor& a, const
 
 std::unique_ptr<TemporaryCopies> make_packed_copies(const at::Tensor& a, const at::Tensor& b) {
   const int64_t count = num_packed_operands(a.scalar_type());
-  if (a.scalar_type() == at::kFloat || count == 0) return nullptr;  // fp32: MKL, which has memory of its own
+  if (a.scalar_type() == at::kFloat || count == 0)
+    return nullptr;  // MKL computes fp32; its memory is in CpuMemoryLimit::libraries_bytes
   auto temporaries = std::make_unique<TemporaryCopies>();
   temporaries->copies.push_back(at::empty(b.sizes(), b.options()));
   if (count > 1) temporaries->copies.push_back(at::empty(a.sizes(), a.options()));
@@ -58,7 +59,7 @@ std::unique_ptr<at::ObserverContext> copy_inputs(const at::RecordFunction& funct
   const bool is_matmul = contains(name, kMatmulOperations);
   if (!is_matmul && !contains(name, kTypePromotingOperations)) return nullptr;
   const auto inputs = function.inputs();
-  const size_t first_operand = name == "aten::addmm" ? 1 : 0;  // behind what is added
+  const size_t first_operand = name == "aten::addmm" ? 1 : 0;  // after the addend
   if (inputs.size() < first_operand + 2 || !inputs[first_operand].isTensor() || !inputs[first_operand + 1].isTensor())
     return nullptr;
   const at::Tensor a = inputs[first_operand].toTensor(), b = inputs[first_operand + 1].toTensor();
@@ -79,7 +80,7 @@ class ScopedCopyCounting {
   at::CallbackHandle handle_;
 };
 
-/// Before the model is built, whose tables need kernels.
+/// The model's tables need the kernels, so they are registered before it is built.
 const Job& register_kernels(const Job& job) {
   register_cpu_meta_kernels();
   return job;

@@ -12,25 +12,27 @@
 
 namespace vlmtrain::planner {
 
-/// Optimizer steps of a job on the CPU, without values: on LibTorch's meta device, in this process. One at a time.
+/// Optimizer steps of a CPU job without values, on LibTorch's meta device in this process. One
+/// instance at a time. Not thread-safe.
 class CpuDryRun {
  public:
-  enum class Detail { kNone, kPeakByComponent };  ///< which takes a few times as long
+  enum class Detail { kNone, kPeakByComponent };  ///< kPeakByComponent is several times slower
 
-  /// Builds the model; `with_training` as DryRunSession's. Throws as dry_run() does.
+  /// Builds the model. `with_training` as for DryRunSession. Throws the exceptions of dry_run().
   explicit CpuDryRun(const Job& job, Detail detail = Detail::kNone, bool with_training = true);
 
-  /// One step of these samples. Peaks are the bytes of the tensors that live at once, those of operations' own
-  /// included; `reserved` is with what malloc may hold free at that moment: it gives blocks below
-  /// memory::kLargeBlockBytes back only where no other lies behind them, so that at worst all that lived at once during
-  /// the step beside what lives on is kept. DryRunDetail::peak is only there if it was asked for; never with costs.
+  /// Runs one step. Peaks are the bytes of live tensors, temporaries of operations included.
+  /// Reserved bytes add malloc's free blocks: malloc returns blocks below memory::kLargeBlockBytes
+  /// only from the end of the heap, so that in the worst case all bytes that lived at once during
+  /// the step stay allocated. DryRunDetail::peak needs Detail::kPeakByComponent. There are no
+  /// costs.
   DryRunResult step(const StepConfig& step_config, const std::vector<SampleGroup>& samples);
   DryRunResult step(const engine::StepLayout& layout, const std::vector<SampleGroup>& samples);
 
-  /// The peaks of an evaluation, counted as those of a step.
+  /// Runs an evaluation batch and returns its peaks, counted like those of a step.
   StepPeaks evaluate(const EvaluationBatch& batch);
 
-  /// What lives between steps: weights, gradients, optimizer states.
+  /// Returns the bytes that live between steps: weights, gradients, optimizer state.
   int64_t persistent_bytes() const { return memory_.live_bytes(); }
   int64_t vision_blocks() const { return run_.model().vision_blocks(); }
   int64_t language_blocks() const { return run_.model().language_blocks(); }
@@ -41,12 +43,12 @@ class CpuDryRun {
   DryRunSession run_;
 };
 
-/// Tells LibTorch what tensors some of its CPU kernels make, results and what they need meanwhile: for a rehearsal on
-/// the meta device, which it has no such functions for. Once in a process; further calls do nothing.
+/// Registers meta functions for CPU kernels that LibTorch has none for. They allocate the outputs
+/// and temporaries of the kernels. Later calls do nothing.
 void register_cpu_meta_kernels();
 
-/// How many factors of a product of matrices the CPU's library copies into a layout that its kernels want, for as long
-/// as the product is made: that depends on the processor's instructions, and is found by making one.
+/// Returns how many operands of a matmul the CPU's library repacks during the matmul. It depends on
+/// the instruction set and is found by running one.
 int64_t num_packed_operands(at::ScalarType dtype);
 
 }  // namespace vlmtrain::planner

@@ -29,7 +29,7 @@ at::Tensor empty_contiguous(const at::Tensor& x) {
   return at::empty(x.sizes(), x.options());
 }
 
-// The dispatcher takes kernels whose parameters are of its own types only: by value.
+// The dispatcher accepts parameters of its own types by value only.
 // NOLINTBEGIN(performance-unnecessary-value-param)
 at::Tensor linear_pointwise(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& /*bias*/,
                             std::string_view /*attr*/, c10::List<std::optional<at::Scalar>> /*scalars*/,
@@ -52,7 +52,7 @@ at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::
   return at::empty(sizes, self.options());
 }
 
-// Into a tensor that is there already.
+// Resizes a given output.
 at::Tensor& index_select_out(const at::Tensor& /*x*/, int64_t /*dim*/, const at::Tensor& /*index*/,
                              at::Tensor& result) {
   return result;
@@ -68,13 +68,13 @@ at::Tensor& bucketize_out(const at::Tensor& /*x*/, const at::Tensor& /*bounds*/,
   return result;
 }
 
-/// Element by element.
+/// Elementwise.
 at::Tensor& elementwise_out(const at::Tensor& x, at::Tensor& result) {
   result.resize_(x.sizes());
   return result;
 }
 
-/// Rows and features of what is normalised over its last dimensions.
+/// Rows and features of an input that is normalized over its last dimensions.
 std::pair<int64_t, int64_t> rows_and_features(const at::Tensor& x, size_t normalized_dimensions) {
   int64_t features = 1;
   for (const int64_t size : x.sizes().slice(static_cast<size_t>(x.dim()) - normalized_dimensions)) features *= size;
@@ -109,7 +109,7 @@ at::Tensor embedding_dense_backward(const at::Tensor& dy, const at::Tensor& /*in
 }
 // NOLINTEND(performance-unnecessary-value-param)
 
-/// Of pictures [pictures, channels, height, width].
+/// For images [images, channels, height, width].
 // NOLINTBEGIN(performance-unnecessary-value-param)
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& /*bias*/,
                        c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
@@ -121,7 +121,7 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std:
     sizes.push_back((x.size(dim) + 2 * padding[axis].expect_int() - kernel_extent) / stride[axis].expect_int() + 1);
   }
   at::Tensor result = at::empty(sizes, x.options());
-  // oneDNN's kernels work in layouts of their own.
+  // oneDNN's kernels use layouts of their own.
   const at::Tensor blocked_x = empty_contiguous(x), blocked_weight = empty_contiguous(weight),
                    blocked_result = empty_contiguous(result);
   return result;
@@ -155,20 +155,22 @@ at::Tensor native_dropout_backward(const at::Tensor& dy, const at::Tensor& /*mas
   return empty_contiguous(dy);
 }
 
-/// A block of rows that a thread of the flash kernels takes at a time (LibTorch's FlashAttentionKernel.cpp).
+/// Rows that a thread of the flash attention kernels processes at a time (LibTorch's
+/// FlashAttentionKernel.cpp).
 struct FlashBlock {
   int64_t queries, keys;
 };
 
 FlashBlock flash_block(const at::Tensor& query, const at::Tensor& key) {
+  // Rows of keys per block in the same source.
   constexpr int64_t kKeyBlockRows = 512;
   const int64_t rows = query.size(2);
   const int64_t max_queries = rows >= 768 ? 256 : rows >= 192 ? 64 : 32;
   return {.queries = std::min(max_queries, rows), .keys = std::min(kKeyBlockRows, key.size(2))};
 }
 
-/// fp32 elements of each thread: `num_score_blocks` blocks of scores, and beside them what sums take. 16-bit inputs
-/// have each block of scores in their own type, too.
+/// fp32 elements per thread: `num_score_blocks` blocks of scores and the running sums. 16-bit
+/// inputs also need each block of scores in their own type.
 at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64_t num_score_blocks,
                          int64_t accumulator_elements) {
   const int64_t block_elements = block.queries * block.keys;
@@ -178,7 +180,7 @@ at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64
       query.options().dtype(at::kFloat));
 }
 
-/// query [batch, heads, rows, head_dim]
+/// query: [batch, heads, rows, head_dim]
 std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, const at::Tensor& key,
                                                    const at::Tensor& /*value*/, double /*dropout*/, bool /*causal*/,
                                                    const std::optional<at::Tensor>& /*mask*/,
@@ -209,7 +211,7 @@ void fused_adamw(at::TensorList /*weights*/, at::TensorList /*gradients*/, at::T
                  bool /*maximize*/, const std::optional<at::Tensor>& /*grad_scale*/,
                  const std::optional<at::Tensor>& /*found_inf*/) {}
 
-/// Of a namespace of operations; those that LibTorch has already stay.
+/// Meta functions of one namespace of operations. Existing ones are not replaced.
 class MetaKernelRegistry {
  public:
   explicit MetaKernelRegistry(const char* op_namespace)
@@ -229,6 +231,7 @@ class MetaKernelRegistry {
 };
 
 int64_t measure_packed_operands(at::ScalarType dtype) {
+  // Large enough for the library to use its packed kernels.
   constexpr int64_t kMatrixSize = 64;
   const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize}, dtype);
   memory::FaultInjection allocations;
@@ -247,8 +250,9 @@ int64_t num_packed_operands(at::ScalarType dtype) {
 
 void register_cpu_meta_kernels() {
   static const auto* const registered = [] {
-    auto* const kernels =
-        new std::array<MetaKernelRegistry, 2>{MetaKernelRegistry("aten"), MetaKernelRegistry("mkldnn")};  // never freed
+    auto* const kernels = new std::array<MetaKernelRegistry, 2>{
+        MetaKernelRegistry("aten"),
+        MetaKernelRegistry("mkldnn")};  // never freed: the dispatcher outlives static objects
     MetaKernelRegistry& aten = kernels->front();
     aten.add("index_select", index_select);
     aten.add("index_select", index_select_out, "out");

@@ -83,7 +83,7 @@ class DryRunner {
       result_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
       memory::reset_peaks(device_);
     }
-    result_.reductions = run.step_collectives();
+    result_.collectives = run.step_collectives();
     for (const auto& batch : request_.evaluations) {
       memory::release_unused(device_);
       memory::reset_peaks(device_);

@@ -20,22 +20,23 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Far more than a rehearsal takes: the largest seen took 2 GB.
+/// Limit of a dry-run process. The largest measured one took 2 GB.
 constexpr int64_t kMaxHostBytes = int64_t{8} << 30;
 
-/// For tests: how much later than it could a twin answers, as one does whose host is busy.
+/// Delay of look-ahead answers in tests, which stands for a busy host.
 std::chrono::duration<double> look_ahead_delay() {
   const char* const seconds = std::getenv("VLMTRAIN_TWIN_DELAY_SECONDS");
   return std::chrono::duration<double>(seconds == nullptr ? 0 : std::atof(seconds));
 }
 
-/// A rehearsal's refusal, for the process that asked.
+/// Reports an error to the parent.
 void write_error(const UserError& error) {
   write_line(stdout, {{"error", {{"code", static_cast<int>(error.code())}, {"message", error.what()}}}});
 }
 
-/// From here on there is a process for each connection, this one and copies of it, whose stdin and stdout it is.
-/// Autograd's threads do not survive a copy: before any rehearsal. Returns the process that this one dies with.
+/// Forks one process per further connection, whose stdin and stdout it becomes. Returns the process
+/// that this one dies with. REQUIRES: no dry run yet, since autograd's threads do not survive a
+/// fork.
 pid_t fork_workers(const SpawnInfo& spawn_info) {
   const pid_t main_worker = getpid();
   for (const int connection : spawn_info.connections) {
@@ -43,18 +44,18 @@ pid_t fork_workers(const SpawnInfo& spawn_info) {
     if (child == 0) {
       dup2(connection, STDIN_FILENO);
       dup2(connection, STDOUT_FILENO);
-      __fpurge(stdin);  // what the first worker has read ahead is its own
+      __fpurge(stdin);  // discard what the first worker has read ahead
     }
     if (child <= 0) {
       for (const int worker_connection : spawn_info.connections) close(worker_connection);
-      return child == 0 ? main_worker : spawn_info.parent;  // where there can be no copy, its connection ends
+      return child == 0 ? main_worker : spawn_info.parent;  // the connection of a failed fork ends
     }
   }
   for (const int connection : spawn_info.connections) close(connection);
   return spawn_info.parent;
 }
 
-/// Opens the card that the first line names.
+/// Opens the GPU that the first line describes.
 at::Device open_virtual_gpu(const std::string& line) {
   for (const auto& [name, value] : nlohmann::json::parse(line).at("card").get<EnvironmentVariables>()) {
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
@@ -79,7 +80,7 @@ void serve_requests(at::Device device) {
         continue;
       }
       if (message.contains("twin_step")) {
-        if (!look_ahead) break;  // why there is none was the answer to the line before
+        if (!look_ahead) break;  // the previous answer was the reason
         const auto forecast = look_ahead->dry_run(message["twin_step"].get<LookAheadStep>());
         std::this_thread::sleep_for(delay);
         write_line(stdout, forecast);
@@ -98,9 +99,9 @@ constexpr size_t kPrefetchWorker = 1;
 }  // namespace
 
 struct DryRunProcess::PrefetchState {
-  nlohmann::json request;   // null: nothing, or nothing that will be asked for
-  bool is_running = false;  // an answer is still to be read
-  bool has_worker = true;   // false: there is none, or it has died, and the first does all
+  nlohmann::json request;   // null: none, or one that will not be asked for
+  bool is_running = false;  // its answer has not been read
+  bool has_worker = true;   // false: none or dead, so that the first worker does everything
 };
 
 DryRunProcess::DryRunProcess(const Job& job, const VirtualGpu& gpu)

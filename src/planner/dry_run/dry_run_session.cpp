@@ -21,10 +21,10 @@ std::vector<data::Sample> make_placeholder_samples(const std::vector<SampleGroup
   return samples;
 }
 
-/// What the ranks of a rehearsal agree on, of which one is there.
+/// The collectives of a dry run, in which only one rank exists. Records each collective.
 class RecordingConsensus final : public engine::Consensus {
  public:
-  /// `recorded` gets each sum.
+  /// `recorded` receives the collectives.
   RecordingConsensus(const engine::GradientBuckets& buckets, const Job& job, StepCollectives& recorded)
       : buckets_(buckets), recorded_(recorded) {
     if (job.world_size == 1) return;
@@ -71,8 +71,8 @@ class RecordingConsensus final : public engine::Consensus {
     return consensus_->all_gather_strings(std::move(own));
   }
 
-  /// All samples of a rehearsal are of the first task. In a run there are gradients of the others too, whose products
-  /// take their time.
+  /// Dry runs have samples of the first task only. Runs also have the gradients of the other tasks,
+  /// whose inner products take time.
   std::vector<int64_t> union_over_ranks(std::vector<int64_t> own) const override {
     std::vector<int64_t> all_indices;
     all_indices.reserve(own.size() * static_cast<size_t>(buckets_.groups()));
@@ -89,7 +89,7 @@ class RecordingConsensus final : public engine::Consensus {
 
   const engine::GradientBuckets& buckets_;
   StepCollectives& recorded_;
-  CollectiveGroup shard_group_ = CollectiveGroup::kWorld;  // that have parts
+  CollectiveGroup shard_group_ = CollectiveGroup::kWorld;  // the group that shares a shard
   std::unique_ptr<distributed::Collectives> ranks_;
   std::unique_ptr<const engine::Consensus> consensus_ = std::make_unique<const engine::Consensus>();
 };
@@ -111,7 +111,8 @@ void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::S
     step_collectives_ = {};
     engine::Step step(*training_, input, *consensus_);
     step.accumulate(layout);
-    // The last bucket is whole when the backward pass is; with several groups all are handed over behind it.
+    // The last bucket is complete at the end of the backward pass. With several groups all buckets
+    // are reduced after it.
     const int64_t num_buckets = std::ssize(step_collectives_.reductions);
     if (training_->sharded_blocks) {
       step_collectives_.micro_batches = layout.split.micro_batches();
@@ -127,7 +128,7 @@ void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::S
   }
 }
 
-/// They come first: all else is added up when the passes are over.
+/// The collectives of blocks come first, since all others follow the passes.
 void DryRunSession::split_block_collectives() {
   auto& reductions = step_collectives_.reductions;
   const auto num_replica_reductions =
@@ -139,7 +140,7 @@ void DryRunSession::split_block_collectives() {
 }
 
 void DryRunSession::evaluate(const EvaluationBatch& batch) const {
-  // Further ones take no more: their keys and values have their place from the first on.
+  // More new tokens need no more memory, since keys and values are allocated for max_new_tokens.
   constexpr int64_t kDryRunNewTokens = 3;
   const engine::GenerateSettings generation{.device = device_,
                                             .max_new_tokens = std::min(kDryRunNewTokens, batch.max_new_tokens),
@@ -174,7 +175,7 @@ double read_cpu_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-/// The allocator is set before anything is allocated.
+/// The allocator is configured before its first allocation.
 at::Device configure_segments(at::Device device, const StepConfig& step_config) {
   memory::set_expandable_segments(step_config.expandable_segments);
   return device;
@@ -195,12 +196,13 @@ MemoryForecast LookAheadDryRun::dry_run(const LookAheadStep& step) {
   forecast.step = step.step;
   forecast.layout = step.layout;
   forecast.empty_cache_first = step.empty_cache_first;
-  // What is reserved already would be used whatever the limit.
+  // Memory that is already reserved would be used regardless of the limit.
   if (memory::device_memory(device_).reserved_bytes > step.limit_bytes) forecast.empty_cache_first = true;
   bool completed = run_attempt(step, forecast);
-  // Where the allocator has to empty its cache in the middle of a step, a real card stalls; and the run, whose own
-  // limit no margin lowers, would not do the same. So the cache is emptied before the step, or the step takes less.
-  // The allocator takes 20 MiB at a time, and may be that much above its limit when it is done.
+  // A physical GPU stalls if its allocator empties the cache in the middle of a step. The run's own
+  // limit has no margin, so its allocator would not do the same. Therefore the cache is emptied
+  // before the step, or the step is made smaller. The allocator reserves 20 MiB at a time and may
+  // end that much above its limit.
   const auto is_within_limit = [&] { return completed && forecast.peaks.reserved_bytes <= step.limit_bytes; };
   const auto fits_without_retries = [&] { return is_within_limit() && num_retries_ == 0; };
   if (!fits_without_retries() && !forecast.empty_cache_first) {

@@ -17,23 +17,22 @@
 
 namespace vlmtrain::planner {
 
-/// What a run holds on the card while it trains, and how it does a step: allocation by allocation what the trainer
-/// does.
+/// The state of a training run on a GPU, and its steps. Makes the same allocations as the trainer.
 class DryRunSession {
  public:
-  /// `with_training`: false for a model that is only evaluated.
+  /// Builds the model and, `with_training`, the optimizer.
   DryRunSession(const Job& job, at::Device device, bool with_training = true);
 
-  /// Throws engine::StepOutOfMemory where the card's memory does not suffice, UserError (kFailed) where the host's does
-  /// not: that says nothing of the card.
+  /// Runs a step. Throws engine::StepOutOfMemory if the GPU's memory is exhausted, and UserError
+  /// (kFailed) if the host's is.
   void step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout);
-  /// What an evaluation does between two steps: a part of the batch, then all of it, since sizes that change fragment
-  /// memory. Answers never end.
+  /// Runs an evaluation batch: first half of it, then all, since changing sizes fragment memory.
+  /// Answers have max_new_tokens tokens.
   void evaluate(const EvaluationBatch& batch) const;
   void drop_gradients() { training_->gradient_buckets.reset(); }
 
   const models::VisionLanguageModel& model() const { return *model_; }
-  /// REQUIRES: it trains.
+  /// Frees the gradients. REQUIRES: constructed with_training.
   const engine::Training& training() const { return *training_; }
   const StepCollectives& step_collectives() const { return step_collectives_; }
 
@@ -46,19 +45,20 @@ class DryRunSession {
   std::unique_ptr<engine::Training> training_;
   StepCollectives step_collectives_;
   std::unique_ptr<const engine::Consensus> consensus_;
-  std::optional<engine::AsyncScalars> scalars_;  // of a step, until the next one
+  std::optional<engine::AsyncScalars> scalars_;  // scalars of a step, until the next one
 };
 
-/// For what a rehearsal cannot do for lack of the host's memory.
+/// Returns the error for a dry run that exhausts the host's memory.
 UserError dry_run_out_of_host_memory(const std::string& reason);
 
-/// The child's side of a twin: keeps a run on the virtual card and does its steps.
+/// The look-ahead's session in the child process: a training state on the virtual GPU.
 class LookAheadDryRun {
  public:
   LookAheadDryRun(const Job& job, const StepConfig& step_config, at::Device device);
 
-  /// Tries the step as it is asked for; then with an empty cache; then cut smaller where it does not fit. Every attempt
-  /// after the first starts from an empty cache, as the run's own step then does: failed attempts leave no trace.
+  /// Runs the step with its preferred layout, then with an empty cache, then in smaller
+  /// micro-batches until it fits. Each attempt after the first starts with an empty cache, like the
+  /// run's own step, so that failed attempts have no effect.
   MemoryForecast dry_run(const LookAheadStep& step);
 
  private:
@@ -67,7 +67,7 @@ class LookAheadDryRun {
   at::Device device_;
   DryRunSession run_;
   int64_t failed_micro_batch_ = -1;
-  int64_t num_retries_ = 0;  // of the last attempt
+  int64_t num_retries_ = 0;  // retries of the allocator in the last attempt
 };
 
 }  // namespace vlmtrain::planner

@@ -22,7 +22,7 @@ class LookAhead::Impl {
 
   ~Impl() {
     thread_.request_stop();
-    child_.terminate();  // an answer that is waited for does not come any more
+    child_.terminate();  // unblocks receive() in the thread
   }
 
   Impl(const Impl&) = delete;
@@ -66,7 +66,7 @@ class LookAhead::Impl {
     }
   }
 
-  /// Nothing once the twin is to stop.
+  /// Returns nullopt when the thread is to stop.
   std::optional<LookAheadStep> wait_for_next_step(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     if (!state_changed_.wait(lock, stop, [this] { return !queue_.empty(); })) return std::nullopt;
@@ -76,12 +76,12 @@ class LookAhead::Impl {
   }
 
   ChildProcess child_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::condition_variable_any state_changed_;
   std::deque<LookAheadStep> queue_;
   std::map<int64_t, MemoryForecast> forecasts_;
   std::optional<std::string> failure_;
-  std::jthread thread_;  // last: joined before anything it uses is destroyed
+  std::jthread thread_;  // last member: joined before the others are destroyed
 };
 
 LookAhead::LookAhead(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu)

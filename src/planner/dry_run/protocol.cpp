@@ -62,7 +62,8 @@ namespace planner {
 
 namespace {
 
-/// JSON is UTF-8 and a path any bytes: each stands as the character of its number.
+/// JSON strings are UTF-8 while paths are arbitrary bytes: each byte becomes the code point of its
+/// value.
 std::string path_to_text(const std::filesystem::path& path) {
   std::string text;
   for (const char character : path.native()) {
@@ -184,7 +185,7 @@ void to_json(nlohmann::json& json, const DryRunResult& result) {
           {"steps", result.steps},
           {"step_seconds", result.step_seconds},
           {"allocation_retries", result.allocation_retries},
-          {"sums", result.reductions},
+          {"sums", result.collectives},
           {"costs", result.costs},
           {"detail", result.detail},
           {"seconds", result.seconds},
@@ -196,7 +197,7 @@ void from_json(const nlohmann::json& json, DryRunResult& result) {
   json.at("steps").get_to(result.steps);
   json.at("step_seconds").get_to(result.step_seconds);
   json.at("allocation_retries").get_to(result.allocation_retries);
-  json.at("sums").get_to(result.reductions);
+  json.at("sums").get_to(result.collectives);
   json.at("costs").get_to(result.costs);
   json.at("detail").get_to(result.detail);
   json.at("seconds").get_to(result.seconds);

@@ -5,10 +5,10 @@
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/look_ahead.h"
 
-// The lines between a planner and its rehearsal process: {"job": …} says what is rehearsed from then on, {"request": …}
-// is answered by one line: an outcome, or {"error": {"code": exit code, "message": text}}. {"twin": choices} starts a
-// run of that job, and each {"twin_step": …} is answered by a foresight. Both ends are the same program, so there are
-// no versions and no defaults.
+// The protocol between a planner and its dry-run process, in lines of JSON. {"job": …} sets the
+// job. {"request": …} is answered by a DryRunResult or {"error": {"code": exit code, "message":
+// text}}. {"twin": StepConfig} starts a look-ahead session, and {"twin_step": …} is answered by a
+// MemoryForecast. Both ends are the same program, so that there are no versions and no defaults.
 
 namespace vlmtrain::planner {
 

@@ -26,10 +26,10 @@ namespace vlmtrain::planner {
 
 namespace {
 
-// In a child's environment.
+// In the environment of the child.
 constexpr const char* kParentVariable = "VLMTRAIN_REHEARSES_FOR";
 constexpr const char* kWorkersVariable = "VLMTRAIN_REHEARSAL_WORKERS";
-/// In that of a program whose process started one before it became that program.
+/// In the environment of a program that inherits a child.
 constexpr const char* kInheritedChildVariable = "VLMTRAIN_REHEARSAL_STARTED";
 
 struct SocketPair {
@@ -37,7 +37,8 @@ struct SocketPair {
   int child_end;
 };
 
-/// Not inherited by other children. A socket and no pipe: to write to a child that has died is then no signal.
+/// Close-on-exec keeps other children from inheriting it. A socket instead of a pipe: writing to a
+/// dead child raises no signal.
 SocketPair make_socket_pair() {
   std::array<int, 2> sockets{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
@@ -46,7 +47,8 @@ SocketPair make_socket_pair() {
   return {sockets[0], sockets[1]};
 }
 
-/// In which the child sees no request to stop: that is for the run it belongs to. It dies of a broken pipe.
+/// Attributes that block signals that ask the run to stop, and restore the default action of
+/// SIGPIPE.
 class SpawnAttributes {
  public:
   SpawnAttributes() {
@@ -71,7 +73,7 @@ class SpawnAttributes {
   posix_spawnattr_t attributes_{};
 };
 
-/// What becomes of the child's file descriptors.
+/// The inherited file descriptors of the child.
 class SpawnFileActions {
  public:
   SpawnFileActions() { posix_spawn_file_actions_init(&actions_); }
@@ -80,7 +82,7 @@ class SpawnFileActions {
   SpawnFileActions& operator=(const SpawnFileActions&) = delete;
 
   void duplicate(int from, int to) { posix_spawn_file_actions_adddup2(&actions_, from, to); }
-  /// To the same number: it is not closed by exec then.
+  /// dup2 onto itself clears close-on-exec in the child.
   void inherit(int descriptor) { duplicate(descriptor, descriptor); }
   const posix_spawn_file_actions_t* get() const { return &actions_; }
 
@@ -88,8 +90,8 @@ class SpawnFileActions {
   posix_spawn_file_actions_t actions_{};
 };
 
-/// What a child is told of its parent: the kernel ends it with the thread that started it, which has to be the one that
-/// lasts.
+/// Returns the parent for the child's environment. The kernel kills the child with the thread that
+/// spawned it, so that only the main thread qualifies.
 pid_t get_parent_id() {
   return gettid() == getpid() ? getpid() : 0;
 }
@@ -101,7 +103,7 @@ std::vector<int> parse_ints(const char* text) {
   return numbers;
 }
 
-/// Whether a process is one of this process's children, dead or alive.
+/// Returns whether `process` is a living or dead child of this process.
 bool is_child(pid_t process) {
   siginfo_t info{};
   return waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
@@ -163,7 +165,7 @@ SpawnInfo read_spawn_info() {
 void prestart_dry_run_process(const std::filesystem::path& program) {
   try {
     pass_child_through_exec(spawn_child(program, num_useful_workers()));
-  } catch (const UserError&) {  // the program meets the same
+  } catch (const UserError&) {  // the program will meet the same error
   }
 }
 

@@ -9,17 +9,19 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// PCI Express with 16 lanes, each way: 8, 16 and 32 GT/s a lane with 128b/130b (generations 3 to 5).
+/// Bandwidth of 16 PCI Express lanes per direction: 8, 16 and 32 GT/s per lane with 128b/130b
+/// encoding (generations 3 to 5).
 double pcie_bandwidth(int architecture) {
   constexpr double kGen3 = 15.75e9, kGen4 = 31.5e9, kGen5 = 63e9;
   if (architecture < 80) return kGen3;
   return architecture < 90 ? kGen4 : kGen5;
 }
 
-/// What a hop takes beside its bytes; NVIDIA publishes none, these are the order of magnitude of NCCL's own tuning
-/// tables (its tuning.cc: some microseconds in a machine, some ten over a network).
+/// Latency of a hop. NVIDIA publishes none. The values are of the order of NCCL's tuning tables
+/// (tuning.cc): a few microseconds within a machine, about ten over a network.
 constexpr double kHopSeconds = 5e-6;
 constexpr double kNetworkHopSeconds = 15e-6;
+/// Fractions of a micro-batch: the backward pass computes two gradients per matmul.
 constexpr double kBackwardShare = 2.0 / 3, kForwardShare = 1.0 / 3;
 
 int64_t num_ranks_in_group(const Interconnect& interconnect, CollectiveGroup group) {
@@ -36,7 +38,8 @@ int64_t num_ranks_in_group(const Interconnect& interconnect, CollectiveGroup gro
 
 double estimate_seconds(const Interconnect& interconnect, const CollectiveCall& call) {
   const bool is_over_network = interconnect.nodes > 1 && call.group != CollectiveGroup::kNode;
-  // A ring of all enters and leaves a machine once; of copies, each card of a machine has one.
+  // A ring of all ranks enters and leaves each machine once. A ring of replicas uses the network
+  // once per GPU of a machine.
   const double network_bandwidth = call.group == CollectiveGroup::kReplicas
                                        ? interconnect.network_bandwidth * static_cast<double>(interconnect.nodes) /
                                              static_cast<double>(interconnect.world_size)
@@ -56,7 +59,8 @@ double estimate_seconds(const Interconnect& interconnect, const std::vector<Coll
   return seconds;
 }
 
-/// Over all calls of a step, of which those of blocks were counted in other passes.
+/// Sums over all calls of a step. Calls of blocks were recorded in a different number of
+/// micro-batches.
 template <class Metric>
 int64_t sum_over_step(const Communication& communication, const Metric& metric) {
   const StepCollectives& collectives = communication.collectives;

@@ -12,14 +12,14 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Placements that the search for one micro-batch less tries.
+/// Placements that the search for one micro-batch less may try, which bounds its time. Not tuned.
 constexpr int64_t kMaxPlacements = 20'000;
 
-/// Samples that stand or fall together.
+/// Samples that have to stay in one micro-batch.
 struct SplitUnit {
-  int64_t first_sample = 0;  ///< of its first sample in the step
+  int64_t first_sample = 0;  ///< index of its first sample in the step
   MicroBatchSizes sizes;
-  int64_t bytes = 0;  ///< of a micro-batch of it alone
+  int64_t bytes = 0;  ///< of a micro-batch of this unit alone
 };
 
 struct MicroBatchBin {
@@ -40,7 +40,7 @@ struct MicroBatchBin {
 using MicroBatchBins = std::vector<MicroBatchBin>;
 using UnitOrder = std::vector<const SplitUnit*>;
 
-/// Orders of units, the largest first: by bytes, and by each of the sizes that they follow from.
+/// Returns orders of the units from largest to smallest: by bytes, and by each size.
 std::vector<UnitOrder> make_orders(const std::vector<SplitUnit>& units) {
   UnitOrder all_units;
   all_units.reserve(units.size());
@@ -81,7 +81,7 @@ MicroBatchBins pack(const UnitOrder& order, const MemoryCostTable& table, Packin
   return bins;
 }
 
-/// No cut has fewer: of what only ever adds up, a micro-batch holds so much.
+/// Lower bound of the number of micro-batches, from terms that are sums.
 int64_t compute_min_bins(const std::vector<SplitUnit>& units, const MemoryCostTable& table) {
   MicroBatchSizes total_sizes;
   for (const SplitUnit& unit : units) total_sizes = total_sizes.merge(unit.sizes);
@@ -93,13 +93,13 @@ int64_t compute_min_bins(const std::vector<SplitUnit>& units, const MemoryCostTa
   }
   const int64_t available_bytes = std::max<int64_t>(1, table.limit_bytes - table.base_bytes);
   const int64_t bins_by_bytes =
-      additive_table.bytes(total_sizes) / available_bytes;  // rounded down: sums are rounded up
+      additive_table.bytes(total_sizes) / available_bytes;  // rounds down, since the sums were rounded up
   const int64_t bins_by_count =
       table.max_samples > 0 ? (total_sizes.samples + table.max_samples - 1) / table.max_samples : 1;
   return std::max({int64_t{1}, bins_by_bytes, bins_by_count});
 }
 
-/// Depth first: each unit in turn into each micro-batch that holds it.
+/// Depth-first search: places each unit into each micro-batch that has space for it.
 class PlacementSearch {
  public:
   PlacementSearch(const UnitOrder& order, const MemoryCostTable& table, size_t bins)
@@ -114,12 +114,12 @@ class PlacementSearch {
   bool place(size_t next) {
     if (next == order_.size()) return true;
     const SplitUnit& unit = *order_[next];
-    std::vector<MicroBatchSizes> tried;
+    std::vector<MicroBatchSizes> tried_sizes;
     for (MicroBatchBin& bin : bins_) {
       if (++placements_ > kMaxPlacements) return false;
-      // Micro-batches that hold as much are one for this search.
-      if (std::ranges::find(tried, bin.sizes) != tried.end()) continue;
-      tried.push_back(bin.sizes);
+      // Micro-batches of equal sizes are equivalent.
+      if (std::ranges::find(tried_sizes, bin.sizes) != tried_sizes.end()) continue;
+      tried_sizes.push_back(bin.sizes);
       const MicroBatchSizes combined = bin.sizes.merge(unit.sizes);
       if (!bin.units.empty() && !table_.fits(combined)) continue;
       const MicroBatchSizes previous_sizes = std::exchange(bin.sizes, combined);
@@ -137,7 +137,8 @@ class PlacementSearch {
   int64_t placements_ = 0;
 };
 
-/// Each into the micro-batch that takes least so far; nothing where that does not fit.
+/// Places each unit into the micro-batch with the fewest bytes. Returns nullopt if a unit does not
+/// fit.
 std::optional<MicroBatchBins> spread_evenly_by_bytes(const UnitOrder& order, const MemoryCostTable& table,
                                                      size_t count) {
   MicroBatchBins bins(count);
@@ -159,7 +160,7 @@ int64_t max_bin_bytes(const MicroBatchBins& bins, const MemoryCostTable& table) 
   return max_bytes;
 }
 
-/// Moves units out of the fullest micro-batch as long as that makes the fuller of the two less full.
+/// Moves units out of the fullest micro-batch while that lowers the larger of the two.
 void balance_bins(MicroBatchBins& bins, const MemoryCostTable& table) {
   const auto bytes = [&](const MicroBatchSizes& sizes) { return table.bytes(sizes); };
   for (bool moved = true; moved;) {
@@ -207,7 +208,7 @@ MicroBatchBins pack_units(const std::vector<SplitUnit>& units, const MemoryCostT
   return best_bins;
 }
 
-/// By the number of their group.
+/// Units by group.
 std::map<int64_t, std::vector<SplitUnit>> group_units(std::span<const data::SampleShape> shapes,
                                                       const MemoryCostTable& table,
                                                       const engine::SplitConstraint& rule) {
@@ -238,7 +239,8 @@ engine::MicroBatchSplit make_split(const std::vector<MicroBatchBins>& groups, co
   return split;
 }
 
-/// Equal numbers in their order, if these are as many micro-batches, none of which takes more than `max_bytes` bytes.
+/// Returns micro-batches of equal numbers of samples in order, if that takes the same number of
+/// micro-batches and at most `max_bytes` bytes each.
 std::optional<engine::MicroBatchSplit> find_equal_split(std::span<const data::SampleShape> shapes,
                                                         const MemoryCostTable& table,
                                                         const engine::SplitConstraint& rule, int64_t micro_batches,

@@ -14,7 +14,7 @@ const std::vector<std::pair<std::string, MemoryMode>>& memory_modes() {
   return table;
 }
 
-std::string name_of(MemoryMode mode) {
+std::string to_string(MemoryMode mode) {
   for (const auto& [name, value] : memory_modes()) {
     if (value == mode) return name;
   }
@@ -39,6 +39,7 @@ RecomputeOption RecomputeOption::from_blocks(const models::RecomputeBlocks& bloc
 }
 
 void declare(OptionTable& table, MemoryOptions& options) {
+  // Larger values are typing errors: the sum in bytes still fits into int64_t.
   constexpr double kMaxGigabytes = 1e6;
   const Check<double> valid_gigabytes{fmt::format("greater than 0, at most {}", kMaxGigabytes),
                                       [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};

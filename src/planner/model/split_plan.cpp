@@ -94,7 +94,7 @@ MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, c
                         .max_samples = read_count(json, "most_samples")};
   const auto weights = json.value("bytes_per_1024", nlohmann::ordered_json());
   for (size_t term = 0; term < kNumTerms; ++term) {
-    // Tables that are older than masks have none of their terms.
+    // Tables without mask terms were written by versions without masks.
     const bool has_weight = term < kMasks || weights.contains(kTermNames[term]);
     if (has_weight) table.bytes_per_1024[term] = read_count(weights, kTermNames[term]);
   }

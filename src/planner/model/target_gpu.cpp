@@ -23,17 +23,20 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kPageBytes = 2 * kMiB;  // what drivers hand out
-/// What drivers report of a card's nominal size.
+constexpr int64_t kPageBytes = 2 * kMiB;  // allocation unit of drivers
+/// Fraction of a GPU's nominal size that drivers report.
 constexpr double kReportedShare = 0.98;
 
-/// What is taken of a card before anything was allocated there is a context, up to this many of the table's.
+/// Memory in use before the first allocation counts as context up to this multiple of the table's
+/// context.
 constexpr int64_t kMaxContexts = 2;
-/// How much a context grows by when a step's kernels are loaded: 203 MiB on an H200 (src/memory/gpu_list.h).
+/// Growth of a context when a step's kernels are loaded: 203 MiB on an H200
+/// (src/memory/gpu_list.h).
 constexpr int64_t kLazyKernelBytes = 208 * kMiB;
 
-// NCCL allocates for each channel and peer 512 KiB, 4.7 MiB and 4 MiB (protocols LL, LL128 and Simple; NCCL's init.cc),
-// on a ring of two peers. How many channels it opens depends on the links; 16 is common inside a machine. Not measured.
+// NCCL allocates 512 KiB, 4.7 MiB and 4 MiB per channel and peer (protocols LL, LL128 and Simple;
+// init.cc), for two peers in a ring. The number of channels depends on the links; 16 is common
+// within a machine. Not measured.
 constexpr int64_t kNcclBytesPerChannelAndPeer = 9'650'000;
 constexpr int64_t kNcclChannels = 16;
 constexpr int64_t kRingPeers = 2;
@@ -43,12 +46,12 @@ struct SizeClass {
   const char* gpu;
 };
 
-/// The common card by size, for architecture and rates.
+/// A common GPU of each size, for architecture and FLOPS.
 constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx5090"}, SizeClass{40, "a100-40"},
                                   SizeClass{48, "a6000"},   SizeClass{80, "h100"},    SizeClass{141, "h200"},
                                   SizeClass{1024, "b200"}};
 
-/// Small, without what goes without saying: of "NVIDIA GeForce RTX 4090" rtx and 4090.
+/// Lowercase words without the obvious ones: "NVIDIA GeForce RTX 4090" becomes rtx, 4090.
 std::vector<std::string> split_gpu_name(std::string_view name) {
   constexpr std::array<std::string_view, 4> kBrands{"nvidia", "geforce", "tesla", "gpu"};
   std::vector<std::string> words(1);
@@ -66,7 +69,7 @@ std::vector<std::string> split_gpu_name(std::string_view name) {
   return words;
 }
 
-/// The card that these words name, or else those whose names begin with them.
+/// Returns the GPU with exactly these words, or else the GPUs whose names begin with them.
 std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string>& words) {
   std::vector<const memory::Gpu*> exact_matches;
   std::vector<const memory::Gpu*> prefix_matches;
@@ -84,14 +87,14 @@ std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string
   return exact_matches.empty() ? prefix_matches : exact_matches;
 }
 
-/// Whether a card is sold as one of so many gigabytes; drivers report a little less.
+/// Returns whether the GPU is sold with this many gigabytes. Drivers report a little less.
 bool has_nominal_size(const memory::Gpu& gpu, int64_t nominal_size) {
   const double missing_gigabytes = static_cast<double>(nominal_size) - static_cast<double>(gpu.memory_bytes) / kGiB;
   return missing_gigabytes >= 0 && missing_gigabytes < static_cast<double>(nominal_size) / 8;
 }
 
-/// The cards that a name may mean, of the table or as people and drivers write it: RTX 4090, 4090, "H100 80GB",
-/// "3060 12 GB", "4080 mobile".
+/// Returns the GPUs that a name may mean, as in the table or as users and drivers write it: RTX
+/// 4090, 4090, "H100 80GB", "3060 12 GB", "4080 mobile".
 std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
   if (const auto* const gpu = memory::find_gpu(name)) return {gpu};
   auto words = split_gpu_name(name);
@@ -163,6 +166,7 @@ TargetGpu find_target_gpu(const std::string& name) {
 }
 
 TargetGpu make_target_gpu(double nominal_gigabytes) {
+  // Outside of these sizes the value is a typing error, such as bytes.
   constexpr double kMinGigabytes = 1;
   constexpr double kMaxGigabytes = 1024;
   if (!(nominal_gigabytes >= kMinGigabytes && nominal_gigabytes <= kMaxGigabytes)) {
@@ -189,7 +193,7 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
     throw run_error("{}: LibTorch for CUDA 13 has no code for compute capability {}.{}; take another card", device.name,
                     device.architecture / 10, device.architecture % 10);
   }
-  // A MIG instance that is not in the table is a part of the card that its name begins with.
+  // A MIG slice that is not in the table belongs to the GPU whose name it begins with.
   const std::string whole_name = device.name.substr(0, device.name.find(" MIG "));
   const auto dissimilarity = [&](const memory::Gpu& gpu) {
     return std::tuple(gpu.device_name != device.name, gpu.device_name != whole_name,
@@ -208,8 +212,8 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
     description +=
         fmt::format(", planned as {} with {} multiprocessors", nearest_gpu->device_name, device.multiprocessors);
   }
-  // Kernels are loaded when they are first used, so a context at the start is smaller than later. The driver does not
-  // say whose memory is taken.
+  // Kernels are loaded on first use, so that the context grows later. The driver does not report
+  // which process uses the memory.
   const int64_t used_bytes = device.total_bytes - device.free_bytes;
   const int64_t final_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyKernelBytes);
   const int64_t table_context_bytes = nearest_gpu->context_bytes;

@@ -21,17 +21,19 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Set by restart_on_virtual_gpu and for rehearsal processes: this process is meant to be on a virtual card.
+/// Set by restart_on_virtual_gpu() and for dry-run processes: this process is meant to be on a
+/// virtual GPU.
 constexpr const char* kIntendedVariable = "VLMTRAIN_VIRTUAL_CARD";
 
-/// In the order in which they are preloaded. The drivers' own among them: a real one in LD_LIBRARY_PATH or in the
-/// default path, which a library may yet ask for by name, would be found first otherwise.
+/// In preload order. The driver's libraries are included because a physical driver in
+/// LD_LIBRARY_PATH or the default path, which a library may load by name, would be found first
+/// otherwise.
 constexpr std::array kStubLibraries{"libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13",
                                     "libnvidia-ml.so.1"};
-/// What they stand on, found by its place beside them.
+/// Loaded by the stub libraries from their own folder.
 constexpr const char* kCoreLibrary = "libvlmtrain_vgpu.so";
 
-/// The first of the stand-ins' files that `folder` lacks.
+/// Returns the first file of the stub libraries that `folder` lacks.
 std::optional<std::string> find_missing_library(const std::filesystem::path& folder) {
   std::vector<std::string> files(kStubLibraries.begin(), kStubLibraries.end());
   files.emplace_back(kCoreLibrary);
@@ -56,10 +58,10 @@ std::filesystem::path find_stub_folder() {
       find_missing_library(best_folder).value_or(kCoreLibrary), best_folder.string(), candidates.back().string());
 }
 
-/// Whether a library that someone preloads has to do with CUDA: a real driver, a profiler, what shares a card among
-/// containers. Beside the stand-ins it would act on a card that this process is not on.
+/// Returns whether a preloaded library belongs to CUDA: a driver, a profiler, a library that shares
+/// a GPU among containers. Such a library would act on a GPU that this process does not use.
 bool references_cuda(const std::string& library) {
-  // Found by the loader in its own places otherwise; then its name has to do.
+  // The loader searches other folders otherwise, so that only the name can be checked.
   std::string text = library;
   if (library.find('/') != std::string::npos) {
     std::ifstream file(library, std::ios::binary);
@@ -69,7 +71,7 @@ bool references_cuda(const std::string& library) {
                              [&](const char* word) { return text.find(word) != std::string::npos; });
 }
 
-/// LD_PRELOAD has no way to write such a path; the libraries are then found by name, in LD_LIBRARY_PATH.
+/// LD_PRELOAD cannot express such a path. The libraries are then found by name in LD_LIBRARY_PATH.
 bool contains_space(const std::filesystem::path& folder) {
   if (folder.string().find_first_of(":;") != std::string::npos) {
     throw run_error(
@@ -80,8 +82,8 @@ bool contains_space(const std::filesystem::path& folder) {
   return folder.string().find(' ') != std::string::npos;
 }
 
-/// What a person preloads stays, and first (a sanitizer's runtime insists on that), but for what has to do with CUDA;
-/// then the stand-ins.
+/// The user's libraries come first, which a sanitizer's runtime requires, except for those of CUDA.
+/// The stub libraries follow.
 std::string make_preload_list(const std::filesystem::path& folder) {
   std::vector<std::string> libraries;
   const char* const previous_value = std::getenv("LD_PRELOAD");
@@ -123,7 +125,8 @@ EnvironmentVariables make_gpu_environment(const VirtualGpu& gpu) {
 }
 
 bool is_passed_to_dry_runs(std::string_view variable) {
-  // What LibTorch, the CUDA libraries, the driver and its tools read: none of it is for a card that does not exist.
+  // Settings of LibTorch, the CUDA libraries, the driver and its tools do not apply to a virtual
+  // GPU.
   constexpr std::array kPrefixes{"PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_",        "NCCL_",
                                  "NVIDIA_",  "NVBIT_", "NSYS_", "NVLOG_", "VLMTRAIN_VGPU_"};
   return !memory::is_libtorch_env_setting(variable) && variable != "LD_AUDIT" &&
@@ -132,7 +135,7 @@ bool is_passed_to_dry_runs(std::string_view variable) {
 }
 
 void require_address_space() {
-  // vgpu/core/device_memory.cpp reserves 16 TiB and 4 GiB, beside which the CUDA libraries take some.
+  // vgpu/core/device_memory.cpp reserves 16 TiB and 4 GiB. The CUDA libraries need some more.
   constexpr size_t kAddressSpaceBytes = (size_t{16} << 40) + (size_t{16} << 30);
   void* const addresses =
       mmap(nullptr, kAddressSpaceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

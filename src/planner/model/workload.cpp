@@ -12,6 +12,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
+/// Numbers of steps and samples to look at. More steps represent rare samples better, but each is
+/// split and some are dry-run. The values are choices without a measurement.
 constexpr int64_t kMaxSampledSteps = 48;
 constexpr int64_t kMinSampledSteps = 4;
 constexpr int64_t kMaxSampledSamples = 4096;
@@ -29,6 +31,7 @@ int64_t Workload::samples_per_rank() const {
   if (!packed) return units_per_rank;
   const int64_t samples =
       std::max<int64_t>(1, std::llround(packed->samples_per_pack * static_cast<double>(units_per_rank)));
+  // Rounds to multiples of a power of two, an eighth to a quarter of the samples, so that many sizes divide them.
   constexpr int64_t kMicroBatchesPerStep = 4;
   const auto power_of_two_size =
       static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(samples))) / kMicroBatchesPerStep;
@@ -107,7 +110,7 @@ std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t left, size_t right) { return remainders[left] > remainders[right]; });
   int64_t left = count - std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  // Rounding may leave one too many behind where exact shares are whole numbers.
+  // Floating-point errors may leave one item too many even if exact shares are whole numbers.
   for (size_t position = 0; left > 0; position = (position + 1) % order.size(), --left) ++counts[order[position]];
   return counts;
 }
@@ -118,7 +121,7 @@ std::vector<size_t> interleave_evenly(std::span<const int64_t> counts) {
   std::vector<size_t> sequence;
   sequence.reserve(static_cast<size_t>(total));
   for (int64_t position = 1; position <= total; ++position) {
-    // In units of 1 / total, so that nothing is rounded.
+    // In units of 1 / total, so that the sums are exact.
     const auto deficit = [&](size_t index) { return counts[index] * position - num_used[index] * total; };
     size_t next = 0;
     for (size_t index = 1; index < counts.size(); ++index) {

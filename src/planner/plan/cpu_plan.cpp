@@ -20,7 +20,7 @@ namespace vlmtrain::planner {
 namespace {
 
 // Measured: docs/memory.md, "On the CPU".
-/// Primitives of oneDNN and MKL's buffers, stacks, small objects of the autograd graph.
+/// oneDNN primitives, MKL buffers, stacks, small objects of the autograd graph.
 constexpr int64_t kLibraryBytes = 200'000'000;
 constexpr double kBytesPerGigabyte = 1e9;
 
@@ -29,10 +29,10 @@ const FlagSyntax& default_flag_syntax() {
   return flags;
 }
 
-/// Changes of a plan for the CPU, rehearsed on the meta device. Bytes are those of tensors.
+/// Evaluates changes of a CPU plan with dry runs on the meta device. Bytes are those of tensors.
 class CpuChangeEvaluator final : public ChangeEvaluator {
  public:
-  /// The arguments must outlive it.
+  /// The arguments must outlive the evaluator.
   CpuChangeEvaluator(const CpuPlanRequest& request, CpuPlan& plan)
       : ChangeEvaluator({.job = request.job,
                          .workload = request.workload,
@@ -47,7 +47,7 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
     try {
       return search(job, workload, constraints).find_min_memory().peak_bytes;
     } catch (const c10::Error&) {
-      return std::nullopt;  // what cannot be rehearsed is no remedy
+      return std::nullopt;  // a change that cannot be dry-run is no suggestion
     }
   }
 
@@ -126,7 +126,8 @@ CpuMemoryLimit compute_cpu_memory_limit(memory::AvailableHostMemory available, s
   CpuMemoryLimit limit{.available = std::move(available), .margin_percent = get_margin_percent(mode)};
   limit.margin_bytes = std::llround(static_cast<double>(limit.available.bytes) * limit.margin_percent / 100);
   limit.process_bytes = needs.process_bytes;
-  // A place that has a sample of another rank counts as one of this rank's while a thread passes over it.
+  // A slot of the queue that holds another rank's sample counts as this rank's while a thread skips
+  // it.
   const int64_t skipped_samples = needs.world_size > 1 ? needs.loader_threads : 0;
   limit.prefetch_bytes = std::min((2 * needs.samples_per_step + skipped_samples) * needs.sample_bytes,
                                   compute_prefetch_bytes(limit.available.bytes, needs.process_bytes));
@@ -138,6 +139,8 @@ CpuMemoryLimit compute_cpu_memory_limit(memory::AvailableHostMemory available, s
 }
 
 int64_t compute_prefetch_bytes(int64_t limit_bytes, int64_t used_bytes) {
+  // A quarter leaves most of the free memory for tensors. The value is a choice without a
+  // measurement.
   constexpr int64_t kPrefetchDivisor = 4;
   return std::max<int64_t>(1, (limit_bytes - used_bytes) / kPrefetchDivisor);
 }

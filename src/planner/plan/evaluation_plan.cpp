@@ -13,10 +13,10 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// The peaks of each of some batches.
+/// Dry-runs batches and returns the peaks of each.
 using DryRun = std::function<std::vector<StepPeaks>(const std::vector<EvaluationBatch>&)>;
 
-/// One for each candidate.
+/// One batch for each candidate.
 std::vector<EvaluationBatch> make_batches(const EvaluationRequest& request, const EvaluationPlan& plan) {
   std::vector<EvaluationBatch> batches;
   for (const auto& candidate : request.candidates) {
@@ -29,7 +29,7 @@ std::vector<EvaluationBatch> make_batches(const EvaluationRequest& request, cons
   return batches;
 }
 
-/// In the order in which they are tried.
+/// Returns plans in the order in which they are tried.
 std::vector<EvaluationPlan> list_candidate_plans(const EvaluationRequest& request) {
   const int64_t samples = std::ssize(request.candidates.front().shapes);
   std::vector<EvaluationPlan> plans;
@@ -63,7 +63,7 @@ EvaluationPlan search(const EvaluationRequest& request, Clock::time_point start,
     plan.fits = plan.peaks.reserved_bytes <= request.limit_bytes;
     const bool is_smallest = plan.batch_size == 1 || request.batch_size;
     const bool is_accepted = plan.peaks.reserved_bytes <= request.target_bytes || (is_smallest && plan.fits);
-    // A layout that takes less only where it has to be.
+    // A layout with less memory is slower, so that it is the last resort.
     best_plan = plan;
     if (is_accepted) break;
   }
@@ -89,7 +89,7 @@ EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGp
                                 .steps = {},
                                 .with_training = request.training.has_value()};
   if (request.training) dry_run_request.steps.assign(2, request.training_samples);
-  // All at once: to build the model and to train takes longer than the evaluations.
+  // One request for all: building the model and training take longer than the evaluations.
   const auto plans = list_candidate_plans(request);
   std::vector<EvaluationBatch> all_batches;
   for (const auto& plan : plans) {

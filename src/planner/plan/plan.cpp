@@ -75,7 +75,7 @@ nlohmann::ordered_json average_json(const AverageStep& average, const Plan& plan
           {"samples_per_second", average.samples_per_second}};
 }
 
-/// The rank with most first.
+/// The rank with the highest peak first.
 nlohmann::ordered_json rank_steps_json(std::vector<RankStep> steps) {
   if (steps.empty()) return nullptr;
   std::ranges::stable_sort(steps, std::greater{}, [](const RankStep& step) { return step.peaks.reserved_bytes; });

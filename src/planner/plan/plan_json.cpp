@@ -71,7 +71,7 @@ nlohmann::ordered_json plan_summary_json(const PlanSummary& step) {
           {"volumes_per_sample", largest.num_volumes},
           {"label_tokens_per_sample", largest.label_tokens},
           {"worst_sample", id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(id)},
-          {"mode", name_of(step.mode)},
+          {"mode", to_string(step.mode)},
           {"parameters", step.detail.num_parameters},
           {"trained_parameters", step.detail.num_trainable_parameters},
           {"suggestions", suggestions_json(step.suggestions)},

@@ -8,7 +8,7 @@
 
 namespace vlmtrain::planner {
 
-/// What the plans of a card and of the host say alike.
+/// The common content of GPU and CPU plans.
 struct PlanSummary {
   bool fits;
   const std::string& model;
@@ -24,7 +24,7 @@ struct PlanSummary {
 
 nlohmann::ordered_json plan_summary_json(const PlanSummary& step);
 
-/// The step's peak by what takes it.
+/// Returns the peak by component.
 nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak);
 
 nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks);

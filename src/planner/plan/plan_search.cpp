@@ -39,7 +39,7 @@ void check_request(const Job& job, const TargetGpu& target, const Workload& work
   }
 }
 
-/// The batch that needs most for its first sample; the search begins with it.
+/// Returns the candidate whose first sample needs the most memory; the search begins with it.
 const SampleBatch& find_heaviest_batch(PlanEvaluator& evaluator, const std::vector<SampleBatch>& candidates,
                                        const StepConfig& step_config) {
   size_t heaviest_index = 0;
@@ -58,7 +58,8 @@ struct WorseBatch {
   int64_t reserved_bytes = 0;
 };
 
-/// The batch that needs most with a plan that was found without it, if that is more than the plan says.
+/// Returns the candidate that needs the most memory with the best plan so far, if it needs more
+/// than the plan's worst batch.
 WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, const StepEstimate& best) {
   WorseBatch worse{.reserved_bytes = best.peaks.reserved_bytes};
   for (const auto& candidate : workload.candidates) {
@@ -69,7 +70,7 @@ WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, 
   return worse;
 }
 
-/// The chosen plan's own numbers are those of a batch that needs more than the one that it was found with.
+/// Replaces the worst batch, and with it the numbers of the best plan.
 void replace_worst_batch(Plan& plan, PlanEvaluator& evaluator, const SampleBatch& worse_batch) {
   evaluator.add_worst_case(worse_batch);
   plan.best = evaluator.dry_run(plan.best.step_config);
@@ -78,8 +79,9 @@ void replace_worst_batch(Plan& plan, PlanEvaluator& evaluator, const SampleBatch
   }
 }
 
-/// Each rank's largest part of a drawn step, rehearsed by itself.
+/// Dry-runs the largest sampled step of each rank.
 std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) {
+  // Bounds of the time: at most this many ranks and micro-batches are dry-run.
   constexpr size_t kMaxRanks = 64;
   constexpr int64_t kMaxMicroBatches = 400;
   auto rank_steps = find_largest_rank_steps(plan.workload);
@@ -93,7 +95,7 @@ std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) 
     request.splits.push_back(make_step_layout(step_config, rank_step.samples).split);
   };
   if (rank_steps.empty()) return {};
-  add(rank_steps.front());  // the first step makes the optimizer's states
+  add(rank_steps.front());  // the first step allocates the optimizer state
   int64_t num_micro_batches = 0;
   for (const auto& rank_step : rank_steps) {
     if (num_micro_batches > kMaxMicroBatches) break;
@@ -175,8 +177,8 @@ bool is_better_plan(const Plan& plan, const Plan& other) {
   return plan.best.step_seconds < other.best.step_seconds;
 }
 
-/// Blocks that are brought together again and again take longer than those that are there: it pays where nothing fits
-/// else, where activations are recomputed for want of memory, or where less goes over the network then.
+/// Unsharding blocks in each pass takes time. It pays off if nothing else fits, if activations are
+/// recomputed for lack of memory, or if it lowers the network traffic.
 bool is_full_sharding_worthwhile(const Plan& plan) {
   return !plan.fits || plan.workload.nodes > 1 || !(plan.best.step_config.recompute == models::RecomputeBlocks{});
 }
@@ -188,7 +190,7 @@ Plan make_plan(const PlanRequest& original_request) {
     return plan_with_sharding(original_request);
   PlanRequest request = original_request;
   request.job.world_size = request.workload.world_size;
-  request.with_suggestions = false;  // of what is not chosen, nobody asks
+  request.with_suggestions = false;  // suggestions are needed for the best sharding only
   std::optional<Plan> best;
   PlanningEffort effort;
   const auto make_plan_with_sharding = [&](engine::Sharding sharding) {

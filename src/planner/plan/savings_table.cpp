@@ -13,7 +13,7 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// A job on its way up: each step changes what the last one left.
+/// A job to which each row applies one more change.
 struct SavingsState {
   PlanRequest request;
   bool with_recomputation = false;
@@ -28,7 +28,7 @@ struct SavingsState {
   }
 };
 
-/// Why a step up is none, empty where it is one.
+/// Returns why a row does not apply; empty if it does.
 using ApplySaving = std::string (*)(SavingsState& state, const PlanRequest& request);
 
 std::string start_without_savings(SavingsState& state, const PlanRequest& /*asked*/) {
@@ -128,10 +128,10 @@ std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Pla
       try {
         fill_row(state, plan, row);
       } catch (const UserError& error) {
-        // What cannot be built, or needs more than any card has.
+        // The model cannot be built, or needs more memory than any GPU has.
         if (error.code() == ExitCode::kFailed) throw;
         row = {.name = name, .arguments = {}, .unavailable_reason = error.what(), .single_sample = {}};
-        // What is too large as it is may be small enough a rung higher.
+        // A job that is too large may become small enough in a later row.
         if (error.code() != ExitCode::kDoesNotFit) state = previous_state;
       }
     }

@@ -10,17 +10,23 @@ namespace vlmtrain::planner {
 
 namespace {
 
+/// Bound of the search's dry runs.
 constexpr int64_t kMaxGuesses = 16;
+/// Rows of smaller loss chunks to try. Very small ones launch many kernels and are for the last
+/// resort.
 constexpr int64_t kSmallLossChunkRows = 128;
 constexpr int64_t kVerySmallLossChunkRows = 16;
+/// More passes are not tried here, since dry runs of many passes take long.
 constexpr int64_t kMaxVisionPasses = 8;
-/// Shares of the limit above which no fine tuning helps.
+/// Memory ratio to the limit above which neither smaller passes nor other segments help, for a
+/// dry-run StepConfig.
 constexpr double kMaxDryRunRatio = 1.1;
-/// The same of what is only estimated.
+/// The same for an estimated StepConfig, whose error adds to it.
 constexpr double kMaxEstimatedRatio = 1.3;
-/// Micro-batch sizes among the alternatives that do not fit however much is recomputed.
+/// Micro-batch sizes among the alternatives that do not fit even with full recomputation.
 constexpr int64_t kMaxTooLargeAlternatives = 2;
-/// Passes of the tower that are rehearsed for the sake of the allocator's segments alone.
+/// Images of a sample up to which vision passes are dry-run that change only the allocator's
+/// segments. More images make such dry runs slow.
 constexpr int64_t kFewImages = 16;
 
 }  // namespace
@@ -68,17 +74,17 @@ std::optional<StepEstimate> ConfigSearch::find() {
 
 StepEstimate ConfigSearch::find_min_memory() {
   if (min_memory_) return *min_memory_;
-  // Of equals the first: rows and tiles are not taken one by one where that saves nothing.
+  // The first of equal configs wins, so that rows and tiles are not split without a benefit.
   evaluator_.dry_run(make_smallest_config(1, default_step_config().loss_chunk_rows));
   for (const StepConfig& step_config : make_min_memory_configs(constraints_, workload_, all_blocks_)) {
     evaluator_.dry_run(step_config);
     const memory::Component largest_component =
         evaluator_.get_result(step_config, /*with_timeline=*/false).detail->peak.tag.component;
-    // A tower's last block goes from its forward into its backward pass: kept, it may take less than its input and
-    // itself.
+    // The backward pass of a tower's last block follows its forward pass directly. Keeping its
+    // activations may take less memory than recomputing from its input.
     if (constraints_.recompute.is_auto()) dry_run_without_last_block(step_config, largest_component);
-    // Where the tower does not take most, other passes of it change only how the allocator's segments are filled, and
-    // many tiles make them slow to rehearse.
+    // If the tower does not cause the peak, its passes change only the use of the allocator's
+    // segments. Many tiles make such dry runs slow.
     const data::SampleShape& worst = evaluator_.worst().shapes.front();
     if (largest_component != memory::Component::kVision && worst.num_media + worst.video_frames > kFewImages) break;
   }
@@ -97,7 +103,8 @@ void ConfigSearch::dry_run_without_last_block(StepConfig step_config, memory::Co
   evaluator_.dry_run(step_config);
 }
 
-/// Whether a person has fixed nothing else; `evaluator_` may know plans of another search.
+/// Returns whether the config satisfies the constraints. The evaluator may have estimates from
+/// another search.
 bool ConfigSearch::is_allowed(const StepConfig& step_config) const {
   const auto is_compatible = [](const std::optional<int64_t>& constraint, int64_t value) {
     return !constraint || *constraint == value;
@@ -141,7 +148,8 @@ void ConfigSearch::run_probes() {
        {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
     persistent_bytes_ += detail.peak.by_component[static_cast<size_t>(component)];
   }
-  // Two samples of which one takes more than half of all are not rehearsed; no card would hold them.
+  // Two samples are not dry-run if one exceeds half of the virtual GPU's memory: no GPU would hold
+  // them.
   const bool exceeds_all_gpus = probes.one_sample.peaks().reserved_bytes > kUnlimitedBytes / 2;
   if (exceeds_all_gpus && !constraints_.micro_batch_size) micro_batch_sizes_.resize(1);
   if (has_two_samples && !exceeds_all_gpus)
@@ -186,7 +194,7 @@ int64_t ConfigSearch::estimate_bytes(const StepConfig& step_config) const {
   return cost_model_->reserved_bytes(step_config.micro_batch_size, step_config.recompute);
 }
 
-/// The fewest blocks with which a micro-batch is expected to fit.
+/// Returns the fewest recomputed blocks with which the micro-batch size is expected to fit.
 std::optional<size_t> ConfigSearch::find_min_level(int64_t size) const {
   for (size_t level = 0; level < recompute_order_.size(); ++level) {
     if (estimate_bytes(make_step_config(size, level)) <= limit_bytes_) return level;
@@ -204,7 +212,7 @@ double ConfigSearch::estimate_seconds(const StepConfig& step_config) const {
          evaluator_.communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
 }
 
-/// The fastest of what is expected to fit.
+/// Returns the fastest config that is expected to fit.
 std::optional<StepConfig> ConfigSearch::find_fastest_guess() const {
   std::optional<StepConfig> fastest;
   double min_seconds = std::numeric_limits<double>::infinity();
@@ -221,8 +229,9 @@ std::optional<StepConfig> ConfigSearch::find_fastest_guess() const {
   return fastest;
 }
 
-/// The smallest micro-batch with everything recomputed, unless it is known or hopeless: the estimate adds up what
-/// blocks save each, and may be too high by more than a tenth where temporaries are large.
+/// Returns the smallest micro-batch with full recomputation, unless it has been dry-run or is
+/// hopeless. The estimate adds up the savings of single blocks and may be more than a tenth too
+/// high if temporaries are large.
 std::optional<StepConfig> ConfigSearch::find_untried_minimum() const {
   const StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
   const bool is_hopeless =
@@ -237,7 +246,7 @@ StepEstimate ConfigSearch::dry_run(const StepConfig& step_config) {
   return estimate;
 }
 
-/// The same choices with the next larger micro-batch, unless that is far from fitting.
+/// Returns the same config with the next larger micro-batch size, unless that is far from fitting.
 std::optional<StepConfig> ConfigSearch::find_next_larger(const StepConfig& step_config) const {
   const auto next =
       std::upper_bound(micro_batch_sizes_.begin(), micro_batch_sizes_.end(), step_config.micro_batch_size);
@@ -249,7 +258,8 @@ std::optional<StepConfig> ConfigSearch::find_next_larger(const StepConfig& step_
   return is_hopeless ? std::nullopt : std::optional{larger};
 }
 
-/// Where what needs least fits: the first that fits of ever smaller and slower passes.
+/// Returns the first config that fits of ever smaller and slower passes, if the one with the least
+/// memory fits.
 std::optional<StepEstimate> ConfigSearch::find_with_smaller_passes() {
   const StepEstimate min_memory = find_min_memory();
   if (!min_memory.fits) return std::nullopt;
@@ -270,7 +280,7 @@ std::vector<StepConfig> ConfigSearch::list_smaller_passes() const {
   return step_configs;
 }
 
-/// What is left of the shape of a step once micro-batch and recomputation are settled.
+/// The remaining settings, after micro-batch size and recomputation.
 StepConfig ConfigSearch::make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const {
   StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
   if (constraints_.recompute.is_auto()) step_config.recompute = all_blocks_;
@@ -284,7 +294,7 @@ StepConfig ConfigSearch::make_smallest_config(int64_t vision_passes, int64_t los
 
 StepEstimate ConfigSearch::get_or_estimate(const StepConfig& step_config) const {
   if (const StepEstimate* estimate = evaluator_.find(step_config)) return *estimate;
-  // Nothing needs less than the least, whatever the straight lines say.
+  // An interpolated config cannot need less than the measured minimum.
   const int64_t bytes = std::max(estimate_bytes(step_config), min_memory_ ? min_memory_->peaks.reserved_bytes : 0);
   StepEstimate estimate{.step_config = step_config, .peaks = {0, bytes}};
   estimate.step_seconds = estimate_seconds(step_config);

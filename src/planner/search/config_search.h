@@ -9,22 +9,25 @@
 
 namespace vlmtrain::planner {
 
-std::vector<int64_t> find_divisors(int64_t number);  ///< ascending
+std::vector<int64_t> find_divisors(int64_t number);  ///< in ascending order
 
-/// The search for one set of fixed choices, with the batches that its plans must hold.
+/// A search for the fastest StepConfig within constraints, for the worst batches of its evaluator.
+/// Not thread-safe.
 class ConfigSearch {
  public:
   /// `evaluator` and `workload` must outlive the search.
   ConfigSearch(PlanEvaluator& evaluator, const Workload& workload, const StepConstraints& constraints,
                int64_t limit_bytes);
 
-  /// The fastest option that fits, rehearsed in full; nothing if none does.
+  /// Returns the fastest config that fits, dry-run in full; nullopt if none fits.
   std::optional<StepEstimate> find();
 
-  /// What needs least of all that a person could choose, rehearsed. After find().
+  /// Returns the dry-run config that needs the least memory within the constraints. REQUIRES:
+  /// find() was called.
   StepEstimate find_min_memory();
 
-  /// Every micro-batch size with nothing, as few as fit, and all blocks recomputed. After find().
+  /// Returns every micro-batch size without recomputation, with as few blocks as fit, and with all
+  /// blocks. REQUIRES: find() was called.
   std::vector<StepEstimate> alternatives() const;
 
   const CostModel& cost_model() const { return *cost_model_; }
@@ -33,7 +36,8 @@ class ConfigSearch {
   void run_probes();
   StepConfig default_step_config() const;
   StepConfig make_step_config(int64_t size, size_t level) const;
-  /// Smallest micro-batch, everything recomputed, the tower's tiles in so many passes, so many rows of the loss.
+  /// Returns the smallest micro-batch with full recomputation, the tiles in `vision_passes` passes,
+  /// and this many rows per loss chunk.
   StepConfig make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const;
   int64_t estimate_bytes(const StepConfig& step_config) const;
   double estimate_seconds(const StepConfig& step_config) const;
@@ -52,11 +56,11 @@ class ConfigSearch {
   const Workload& workload_;
   StepConstraints constraints_;
   int64_t limit_bytes_;
-  int64_t persistent_bytes_ = 0;                          // weights, gradients, optimizer
-  std::vector<int64_t> micro_batch_sizes_;                // ascending
-  models::RecomputeBlocks all_blocks_;                    // the model's
-  std::vector<models::RecomputeBlocks> recompute_order_;  // from none to all
-  std::optional<StepEstimate> min_memory_;                // where nothing fits without smaller passes
+  int64_t persistent_bytes_ = 0;                          // weights, gradients, optimizer state
+  std::vector<int64_t> micro_batch_sizes_;                // in ascending order
+  models::RecomputeBlocks all_blocks_;                    // of the model
+  std::vector<models::RecomputeBlocks> recompute_order_;  // from no block to all blocks
+  std::optional<StepEstimate> min_memory_;                // set if nothing fits without smaller passes
   std::optional<CostModel> cost_model_;
 };
 

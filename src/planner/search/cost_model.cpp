@@ -15,6 +15,7 @@ double get_reserved_bytes(const DryRunResult& result) {
 }
 
 int64_t round_bytes(double bytes) {
+  // Keeps extrapolated bytes within int64_t.
   constexpr double kMaxBytes = 1e18;
   return std::llround(std::clamp(bytes, 0.0, kMaxBytes));
 }
@@ -56,8 +57,8 @@ double CostModel::linear_bytes(int64_t micro_batch_size, const models::Recompute
   const double saved = static_cast<double>(recompute.vision) * vision_.saved_bytes +
                        static_cast<double>(recompute.language) * language_.saved_bytes -
                        static_cast<double>(recompute.language_selective) * attention_.saved_bytes;
-  // What the first sample's blocks save may be more than a further sample takes at all, but none takes less than
-  // nothing.
+  // The blocks of the first sample may save more than a further sample takes in total, but no
+  // sample takes a negative amount.
   const double extra_sample_bytes = std::max(0.0, bytes_per_extra_sample_ - saved);
   return one_sample_bytes_ - saved + static_cast<double>(micro_batch_size - 1) * extra_sample_bytes;
 }
@@ -65,7 +66,7 @@ double CostModel::linear_bytes(int64_t micro_batch_size, const models::Recompute
 int64_t CostModel::reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
   const double linear = linear_bytes(micro_batch_size, recompute);
   if (corrections_.empty()) return round_bytes(linear);
-  // Of the nearest size that was rehearsed, in proportion to the samples.
+  // The correction of the nearest dry-run micro-batch size, scaled by the number of samples.
   auto nearest = corrections_.begin();
   double min_distance = std::numeric_limits<double>::infinity();
   for (auto entry = corrections_.begin(); entry != corrections_.end(); ++entry) {
@@ -94,7 +95,7 @@ double CostModel::step_seconds(double micro_batches, double samples, const model
 }
 
 std::vector<models::RecomputeBlocks> CostModel::make_recompute_order() const {
-  /// So many times one block more.
+  /// One more block at a time.
   struct Stage {
     int64_t blocks;
     BlockCost block;
@@ -133,7 +134,7 @@ std::vector<models::RecomputeBlocks> CostModel::make_recompute_order() const {
 }
 
 bool is_attention_worth_keeping(const StepCosts& costs) {
-  // A block's input and the output of its attention are a tenth of all that it keeps, or somewhat less.
+  // The input of a block and its attention output are at most a tenth of its activations.
   constexpr double kMinAttentionShare = 0.08;
   return costs.language_attention_forward.seconds > kMinAttentionShare * costs.language_blocks_forward.seconds;
 }

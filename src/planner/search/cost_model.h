@@ -9,42 +9,44 @@
 
 namespace vlmtrain::planner {
 
-/// Short rehearsals of one micro-batch that an estimate is made from.
+/// The short dry runs of one micro-batch that a CostModel is fitted to.
 struct ProbeResults {
-  DryRunResult one_sample;                  ///< one sample, nothing recomputed; with costs and detail
-  std::optional<DryRunResult> two_samples;  ///< two samples; nothing where a rank has only one
-  std::optional<DryRunResult> vision;  ///< one sample, the whole tower recomputed; nothing where it has no activations
-  std::optional<DryRunResult> language;  ///< one sample, the whole language model recomputed
+  DryRunResult one_sample;                  ///< one sample without recomputation; with costs and detail
+  std::optional<DryRunResult> two_samples;  ///< two samples; nullopt if a rank has only one
+  std::optional<DryRunResult> vision;  ///< one sample with the whole tower recomputed; nullopt if it has no activations
+  std::optional<DryRunResult> language;  ///< one sample with the whole language model recomputed
   std::optional<DryRunResult>
-      language_without_attention;  ///< the same with its attention kept; nothing where that is not worth a probe
+      language_without_attention;  ///< the same with attention outputs kept; nullopt if that is not worth a probe
 };
 
-/// Whether attention takes so much of the language model's time that to keep what it gives may be worth the memory.
+/// Returns whether attention takes so much of the language model's time that keeping its outputs
+/// may be worth the memory.
 bool is_attention_worth_keeping(const StepCosts& costs);
 
-/// A guess at what a plan takes, for plans that are not rehearsed: straight lines through the probes, moved so that
-/// they pass through every rehearsal that was done since.
+/// A linear model of the memory and time of a StepConfig, fitted to probes and corrected to agree
+/// with all dry runs since.
 class CostModel {
  public:
   explicit CostModel(const ProbeResults& probes);
 
   int64_t reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
-  /// Forward and backward pass of one micro-batch.
+  /// Returns the time of the forward and backward pass of a micro-batch.
   double micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
-  /// Of a step of so many samples in so many micro-batches, which need not be equal ones.
+  /// Returns the time of a step with this many samples in this many micro-batches, whose sizes may
+  /// differ.
   double step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const;
   double optimizer_seconds() const { return optimizer_seconds_; }
 
-  /// What to recompute as more and more has to be: from none to all, one block more at each step, first what costs
-  /// least time for the bytes that it saves. Blocks of the language model are first recomputed but for their attention,
-  /// then with it, where that costs less than blocks as a whole.
+  /// Returns recomputations from none to all, each with one more block, in increasing order of time
+  /// per saved byte. Blocks of the language model first keep their attention outputs if that costs
+  /// less per byte.
   std::vector<models::RecomputeBlocks> make_recompute_order() const;
 
-  /// What a full rehearsal found.
+  /// Corrects the model with the result of a full dry run.
   void add_measurement(int64_t micro_batch_size, const models::RecomputeBlocks& recompute, int64_t reserved_bytes);
 
  private:
-  /// One more block in each sample.
+  /// One more recomputed block per sample.
   struct BlockCost {
     double saved_bytes = 0;
     double seconds = 0;
@@ -58,11 +60,11 @@ class CostModel {
   double bytes_per_extra_sample_;
   BlockCost vision_;
   BlockCost language_;
-  BlockCost attention_;  // what of a block of the language model is saved and spent where its attention is not kept
+  BlockCost attention_;  // difference per block of the language model if its attention output is not kept
   double one_sample_seconds_;
   double seconds_per_extra_sample_;
   double optimizer_seconds_;
-  std::map<int64_t, double> corrections_;  // by micro-batch size, bytes
+  std::map<int64_t, double> corrections_;  // bytes by micro-batch size
 };
 
 }  // namespace vlmtrain::planner

@@ -10,9 +10,10 @@ namespace vlmtrain::planner {
 
 namespace {
 
+/// Rows of a loss chunk for the least memory. Smaller chunks run more operations.
 constexpr int64_t kCpuSmallLossChunkRows = 128;
 
-/// The first samples of a batch, the last standing for those that it lacks.
+/// Returns the first `count` samples of a batch; the last one is repeated as needed.
 std::vector<SampleGroup> make_micro_batch(const SampleBatch& batch, int64_t size) {
   std::vector<SampleGroup> groups;
   for (int64_t i = 0; i < size; ++i) {
@@ -39,7 +40,7 @@ std::optional<CpuStepEstimate> CpuConfigSearch::find() {
   return find_with_smaller_passes();
 }
 
-/// The largest micro-batch with so many blocks recomputed.
+/// Returns the largest micro-batch with this recomputation that fits.
 std::optional<CpuStepEstimate> CpuConfigSearch::find_largest_fitting(const models::RecomputeBlocks& recompute) {
   const auto sizes = list_micro_batch_sizes();
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
@@ -49,11 +50,12 @@ std::optional<CpuStepEstimate> CpuConfigSearch::find_largest_fitting(const model
   return std::nullopt;
 }
 
-/// The smallest micro-batch, as few blocks as fit; those of the tower first, whose activations are most of it.
+/// Returns the smallest micro-batch with as few recomputed blocks as fit. The tower's blocks come
+/// first, since they have most of the activations.
 std::optional<CpuStepEstimate> CpuConfigSearch::find_with_recomputation() {
   if (!settings_.constraints.recompute.is_auto()) return std::nullopt;
   if (!fits(dry_run(config_with_recomputation(num_blocks())))) return std::nullopt;
-  // The next to try is where a straight line between the two says that it begins to fit.
+  // Next guess: the point where the line through both bounds crosses the limit.
   int64_t num_fitting = num_blocks();
   int64_t num_failing = 0;
   while (num_fitting - num_failing > 1) {

@@ -8,36 +8,39 @@
 
 namespace vlmtrain::planner {
 
-/// A way to do a step on the CPU.
+/// A StepConfig of a CPU run, with its memory.
 struct CpuStepEstimate {
   StepConfig step_config;
-  int64_t tensor_bytes = 0;  ///< that live at once, at most, with the batch that needs most
-  int64_t peak_bytes = 0;    ///< with what malloc holds free (CpuDryRun::step)
-  size_t batch_index = 0;    ///< which of the candidates that is
+  int64_t tensor_bytes = 0;  ///< peak of live tensors with the worst batch
+  int64_t peak_bytes = 0;    ///< with malloc's free blocks (CpuDryRun::step())
+  size_t batch_index = 0;    ///< index of the worst candidate
 };
 
-/// The search of a plan for the CPU, for one job and one workload. One lives at a time.
+/// The search for the plan of a CPU run, for one job and one workload. One instance at a time. Not
+/// thread-safe.
 class CpuConfigSearch {
  public:
   struct Settings {
     StepConstraints constraints;
     int64_t limit_bytes = 0;           ///< for tensors
-    int64_t max_micro_batch_size = 1;  ///< that is tried where none is fixed
+    int64_t max_micro_batch_size = 1;  ///< the largest size to try if none is set
   };
 
-  /// `workload` must outlive it. What it takes is added to `effort`. Throws what building the model throws.
+  /// Builds the model. Adds the time and number of dry runs to `effort`. Throws the exceptions of
+  /// build_model(). `workload` must outlive the search.
   CpuConfigSearch(Job job, const Workload& workload, Settings settings, PlanningEffort& effort);
 
-  /// The first that fits in the order that make_cpu_plan names; nothing where none does.
+  /// Returns the first StepConfig that fits, in the order of make_cpu_plan(); nullopt if none fits.
   std::optional<CpuStepEstimate> find();
 
-  /// What needs least of all that is not fixed, or the first such step that fits.
+  /// Returns the StepConfig with the least memory within the constraints, or the first such one
+  /// that fits.
   CpuStepEstimate find_min_memory();
 
-  /// With the batch that needs most.
+  /// Dry-runs a StepConfig with all candidates and returns the largest result.
   CpuStepEstimate dry_run(const StepConfig& step_config);
 
-  /// What makes its peak.
+  /// Returns the detail of its peak.
   DryRunDetail compute_detail(const CpuStepEstimate& estimate);
 
  private:
@@ -57,7 +60,7 @@ class CpuConfigSearch {
   PlanningEffort& effort_;
   std::optional<CpuDryRun> dry_run_;
   std::vector<CpuStepEstimate> estimates_;
-  models::RecomputeBlocks all_blocks_;  // the model's
+  models::RecomputeBlocks all_blocks_;  // of the model
 };
 
 }  // namespace vlmtrain::planner

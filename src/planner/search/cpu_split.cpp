@@ -19,7 +19,7 @@ class CpuMicroBatchDryRun final : public MicroBatchDryRun {
   std::vector<int64_t> measure_bytes(const std::vector<SampleShapes>& micro_batches) override {
     std::vector<int64_t> bytes;
     bytes.reserve(micro_batches.size());
-    // The first step of a run makes the optimizer's states.
+    // The first step of a run allocates the optimizer state.
     if (!std::exchange(has_optimizer_state_, true))
       step(micro_batches.front(), engine::split_in_order({std::ssize(micro_batches.front())}));
     for (const SampleShapes& micro_batch : micro_batches)

@@ -4,9 +4,10 @@
 
 namespace vlmtrain::planner {
 
-/// Finds how the steps of a plan that fits are cut, each for its own samples, in micro-batches of at most as many as
-/// are tried for the worst step: CpuPlan::cut, and what its steps take. Nothing to do where the micro-batch is fixed,
-/// all samples are alike, or as many of the worst fit and steps are not made of packs.
+/// Computes CpuPlan::split and its statistics for a plan that fits. The samples of a micro-batch
+/// are limited to the largest micro-batch tried for the worst step. Does nothing if the micro-batch
+/// size is set, all samples are alike, or the worst step fits in one micro-batch and samples are
+/// not packed.
 void plan_cpu_split(const CpuPlanRequest& request, CpuPlan& plan);
 
 }  // namespace vlmtrain::planner

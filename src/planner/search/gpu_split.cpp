@@ -22,7 +22,7 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
 
   std::vector<int64_t> measure_bytes(const std::vector<SampleShapes>& micro_batches) override {
     DryRunRequest request{.step_config = step_config_, .steps = {}, .empty_cache_each_step = true};
-    // The first step of a run makes the optimizer's states.
+    // The first step of a run allocates the optimizer state.
     request.steps.push_back(group_samples(micro_batches.front()));
     request.splits.push_back(engine::split_in_order({std::ssize(micro_batches.front())}));
     for (const SampleShapes& micro_batch : micro_batches) {
@@ -78,7 +78,7 @@ int64_t midpoint(int64_t a, int64_t b) {
   return (a + b + 1) / 2;
 }
 
-/// Recomputations worth a try, the fewest blocks first.
+/// Recomputations worth trying, the fewest blocks first.
 std::vector<models::RecomputeBlocks> list_recompute_blocks(const Plan& plan, PlanEvaluator& evaluator) {
   const StepConfig& best_config = plan.best.step_config;
   std::vector<models::RecomputeBlocks> blocks_to_try;
@@ -103,7 +103,7 @@ std::vector<models::RecomputeBlocks> list_recompute_blocks(const Plan& plan, Pla
   return blocks_to_try;
 }
 
-/// Alternatives are by micro-batch, then by blocks.
+/// Alternatives are ordered by micro-batch size, then by recomputed blocks.
 void set_best_estimate(Plan& plan, const StepEstimate& estimate) {
   plan.best = estimate;
   const auto is_same_config = [&](const StepEstimate& other) { return other.step_config == estimate.step_config; };
@@ -140,7 +140,7 @@ void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_mode
     if (plan.split && split.samples_per_second <= plan.split->samples_per_second) continue;
     plan.split = split;
     best_blocks = blocks;
-    if (plan.split->max_micro_batches == 1) break;  // what recomputing more makes room for is there already
+    if (plan.split->max_micro_batches == 1) break;  // more recomputation cannot lower the number of micro-batches
   }
   if (best_blocks != plan.best.step_config.recompute) {
     StepConstraints constraints = plan.constraints;

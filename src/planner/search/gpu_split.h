@@ -6,12 +6,13 @@
 
 namespace vlmtrain::planner {
 
-/// Finds how the steps of a plan that fits are cut, each for its own samples: Plan::cut. Where recomputation is for the
-/// planner, it is the one with which drawn steps are predicted to take least time, of: what the plan has, what a single
-/// sample of the worst needs, everything, and the middle between these, but for those that `cost_model` finds slower
-/// even if all of a step went in one pass; then Plan::chosen is the option with that for the worst step. Nothing to do
-/// where the micro-batch is fixed, all samples are alike, or a step of the worst, which is no pack, goes in one pass
-/// with nothing recomputed.
+/// Computes Plan::split for a plan that fits. If recomputation is not constrained, also chooses it:
+/// the one with the lowest predicted time of the sampled steps among the plan's, that of a single
+/// worst sample, all blocks, and the middle between these. Recomputations that `cost_model`
+/// predicts to be slower even with one micro-batch per step are skipped. Plan::best becomes the
+/// worst step with that recomputation. Does nothing if the micro-batch size is set, all samples are
+/// alike, or the worst step is not packed and needs neither several micro-batches nor
+/// recomputation.
 void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_model);
 
 }  // namespace vlmtrain::planner

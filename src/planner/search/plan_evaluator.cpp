@@ -10,11 +10,12 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Sizes of the batches between the worst ones, as shares of it.
+/// Sizes of the smaller batches between the worst ones, as fractions of the worst.
 constexpr double kMediumShare = 0.6;
 constexpr double kSmallShare = 0.3;
+/// Further micro-batches of a step repeat the second one.
 constexpr int64_t kMaxMicroBatches = 2;
-/// Of a usual step, whose samples are mixed all the way.
+/// The same for an average step, whose samples have mixed sizes already.
 constexpr int64_t kMaxAverageMicroBatches = 32;
 UserError make_exceeds_all_gpus_error(const SampleBatch& batch, const StepConfig& step_config) {
   const data::SampleShape& shape = batch.shapes.front();
@@ -30,7 +31,7 @@ UserError make_exceeds_all_gpus_error(const SampleBatch& batch, const StepConfig
           is_single ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
 }
 
-/// The first `count` samples of a batch.
+/// Returns the first `count` samples of a batch.
 std::vector<SampleGroup> take_samples(const SampleBatch& batch, int64_t count) {
   const int64_t num_distinct = std::min(count, std::ssize(batch.shapes));
   auto groups = group_samples(std::span(batch.shapes).first(static_cast<size_t>(num_distinct)));
@@ -38,7 +39,7 @@ std::vector<SampleGroup> take_samples(const SampleBatch& batch, int64_t count) {
   return groups;
 }
 
-/// Samples of the same kind, with a share of the tiles and of the text.
+/// Returns samples with a fraction of the tiles and of the text.
 std::vector<SampleGroup> scale_samples(std::vector<SampleGroup> groups, double share) {
   const auto scale = [share](int64_t number, int64_t min) {
     return std::clamp(std::llround(static_cast<double>(number) * share), static_cast<long long>(std::min(min, number)),
@@ -73,7 +74,7 @@ DryRunResult PlanEvaluator::run(const DryRunRequest& request) {
   DryRunResult result = process_.dry_run(request);
   ++effort_.num_dry_runs;
   effort_.dry_run_seconds += result.seconds;
-  if (!result.reductions.reductions.empty()) collectives_ = result.reductions;
+  if (!result.collectives.reductions.empty()) collectives_ = result.collectives;
   return result;
 }
 

@@ -8,67 +8,68 @@
 
 namespace vlmtrain::planner {
 
-/// The memory of a rehearsal's card: more than any card has.
+/// The memory of the virtual GPU of dry runs: more than any GPU has.
 constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
 
-/// The plans that were rehearsed, and the process that rehearses further ones. The virtual card has no limit, though it
-/// says that it is as large as the target, so that a plan that does not fit tells how much it needs.
+/// The dry-run plans of a request, and the process that dry-runs further ones. The virtual GPU
+/// reports the target's size but has no limit, so that a plan that does not fit shows how much it
+/// needs. Not thread-safe.
 class PlanEvaluator {
  public:
   PlanEvaluator(const Job& job, const TargetGpu& target, const Workload& workload, int64_t limit_bytes);
 
-  /// From now on a plan has to hold this batch too. What was rehearsed before is forgotten.
+  /// Adds a batch that plans have to fit. Discards earlier estimates.
   void add_worst_case(const SampleBatch& batch);
-  /// The first of them, which probes are made with.
+  /// Returns the first worst case, which probes use.
   const SampleBatch& worst() const { return batches_.front(); }
 
-  /// Two steps of the worst batch, each after one of smaller samples, since sizes that change fragment the memory. A
-  /// step has two micro-batches if it has several: from the second on they repeat themselves. The peaks are the largest
-  /// over the batches to hold.
+  /// Dry-runs two steps of each worst case, each after a step of smaller samples, since changing
+  /// sizes fragment memory. A step has at most two micro-batches, since further ones repeat the
+  /// second. Peaks are the maximum over the worst cases.
   StepEstimate dry_run(const StepConfig& step_config);
 
-  /// One step of one micro-batch, for an estimate: its peaks, and what else is wanted.
+  /// Dry-runs one step of one micro-batch, with the requested detail.
   enum class ProbeDetail { kPeaks, kCosts, kCostsAndDetail };
   DryRunResult probe(const StepConfig& step_config, ProbeDetail detail);
   DryRunResult probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail = ProbeDetail::kPeaks);
 
-  /// Says what will probably be asked for next, so that it may be done beside what is asked for before that.
+  /// Announces a probable next call, so that it overlaps with the calls before it.
   void prefetch(const StepConfig& step_config);
   void prefetch_probe(const StepConfig& step_config, ProbeDetail detail);
   void prefetch_probe(const StepConfig& step_config, const SampleBatch& batch,
                       ProbeDetail detail = ProbeDetail::kPeaks);
 
-  /// What dry_run() found; null if it was not called with these.
+  /// Returns the estimate of a dry-run StepConfig, or null.
   const StepEstimate* find(const StepConfig& step_config) const;
 
-  /// Everything that dry_run() found.
+  /// Returns all estimates.
   std::vector<const StepEstimate*> all_estimates() const;
 
-  /// The whole outcome of a plan that was rehearsed.
+  /// Returns the complete result of a dry-run StepConfig.
   const DryRunResult& get_result(const StepConfig& step_config, bool with_timeline);
-  /// The batch that this outcome is of.
+  /// Returns the worst case of that result.
   const SampleBatch& get_batch(const StepConfig& step_config) const;
 
-  /// The reserved peak of a plan with another batch than those to hold.
+  /// Returns the reserved peak with a batch that is not a worst case.
   int64_t reserved_bytes(const StepConfig& step_config, const SampleBatch& batch);
 
-  /// The reserved peak of another job with any of these batches, of which a rank has as many samples; nothing if that
-  /// is more than any card has.
+  /// Returns the reserved peak of another job with the largest of `candidates`, or nullopt if it
+  /// exceeds the memory of any GPU.
   std::optional<int64_t> reserved_bytes(const Job& job, const StepConfig& step_config,
                                         const std::vector<SampleBatch>& candidates);
 
-  /// A step of these samples, which are a rank's: the second of two. Of more than 32 micro-batches the first 32 are
-  /// rehearsed and stand for all.
+  /// Dry-runs the second of two average steps of one rank. If a step has more than 32
+  /// micro-batches, the first 32 represent all.
   AverageStep dry_run_average_step(const StepConfig& step_config, const std::vector<data::SampleShape>& samples);
 
-  /// Any rehearsal of the job.
+  /// Runs any request for the job.
   DryRunResult run(const DryRunRequest& request);
 
   double tokens_per_step(const SampleBatch& batch) const;  ///< of all ranks
-  /// What the ranks of a step tell each other that has so many micro-batches, each of which takes so long; as the last
-  /// rehearsal had it.
+  /// Returns the communication of a step with this many micro-batches of this duration, with the
+  /// collectives of the last dry run.
   Communication communication(double micro_batch_seconds, int64_t num_micro_batches) const;
-  /// The same of a plan that was rehearsed.
+  /// Returns the communication of a dry-run StepConfig.
   Communication communication(const StepConfig& step_config) const;
   const PlanningEffort& effort() const { return effort_; }
 
@@ -76,7 +77,7 @@ class PlanEvaluator {
   struct Entry {
     StepEstimate estimate;
     DryRunResult result;
-    size_t batch;  ///< place in batches_
+    size_t batch;  ///< index in batches_
   };
 
   struct Probe {
@@ -100,24 +101,25 @@ class PlanEvaluator {
   std::vector<SampleBatch> batches_;
   DryRunProcess process_;
   std::vector<Entry> entries_;
-  std::vector<Probe> probes_;  // with worst(), which stays the same
+  std::vector<Probe> probes_;  // with worst(), which does not change
   PlanningEffort effort_;
 };
 
-/// The choices of which one needs least: the smallest micro-batch, everything recomputed, one row of the loss at a
-/// time; the tower's tiles one by one or all at once, for what its passes leave behind may be more than what they save.
-/// What a person fixed is as it is. `blocks` are the model's.
+/// Returns the configs of which one needs the least memory: the smallest micro-batch, all `blocks`
+/// recomputed, one row per loss chunk; the tower's tiles one by one or all at once, since small
+/// passes may fragment memory by more than they save. Constraints are kept. `blocks` are those of
+/// the model.
 std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
                                                 const models::RecomputeBlocks& blocks);
 
-/// The least that these reserve of a job, as rehearsed: of the first that is within `limit_bytes`, or of all. Ends
-/// early where what was found is above `give_up_bytes`: tiles one by one are many launches, so a rehearsal takes long.
-/// Nothing if it is more than any card has.
+/// Returns the lowest reserved peak of the configs for a job, or that of the first one within
+/// `limit_bytes`. Stops early above `give_up_bytes`, since dry runs with single tiles launch many
+/// kernels and take long. Returns nullopt if it exceeds the memory of any GPU.
 std::optional<int64_t> find_min_reserved_bytes(PlanEvaluator& evaluator, const Job& job, const Workload& workload,
                                                const std::vector<StepConfig>& configs, int64_t limit_bytes,
                                                double give_up_bytes);
 
-/// The smallest micro-batch that a person leaves the planner.
+/// Returns the smallest micro-batch size within the constraints.
 int64_t min_micro_batch_size(const StepConstraints& constraints);
 
 }  // namespace vlmtrain::planner

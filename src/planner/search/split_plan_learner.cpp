@@ -11,23 +11,28 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Shares of what there is for activations between which a set says where the limit lies.
+/// Fractions of the available activation memory between which micro-batches count as near the
+/// limit.
 constexpr double kMinFitShare = 0.4;
 constexpr double kMaxFitShare = 1.15;
-/// The weight of the others, which say how the terms differ.
+/// Weight of the other micro-batches in the fit. They keep the terms apart.
 constexpr double kFarFromLimitWeight = 0.02;
+/// Rounds of fitting and dry runs, and the fullest micro-batches that each round adds. Fewer make the
+/// fit worse near the limit, more make planning slower.
 constexpr int64_t kRounds = 3;
 constexpr int64_t kFullestPerRound = 6;
-/// A sample that takes more of what there is for activations has no place for a second one.
+/// A sample that takes a larger fraction of the activation memory leaves no space for a second one.
 constexpr double kMaxShareForTwoSamples = 0.6;
+/// Bounds of the final dry run of whole steps.
 constexpr int64_t kMaxDryRunSteps = 12;
 constexpr int64_t kMaxDryRunMicroBatches = 40;
-/// Of a step: further micro-batches repeat themselves.
+/// Micro-batches of a step in a dry run. Further ones repeat them.
 constexpr int64_t kMaxMicroBatchesPerSampledStep = 8;
 constexpr int64_t kMaxMicroBatchesPerWorstStep = 4;
+/// Reductions of the limit by at least 1 / 200 each.
 constexpr int64_t kMaxLimitReductions = 4;
-constexpr int64_t kMinReductionDivisor = 200;  // of the limit, as a part
-/// What the allocator takes at a time.
+constexpr int64_t kMinReductionDivisor = 200;  // of the limit, as 1 / n
+/// Allocation unit of PyTorch's caching allocator.
 constexpr int64_t kAllocatorPageBytes = int64_t{20} << 20;
 
 std::vector<double> make_row(const MemoryCostTable& table, const MicroBatchSizes& sizes) {
@@ -72,7 +77,7 @@ class SplitPlanLearner {
     return **std::ranges::max_element(pool_, {}, [&](const data::SampleShape* shape) { return size(*shape); });
   }
 
-  /// The largest and the smallest by each size, and some between them.
+  /// The largest and the smallest sample by each size, and some between them.
   std::vector<SampleShapes> make_single_samples() const {
     using Shape = data::SampleShape;
     std::vector<SampleShapes> micro_batches;
@@ -94,7 +99,7 @@ class SplitPlanLearner {
     return micro_batches;
   }
 
-  /// Two and four of the same where there is room, and two that differ most.
+  /// Two and four equal samples if they fit, and two that differ most.
   std::vector<SampleShapes> make_small_micro_batches() const {
     std::vector<SampleShapes> micro_batches;
     for (const auto& single : make_single_samples()) {
@@ -120,7 +125,8 @@ class SplitPlanLearner {
 
   int64_t min_bytes() const { return std::ranges::min_element(measured_, {}, &MeasuredMicroBatch::bytes)->bytes; }
 
-  /// Of the drawn steps as they are cut now: the fullest, and those with most of each size.
+  /// Of the sampled steps as they are split now: the fullest micro-batches, and those with the
+  /// maximum of each size.
   std::vector<SampleShapes> find_fullest_micro_batches() const {
     std::vector<SampleShapes> micro_batches;
     for (const SampleShapes& step : problem_.sampled_steps) {
@@ -143,7 +149,7 @@ class SplitPlanLearner {
     return fullest;
   }
 
-  /// Those that were not rehearsed yet. → Whether there were any.
+  /// Dry-runs the micro-batches that have not been dry-run yet. Returns whether there were any.
   bool measure(std::vector<SampleShapes> micro_batches) {
     std::vector<SampleShapes> unmeasured;
     for (auto& micro_batch : micro_batches) {
@@ -161,8 +167,8 @@ class SplitPlanLearner {
 
   void fit_table() { plan_.table = fit_cost_table(problem_.initial_table, measured_); }
 
-  /// Runs the steps, and lowers the limit until they keep to the plan's, as far as that helps: a single sample takes
-  /// what it takes.
+  /// Runs the steps, and lowers the limit until they stay within the plan's limit, unless single
+  /// samples exceed it.
   void lower_limit() {
     plan_.num_measured_micro_batches = std::ssize(measured_);
     const int64_t limit = problem_.initial_table.limit_bytes;
@@ -179,7 +185,7 @@ class SplitPlanLearner {
     }
   }
 
-  /// → Bytes reserved at most.
+  /// Returns the maximum of reserved bytes.
   int64_t run_steps() {
     count_micro_batches();
     std::vector<PartialStep> partial_steps;
@@ -219,7 +225,7 @@ class SplitPlanLearner {
     return results.peaks.reserved_bytes;
   }
 
-  /// Into how many micro-batches all drawn steps go.
+  /// Splits all sampled steps and records their numbers of micro-batches.
   void count_micro_batches() {
     plan_.num_sampled_steps = std::ssize(problem_.sampled_steps);
     plan_.max_micro_batches = plan_.min_micro_batches = 0;
@@ -239,11 +245,11 @@ class SplitPlanLearner {
   struct PartialStep {
     SampleShapes samples;
     engine::MicroBatchSplit split;
-    double share = 1;  ///< of what the step's samples take
+    double share = 1;  ///< fraction of the step's samples
     int64_t samples_per_step = 0;
   };
 
-  /// The fullest and others from among all; they come the fullest first.
+  /// Selects the fullest micro-batch and others in between. They are in decreasing order of bytes.
   PartialStep make_partial_step(const SampleShapes& step, int64_t max_micro_batches) const {
     const engine::MicroBatchSplit full_split = split_by_memory(step, plan_.table);
     const int64_t num_micro_batches = std::min(max_micro_batches, full_split.micro_batches());
@@ -332,8 +338,9 @@ nlohmann::ordered_json SplitPlan::to_json() const {
 
 namespace {
 
+/// Bound of the iterations, if the tolerance is not reached.
 constexpr int64_t kMaxSweeps = 20'000;
-constexpr double kTolerance = 1e-10;  // change of a coefficient, relative to the largest
+constexpr double kTolerance = 1e-10;  // change of a coefficient relative to the largest one
 
 }  // namespace
 
@@ -347,7 +354,7 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
     for (size_t column = 0; column < num_columns; ++column)
       scale[column] = std::max(scale[column], std::abs(row[column]));
   }
-  // Normal equations: `gram` is symmetric, gradient = square · x − target.
+  // Normal equations: `gram` is symmetric, and the gradient is gram · x − target.
   std::vector<std::vector<double>> gram(num_columns, std::vector<double>(num_columns, 0));
   std::vector<double> gradient(num_columns, 0);
   for (size_t i = 0; i < rows.size(); ++i) {

@@ -11,7 +11,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// LoRA where the job has none. False: it has, or trains nothing that gets adapters.
+/// Adds LoRA to a job without it. Returns false if the job has it or trains nothing that supports
+/// adapters.
 bool add_lora(const ChangeEvaluator::Problem& problem, JobChange& change) {
   if (change.job.lora || !can_have_adapters(change.job.frozen)) return false;
   change.job.lora = make_lora_settings(problem.job, problem.flags.lora_rank);
@@ -78,7 +79,7 @@ bool freeze_vision_tower(JobChange& change) {
   return true;
 }
 
-/// Those of `list` that change something.
+/// Returns the changes of `list` that change the job.
 template <class... Functions>
 std::vector<JobChange> list_changes(const ChangeEvaluator::Problem& problem, const Functions&... functions) {
   std::vector<JobChange> list;

@@ -13,17 +13,17 @@
 
 namespace vlmtrain::planner {
 
-/// Rehearses whether changes of a plan that does not fit make it fit, on a card or on the host.
+/// The interface that evaluates changes of a plan that does not fit, on a GPU or a CPU.
 class ChangeEvaluator {
  public:
-  /// What was asked for. All must outlive the rehearsal.
+  /// The request. All references must outlive the evaluator.
   struct Problem {
     const Job& job;
     const Workload& workload;
     const StepConstraints& constraints;
     const std::vector<SampleLimit>& sample_limits;
     const FlagSyntax& flags;
-    bool has_bf16 = true;  ///< or else its 16 bits are fp16
+    bool has_bf16 = true;  ///< otherwise 16 bits are fp16
   };
 
   explicit ChangeEvaluator(const Problem& problem) : problem_(problem) {}
@@ -33,8 +33,8 @@ class ChangeEvaluator {
 
   const Problem& problem() const { return problem_; }
 
-  /// The least that the job takes with these samples, whatever is not fixed; it stops at the first choices that fit.
-  /// Nothing if it is more than there is anywhere.
+  /// Returns the least memory of the job with these samples within the constraints, or that of the
+  /// first config that fits. Returns nullopt if it exceeds the memory of any device.
   virtual std::optional<int64_t> estimate_min_bytes(const Job& job, const Workload& workload,
                                                     const StepConstraints& constraints) = 0;
 
@@ -42,13 +42,13 @@ class ChangeEvaluator {
     int64_t micro_batch_size = 0;
     int64_t total_bytes = 0;
   };
-  /// The plan that is made of what was asked for where this is fixed instead; nothing if it does not fit either.
+  /// Returns the plan of the request with other constraints, or nullopt if it does not fit.
   virtual std::optional<RelaxedPlan> replan(const StepConstraints& constraints) = 0;
 
-  virtual int64_t limit_bytes() const = 0;               ///< that what was rehearsed may take
-  virtual int64_t total_bytes(int64_t bytes) const = 0;  ///< with what is taken beside it
-  /// More memory for the plan as it is: a smaller margin or a higher limit, where a person keeps the run from taking
-  /// what there is.
+  virtual int64_t limit_bytes() const = 0;               ///< of the dry-run memory
+  virtual int64_t total_bytes(int64_t bytes) const = 0;  ///< with the memory outside the dry run
+  /// Returns suggestions for more memory: a smaller margin or a higher limit, if settings keep the
+  /// run from using what the device has.
   virtual std::vector<Suggestion> suggest_more_memory() const = 0;
 
   bool fits(std::optional<int64_t> bytes) const { return bytes && *bytes <= limit_bytes(); }
@@ -57,29 +57,30 @@ class ChangeEvaluator {
   Problem problem_;
 };
 
-/// Another way to train the same model on the same samples.
+/// A change of the settings with which the same model is trained on the same samples.
 struct JobChange {
-  std::vector<std::string> arguments;  ///< as Suggestion::arguments
+  std::vector<std::string> arguments;  ///< like Suggestion::arguments
   std::string description;
   Job job;
 };
 
-/// Adapters as a configuration makes them: what is frozen gets none.
+/// Returns the LoRA settings that a configuration would give the job. Frozen parts get no adapters.
 nn::LoraSettings make_lora_settings(const Job& job, int64_t rank);
 
-/// Whether anything is trained that gets some: not where only what draws masks is.
+/// Returns whether a part is trained that supports adapters. The mask decoder does not.
 bool can_have_adapters(const models::FrozenParts& frozen);
 
-/// What changes numbers by rounding only or in the optimizer: the precision, the optimizer's states, the frozen
-/// weights.
+/// Returns changes that affect only rounding or the optimizer: precision, data type of optimizer
+/// states, quantization of frozen weights.
 std::vector<JobChange> list_numeric_changes(const ChangeEvaluator::Problem& problem);
-/// What trains fewer parameters. Never so few that nothing is left.
+/// Returns changes that train fewer parameters, but at least one part.
 std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& problem);
-/// What takes least memory of all that still trains adapters in every part; nothing if the job is that already.
+/// Returns the change to the least memory that still trains adapters in every part; empty if the
+/// job has it already.
 std::vector<JobChange> make_smallest_job(const ChangeEvaluator::Problem& problem);
 
-/// The least memory.limit_gb above `gigabytes` that `is_sufficient` of, in steps of a hundredth up to 10 GB and of a
-/// tenth from there on; nothing if that is above `max_gigabytes`.
+/// Returns the lowest memory.limit_gb above `gigabytes` that satisfies `is_sufficient`, in steps of
+/// 0.01 below 10 GB and of 0.1 above. Returns nullopt if it exceeds `max_gigabytes`.
 template <class IsSufficient>
 std::optional<double> find_min_limit(double gigabytes, double max_gigabytes, const IsSufficient& is_sufficient) {
   constexpr int64_t kHundredths = 100, kTenthsInHundredths = 10, kCoarseThreshold = 10 * kHundredths;
@@ -92,7 +93,7 @@ std::optional<double> find_min_limit(double gigabytes, double max_gigabytes, con
   }
 }
 
-/// What is typed, as the words that a shell makes of it.
+/// Splits a command line at spaces.
 inline std::vector<std::string> split_arguments(const std::string& text) {
   std::vector<std::string> arguments;
   for (size_t start = 0; start < text.size();) {
@@ -103,7 +104,7 @@ inline std::vector<std::string> split_arguments(const std::string& text) {
   return arguments;
 }
 
-/// The same of a form, with `value` in the place of {}.
+/// Does the same after replacing {} in `format` by `value`.
 template <class Value>
 std::vector<std::string> format_arguments(const std::string& format, const Value& value) {
   return split_arguments(fmt::format(fmt::runtime(format), value));

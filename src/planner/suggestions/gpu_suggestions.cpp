@@ -16,7 +16,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Of what the plan's passes of the tower save, what they may save of another job.
+/// Assumed upper bound of the memory that smaller vision passes save for another job, as a fraction
+/// of their savings in this plan.
 constexpr double kPassSavingsMargin = 1.2;
 
 }  // namespace
@@ -96,14 +97,15 @@ std::optional<Suggestion> GpuChangeEvaluator::suggest_larger_gpu() const {
 
 namespace {
 
-/// Sizes that cards are sold with, in gigabytes.
+/// Sizes in gigabytes with which GPUs are sold.
 constexpr std::array kGpuSizes{4.0,  6.0,  8.0,  10.0, 11.0, 12.0, 16.0, 20.0, 22.0,  24.0,  32.0,
                                40.0, 44.0, 48.0, 64.0, 72.0, 80.0, 94.0, 96.0, 141.0, 180.0, 192.0};
-/// Cards that are rehearsed: another architecture may need a little more.
+/// GPUs that are dry-run at most. Another architecture may need slightly more memory than the plan,
+/// so that the first large enough GPU may fail.
 constexpr int kMaxDryRuns = 3;
 
 struct GpuCandidate {
-  std::string name;  ///< as it is typed
+  std::string name;  ///< as in an argument
   TargetGpu target;
 };
 
@@ -113,7 +115,7 @@ std::vector<GpuCandidate> list_candidates(const PlanRequest& request) {
     for (const double size : kGpuSizes) list.push_back({fmt::format("{:g}", size), make_target_gpu(size)});
   } else {
     for (const auto& gpu : memory::gpus()) {
-      // Nobody puts a laptop's card into their machine.
+      // Laptop GPUs are not sold separately.
       if (supports_precision(gpu, request.job.precision) && !gpu.name.ends_with("-laptop")) {
         list.push_back({std::string(gpu.name), find_target_gpu(std::string(gpu.name))});
       }
@@ -125,7 +127,7 @@ std::vector<GpuCandidate> list_candidates(const PlanRequest& request) {
   return list;
 }
 
-/// The least that the plan reserves on another card.
+/// Returns the least reserved memory of the plan on another GPU.
 int64_t dry_run_min_bytes(const TargetGpu& target, const PlanRequest& request, const Plan& plan, int64_t limit_bytes) {
   const DryRunDetail& detail = plan.detail;
   PlanEvaluator evaluator(request.job, target, request.workload, limit_bytes);

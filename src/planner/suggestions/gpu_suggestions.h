@@ -10,17 +10,18 @@
 
 namespace vlmtrain::planner {
 
-/// What would make a plan that fits faster.
+/// Returns changes that would make a plan that fits faster.
 std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_model);
 
-/// What would make a run fit that does not: each change is rehearsed, the smallest first.
+/// Returns changes with which a run fits that does not. Each is dry-run. The smallest change comes
+/// first.
 std::vector<Suggestion> suggest_changes_that_fit(const PlanRequest& request, const Plan& plan,
                                                  PlanEvaluator& evaluator);
 
-/// Changes of a plan for a card, rehearsed on a virtual one. Bytes are reserved ones.
+/// Evaluates changes of a GPU plan with dry runs. Bytes are reserved bytes.
 class GpuChangeEvaluator final : public ChangeEvaluator {
  public:
-  /// The arguments must outlive it.
+  /// The arguments must outlive the evaluator.
   GpuChangeEvaluator(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator);
 
   std::optional<int64_t> estimate_min_bytes(const Job& job, const Workload& workload,
@@ -30,12 +31,12 @@ class GpuChangeEvaluator final : public ChangeEvaluator {
   int64_t total_bytes(int64_t bytes) const override { return bytes + plan_.overhead_bytes(); }
   std::vector<Suggestion> suggest_more_memory() const override;
 
-  /// The smallest card that holds the plan, rehearsed on that card. Nothing where the request's own would, but for
-  /// memory.limit_gb.
+  /// Returns the smallest GPU on which the plan fits, dry-run on that GPU. Returns nullopt if the
+  /// request's GPU is large enough without memory.limit_gb.
   std::optional<Suggestion> suggest_larger_gpu() const;
 
  private:
-  /// Share of the limit above which other passes of the tower do not help either.
+  /// Returns the ratio to the limit above which smaller vision passes do not help either.
   double compute_give_up_ratio() const;
   MemoryLimit compute_limit(MemoryMode mode, std::optional<double> gigabytes) const;
   int64_t needed_bytes() const { return plan_.best.peaks.reserved_bytes; }
@@ -45,7 +46,7 @@ class GpuChangeEvaluator final : public ChangeEvaluator {
   PlanEvaluator& evaluator_;
 };
 
-/// The smallest card that is larger than the request's and holds its plan, rehearsed on that card.
+/// Returns the smallest GPU larger than the request's on which the plan fits, dry-run on that GPU.
 std::optional<Suggestion> suggest_larger_gpu(const PlanRequest& request, const Plan& plan);
 
 }  // namespace vlmtrain::planner

@@ -14,7 +14,7 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// A choice that a person fixed, back in the planner's hands.
+/// A constraint that a suggestion removes.
 struct Relaxation {
   std::string key;
   void (*relax)(StepConstraints& constraints);
@@ -38,7 +38,7 @@ std::vector<Relaxation> list_relaxations(const StepConstraints& constraints) {
   return list;
 }
 
-/// The plan where these choices are the planner's; nothing if it does not fit.
+/// Returns the suggestion to remove these constraints; nullopt if the plan does not fit then.
 std::optional<Suggestion> suggest_relaxation(const std::vector<Relaxation>& relaxations, ChangeEvaluator& evaluator) {
   StepConstraints constraints = evaluator.problem().constraints;
   for (const auto& relaxation : relaxations) relaxation.relax(constraints);
@@ -56,7 +56,7 @@ std::optional<Suggestion> suggest_relaxation(const std::vector<Relaxation>& rela
   return suggestion;
 }
 
-/// What keeps most of what a person fixed: one choice less, or if that does not do, ever more.
+/// Prefers to keep constraints: removes single ones first, then more and more of them.
 std::vector<Suggestion> suggest_relaxations(const std::vector<Relaxation>& relaxations, ChangeEvaluator& evaluator) {
   std::vector<Suggestion> suggestions;
   std::vector<Relaxation> combined;
@@ -76,13 +76,14 @@ void append(std::vector<Suggestion>& list, std::vector<Suggestion> added) {
   std::move(added.begin(), added.end(), std::back_inserter(list));
 }
 
-/// Other jobs and other samples, with choices of which some may be fixed.
+/// Suggests other jobs and smaller samples, under constraints.
 class ChangeSuggester {
  public:
   ChangeSuggester(ChangeEvaluator& evaluator, const StepConstraints& constraints)
       : evaluator_(evaluator), constraints_(constraints) {}
 
-  /// `min_bytes`: with nothing changed. `can_samples_help`: what no sample is part of fits.
+  /// `min_bytes` is the memory without changes. `can_samples_help`: memory that does not depend on
+  /// samples fits.
   std::vector<Suggestion> suggest_single_changes(int64_t min_bytes, bool can_samples_help) {
     auto suggestions = suggest_fitting_jobs(list_numeric_changes(evaluator_.problem()));
     if (can_samples_help) append(suggestions, suggest_smaller_samples(evaluator_.problem().job, min_bytes));
@@ -90,7 +91,7 @@ class ChangeSuggester {
     return suggestions;
   }
 
-  /// Where no single change does: the smallest job, and that with smaller samples.
+  /// If no single change helps: the smallest job, also with smaller samples.
   std::vector<Suggestion> suggest_combined_changes() {
     const auto smallest_jobs = make_smallest_job(evaluator_.problem());
     auto suggestions = suggest_fitting_jobs(smallest_jobs);
@@ -108,7 +109,7 @@ class ChangeSuggester {
   }
 
  private:
-  /// Of these, the ones that fit.
+  /// Returns the changes with which the job fits.
   std::vector<Suggestion> suggest_fitting_jobs(const std::vector<JobChange>& changes) {
     std::vector<Suggestion> suggestions;
     for (const auto& change : changes) {
@@ -122,7 +123,7 @@ class ChangeSuggester {
     return suggestions;
   }
 
-  /// Lower limits of the samples with which a job fits that takes so much without them.
+  /// Returns lower sample limits with which a job fits that needs `unlimited_bytes` without them.
   std::vector<Suggestion> suggest_smaller_samples(const Job& job, int64_t unlimited_bytes) {
     std::vector<Suggestion> suggestions;
     for (const auto& limit : evaluator_.problem().sample_limits) {
@@ -137,7 +138,7 @@ class ChangeSuggester {
   const StepConstraints& constraints_;
 };
 
-/// What no sample is part of.
+/// Memory that does not depend on the samples.
 int64_t persistent_bytes(const DryRunDetail& detail) {
   const auto& bytes = detail.peak.by_component;
   return bytes[static_cast<size_t>(memory::Component::kWeights)] +
@@ -160,7 +161,7 @@ std::vector<Suggestion> make_suggestions(ChangeEvaluator& evaluator, int64_t min
   const bool can_samples_help = persistent_bytes(detail) <= evaluator.limit_bytes();
   const auto relaxations = list_relaxations(problem.constraints);
   auto suggestions = suggest_relaxations(relaxations, evaluator);
-  // What is fixed is in the way where a change needs it undone too.
+  // Constraints may prevent a change from helping, so that both are suggested together.
   const bool can_relax_all = !relaxations.empty() && suggestions.empty();
   StepConstraints unconstrained = problem.constraints;
   for (const auto& relaxation : relaxations) relaxation.relax(unconstrained);
@@ -192,15 +193,19 @@ void append_required_bytes(std::vector<Suggestion>& suggestions) {
 
 namespace {
 
+/// Bound of the dry runs per limit.
 constexpr int kMaxLimitGuesses = 4;
-/// Share of the way between a number that fits and one that does not at which the search ends.
+/// The search ends when the interval between a fitting and a failing value is this fraction of the
+/// failing one.
 constexpr double kLimitTolerance = 0.04;
-/// Below the number that a straight line says, since what it passes through are peaks of changing places.
+/// Safety factor for the linear interpolation, since peaks at different points of a step are not
+/// linear.
 constexpr double kInterpolationMargin = 0.97;
+/// If all samples need more than the previously largest ones, lower values are tried.
 constexpr int kMaxRetries = 3;
 constexpr double kRetryFactor = 0.85;
 
-/// A number of a limit and what is taken with it.
+/// A value of a limit, and the memory with it.
 struct LimitPoint {
   int64_t limit = 0;
   int64_t bytes = 0;
@@ -242,7 +247,8 @@ class LimitSearch {
     return LimitPoint{limit, *bytes};
   }
 
-  /// Where a straight line meets the limit; at least a tenth of the way.
+  /// Returns the value where the line through both points crosses the limit, at least a tenth away
+  /// from the ends.
   int64_t interpolate(const LimitPoint& fitting_point, const LimitPoint& failing_point) const {
     const double distance = static_cast<double>(failing_point.limit - fitting_point.limit);
     const double extra_bytes = static_cast<double>(failing_point.bytes - fitting_point.bytes);
@@ -251,7 +257,7 @@ class LimitSearch {
     return round_limit(fitting_point.limit + static_cast<int64_t>(distance * fraction));
   }
 
-  /// With all samples measured, which may need a little more than the largest of before.
+  /// All samples are measured, which may need more memory than the previously largest ones.
   std::optional<Suggestion> verify(int64_t limit) {
     for (int attempt = 0; attempt < kMaxRetries; ++attempt) {
       const auto point = measure_limit(limit, /*all=*/true);
@@ -278,7 +284,7 @@ class LimitSearch {
   const StepConstraints& constraints_;
   ChangeEvaluator& evaluator_;
   int64_t min_limit_;
-  int64_t num_dropped_ = 0;  // with the number that was tried last
+  int64_t num_dropped_ = 0;  // with the last value that was measured
   int64_t num_samples_ = 0;
 };
 

@@ -9,9 +9,10 @@
 
 namespace vlmtrain::report {
 
-// Values of files that may be damaged or of another version: what is missing or of another type is nothing.
+// Fields of files that may be damaged or of another version: a missing field, or one of another
+// type, counts as absent.
 
-/// NaN where it is not a number, as null is.
+/// Returns NaN if the field is not a number, such as null.
 inline double get_number(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_number() ? entry->get<double>() : std::numeric_limits<double>::quiet_NaN();
@@ -27,7 +28,8 @@ inline std::string get_text(const nlohmann::json& object, const char* key) {
   return entry != object.end() && entry->is_string() ? entry->get<std::string>() : std::string();
 }
 
-/// The text in UTF-8 if it has at most `size` bytes, else its beginning without half a character at the end, and " …".
+/// Returns the UTF-8 text if it has at most `size` bytes; otherwise its beginning, cut between
+/// characters, and " …".
 inline std::string truncate_utf8(const std::string& text, size_t size) {
   if (text.size() <= size) return text;
   while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) --size;

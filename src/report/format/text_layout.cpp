@@ -61,7 +61,7 @@ int count_columns(const std::string& text) {
 
 namespace {
 
-/// Cuts the first `columns` code points off `text` and returns them.
+/// Removes the first `columns` code points of `text` and returns them.
 std::string take_columns(std::string& text, int columns) {
   size_t end = 0;
   for (int num_taken = 0; end < text.size(); ++end) {

@@ -5,7 +5,7 @@
 
 namespace vlmtrain::report {
 
-/// Where bars are drawn: so many columns for so many bytes.
+/// The scale of bars.
 struct BarScale {
   int64_t bytes = 1;
   int columns = 40;
@@ -14,16 +14,16 @@ struct BarScale {
 
 enum class BarFill { kSolid, kLight, kMedium };
 
-/// The bar of `bytes` that begins at byte `offset`: scale.columns wide, in half columns with block characters, else in
-/// whole ones. Bars that follow each other in bytes do so in the picture, without gap or overlap. What is too little to
-/// be seen is a thin stroke; nothing is nothing.
+/// Returns the bar of `bytes` that begins at byte `offset`, scale.columns wide: in half columns
+/// with block characters, otherwise in whole columns. Bars of adjacent ranges have neither gap nor
+/// overlap. A range too small to see is a thin stroke.
 std::string draw_bar(int64_t offset, int64_t bytes, BarFill fill, const BarScale& scale);
 
-/// Columns that text in UTF-8 takes, at one a code point.
+/// Returns the columns of UTF-8 text, one per code point.
 int count_columns(const std::string& text);
 
-/// `text` in lines of at most `columns`, broken at spaces, and inside a word only where it is longer than a line. The
-/// first line begins with `prefix`, the others with as many spaces. Ends with a line break.
+/// Wraps `text` at spaces into lines of at most `columns`; longer words are broken. The first line
+/// begins with `prefix`, the others with as many spaces. Ends with a line break.
 std::string wrap_text(const std::string& prefix, const std::string& text, int columns);
 
 }  // namespace vlmtrain::report

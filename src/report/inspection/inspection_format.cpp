@@ -39,7 +39,7 @@ std::vector<NamedHistogram> list_histograms(const Inspection& inspection) {
                                          make_named_histogram("Label tokens", inspection.label_tokens)};
   if (inspection.images.max > 0) histograms.push_back(make_named_histogram("Images", inspection.images));
   if (inspection.volumes.max > 0) histograms.push_back(make_named_histogram("Volumes", inspection.volumes));
-  // Each volume is a grid, but for series.
+  // Each volume is one grid, except for series.
   if (inspection.pixel_rows.max > 0 && inspection.pixel_rows.sum != inspection.volumes.sum) {
     histograms.push_back(make_named_histogram(pixel_row_title(inspection), inspection.pixel_rows));
   }
@@ -156,11 +156,13 @@ std::string format_pixels(int64_t pixels) {
 
 namespace {
 
+/// In units of the SVG's view box.
 constexpr double kWidth = 460, kHeight = 168;
-constexpr double kTopMargin = 16, kBottomMargin = 18;  // of the bars: room for numbers
+constexpr double kTopMargin = 16, kBottomMargin = 18;  // space for labels above and below the bars
+/// Keeps the bars of few bins from filling the chart.
 constexpr double kMaxBarWidth = 64;
 
-/// "640", "12k", "1.3M": in the width of a bar.
+/// Returns "640", "12k", "1.3M", short enough for the width of a bar.
 std::string abbreviate_number(int64_t number) {
   constexpr int64_t kThousand = 1000, kMillion = 1'000'000;
   const auto value = static_cast<double>(number);

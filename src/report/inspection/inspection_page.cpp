@@ -33,7 +33,7 @@ std::string make_details(const std::string& summary, const std::string& content)
   return fmt::format("<details><summary>{}</summary>{}</details>\n", escape_html(summary), content);
 }
 
-/// Rows of cells, of which those in `num_text_columns` are set as texts, not as numbers.
+/// A table whose columns `num_text_columns` are text and the others numbers.
 class PageTable {
  public:
   explicit PageTable(const std::vector<std::string>& headers, size_t num_text_columns = 1)
@@ -57,7 +57,7 @@ class PageTable {
   std::string html_;
 };
 
-/// The first rows of a table at once, all of them folded.
+/// Returns a table whose rows after the first kOpenRows are collapsed.
 constexpr size_t kOpenRows = 8;
 
 template <class Entries, class Cells>
@@ -279,7 +279,7 @@ class InspectionPageBuilder {
     return make_panel("Evaluation", html) + render_notices(evaluation.ledger, "Notices of data.eval");
   }
 
-  /// Of patients: who is in both sets makes scores look better than they are.
+  /// Patients in both sets make scores look better than they are.
   static std::string render_subjects(const InspectedEvaluation& evaluation) {
     if (!evaluation.has_subjects) return {};
     std::string html = make_hint(fmt::format("{} are of a subject that is trained on.",

@@ -15,18 +15,20 @@ namespace vlmtrain::report {
 
 namespace {
 
+/// Entries of a list in the terminal; --json and --html have all of them.
 constexpr size_t kMaxListed = 5;
 constexpr size_t kMaxListedNotices = 20;
+/// Tables need 64 columns; text wider than 100 is hard to read.
 constexpr int kMinInspectionColumns = 64;
 constexpr int kMaxInspectionColumns = 100;
 constexpr size_t kNameCharacters = 32;
 
-/// At most so many columns.
+/// Shortens to kNameCharacters columns.
 std::string shorten_name(const std::string& text) {
   return make_excerpt(text, kNameCharacters - 1);
 }
 
-/// The end of a path in as many.
+/// Shortens to the end of the path.
 std::string shorten_path(const std::string& path) {
   const std::string text = to_printable(path);
   size_t begin = text.size();
@@ -37,7 +39,7 @@ std::string shorten_path(const std::string& path) {
   return begin == 0 ? text : fmt::format("…{}", text.substr(begin));
 }
 
-/// Padded to `columns`, whatever its bytes are.
+/// Pads to `columns` columns, whatever the number of bytes.
 std::string pad_text(const std::string& text, int columns) {
   return text + std::string(static_cast<size_t>(std::max(0, columns - count_columns(text))), ' ');
 }
@@ -263,6 +265,7 @@ class InspectionTextBuilder {
   }
 
   void add_groups(const DuplicateGroups<std::string>& all_groups) {
+    // Keeps groups of equal samples on one or two lines.
     constexpr size_t kMaxNamesPerGroup = 6;
     for (size_t i = 0; i < std::min(kMaxListed, all_groups.size()); ++i) {
       std::vector<std::string> names(

@@ -56,7 +56,7 @@ std::string format_worst_sample(const planner::SampleBatch& worst) {
     text += fmt::format(" ({} of {})", with_commas(shape.image_tokens), media);
   }
   text += fmt::format(", {} learnt; {}", with_commas(shape.label_tokens), data::describe_media(shape));
-  if (shape.num_media > 0 && shape.row.depth == 0) {  // of volumes the media's words say it
+  if (shape.num_media > 0 && shape.row.depth == 0) {  // for volumes, describe_media() includes it
     text += fmt::format(" in {}", shape.grids.empty() ? fmt::format("{} of {}x{}", pluralize(shape.pixel_rows, "tile"),
                                                                     shape.row.width, shape.row.height)
                                                       : with_commas(shape.pixel_rows) + " patches");
@@ -77,7 +77,7 @@ std::string format_gpu(const planner::Plan& plan) {
 
 std::string format_margin(const planner::Plan& plan) {
   return fmt::format("{} kept free, {:g} % of the card (mode {})", format_gigabytes(plan.limit.margin_bytes),
-                     plan.limit.margin_percent, planner::name_of(plan.mode));
+                     plan.limit.margin_percent, planner::to_string(plan.mode));
 }
 
 std::string format_context(const planner::Plan& plan) {
@@ -89,7 +89,7 @@ std::string format_context(const planner::Plan& plan) {
   return text;
 }
 
-/// What is predicted of ranks; whose part of the data needs most.
+/// Predicted communication, and the rank that needs the most memory.
 std::string format_ranks(const planner::Plan& plan) {
   const planner::Communication& communication = *plan.communication;
   std::string text = fmt::format("{}{} over {}; a step adds up {}{} in {}: predicted {}, of which {} not behind a pass",
@@ -144,6 +144,7 @@ std::string format_average_step(const planner::AverageStep& average) {
 }  // namespace
 
 std::string format_gigabytes(int64_t bytes) {
+  // Smaller values would round to 0.0 GB.
   constexpr int64_t kMinDisplayedBytes = 50'000'000;
   if (bytes > 0 && bytes < kMinDisplayedBytes) return "<0.1 GB";
   return fmt::format("{:.1f} GB", to_gigabytes(bytes));
@@ -209,6 +210,7 @@ struct TableCells {
   std::string mark, micro_batch, recomputed, memory, step, tokens_per_second, fits;
 };
 
+/// Width of a line with tokens per second.
 constexpr int kMinColumnsForSpeed = 74;
 
 std::string format_row(const TableCells& cells, int columns) {
@@ -217,7 +219,7 @@ std::string format_row(const TableCells& cells, int columns) {
                      cells.memory, cells.step, speed, cells.fits);
 }
 
-/// The alternatives, and the chosen plan among them where it is none: with smaller passes, for example.
+/// Returns the alternatives and the best one, which may differ, for example by smaller passes.
 std::vector<planner::StepEstimate> list_alternatives(const planner::Plan& plan) {
   std::vector<planner::StepEstimate> estimates = plan.alternatives;
   const auto is_best = [&](const planner::StepEstimate& estimate) {
@@ -231,7 +233,7 @@ std::vector<planner::StepEstimate> list_alternatives(const planner::Plan& plan) 
   return estimates;
 }
 
-/// The places of the options to show, ascending.
+/// Returns the indices of the rows to show, in ascending order.
 std::vector<size_t> select_rows(const std::vector<planner::StepEstimate>& estimates,
                                 const planner::StepConfig& best_config, size_t max_rows) {
   const auto distance = [&](size_t index) {
@@ -261,7 +263,7 @@ TableCells make_cells(const planner::StepEstimate& estimate, const planner::Plan
           .fits = estimate.fits ? "yes" : "no"};
 }
 
-/// What sets the chosen plan apart from the others, which have the passes of the first.
+/// Returns the difference of the best config from the others, which have the passes of the first.
 std::string describe_smaller_passes(const std::vector<planner::StepEstimate>& estimates, const planner::Plan& plan) {
   const planner::StepConfig& best_config = plan.best.step_config;
   const auto differs = [&](const planner::StepEstimate& estimate) {

@@ -9,23 +9,24 @@
 
 namespace vlmtrain::report {
 
-/// "21.3 GB" of 10⁹ bytes; "<0.1 GB" for what would round to nothing.
+/// Returns "21.3 GB" in 10⁹ bytes; "<0.1 GB" if it would round to zero.
 std::string format_gigabytes(int64_t bytes);
 
-/// "37 ms", "2.76 s", "20.8 s", "135 s".
+/// Returns "37 ms", "2.76 s", "20.8 s" or "135 s".
 std::string format_seconds(double seconds);
 
-/// "none", "all", "vision 9", "vision all, language 12"; "all" is of the model's blocks.
+/// Returns "none", "all", "vision 9" or "vision all, language 12"; "all" refers to the model's
+/// blocks.
 std::string format_recompute(const models::RecomputeBlocks& blocks, const planner::DryRunDetail& detail);
 
-/// "all tiles in one vision pass", "4 tiles a vision pass"; for patches, which are not cut inside a picture or a frame,
-/// "one picture a vision pass", "2,048 patches a vision pass".
+/// Returns "all tiles in one vision pass" or "4 tiles a vision pass". Patches of one image or frame
+/// are never split: "one picture a vision pass", "2,048 patches a vision pass".
 std::string format_vision_pass(const planner::Plan& plan);
 
-/// "LoRA of rank 16", "full fine-tuning".
+/// Returns "LoRA of rank 16" or "full fine-tuning".
 std::string format_training(const planner::Plan& plan);
 
-/// Where a step is: "language block 12, backward pass".
+/// Returns the position in a step: "language block 12, backward pass".
 std::string format_memory_tag(const memory::MemoryTag& tag, bool backward);
 
 struct PlanFact {
@@ -33,10 +34,10 @@ struct PlanFact {
   std::string text;
 };
 
-/// What a plan is for: model, sample, card, margin, context, and how its step is done.
+/// Returns the facts of a plan: model, sample, GPU, margin, context, settings of the step.
 std::vector<PlanFact> list_plan_facts(const planner::Plan& plan);
 
-/// A line of the table of alternatives, and whether it is the plan's own.
+/// A line of the table of alternatives.
 struct AlternativeLine {
   std::string text;
   bool is_best = false;
@@ -47,16 +48,17 @@ struct AlternativeLine {
 struct AlternativesTable {
   std::string header;
   std::vector<AlternativeLine> lines;
-  size_t num_hidden = 0;        ///< alternatives that are not shown
-  std::string best_difference;  ///< in its passes, from the others: "1 tile a vision pass and …"; empty if not
+  size_t num_hidden = 0;        ///< alternatives that are not in `lines`
+  std::string best_difference;  ///< difference of the best config's passes: "1 tile a vision pass and …"; empty if
+                                ///< there is none
 };
 
-/// At most `max_rows` alternatives, those with micro-batches nearest to the chosen one, in the plan's order; the chosen
-/// one is always there. Lines take up to 74 columns, or up to 64, without tokens per second, if there are fewer
-/// `columns`. REQUIRES: most > 0.
+/// Returns the best config and the alternatives with the closest micro-batch sizes, at most
+/// `max_rows` in the plan's order. Lines have up to 74 columns, or up to 64 without tokens per
+/// second if `columns` is smaller. REQUIRES: max_rows > 0.
 AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_rows, int columns);
 
-/// A part of the card's memory when the step takes most.
+/// A part of the GPU's memory at the peak of the step.
 struct MemoryRow {
   enum class Kind { kUsed, kFree, kMargin };
 
@@ -65,11 +67,11 @@ struct MemoryRow {
   Kind kind = Kind::kUsed;
 };
 
-/// From the first byte of the card to the last. The rows that are used sum to plan.total_bytes(), all of them to the
-/// card's bytes; where the plan does not fit, nothing is free and they sum to more.
+/// Returns the parts from the first to the last byte of the GPU. The used ones sum to
+/// plan.total_bytes(), all of them to the GPU's memory, or to more if the plan does not fit.
 std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan);
 
-/// How much more than the card has would be needed, the margin included; 0 where the plan fits.
+/// Returns the memory that the GPU lacks, the margin included; 0 if the plan fits.
 int64_t compute_missing_bytes(const planner::Plan& plan);
 
 }  // namespace vlmtrain::report

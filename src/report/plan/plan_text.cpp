@@ -16,11 +16,13 @@ namespace vlmtrain::report {
 
 namespace {
 
+/// Keeps the table short; --json has all rows.
 constexpr size_t kMaxAlternatives = 15;
+/// Tables need 64 columns; text wider than 100 is hard to read.
 constexpr int kMinPlanColumns = 64;
 constexpr int kMaxPlanColumns = 100;
 
-// ANSI: select graphic rendition.
+// Parameters of ANSI's Select Graphic Rendition.
 constexpr const char* kPlain = "0";
 constexpr const char* kBold = "1";
 constexpr const char* kFaint = "2";
@@ -45,7 +47,7 @@ class PlanTextBuilder {
   }
 
  private:
-  /// Escape sequences end before the line break that `text` may end with.
+  /// Escape sequences end before a final line break.
   std::string colorize(const char* color, const std::string& text) const {
     if (!style_.color || color == kPlain) return text;
     const bool ends_line = text.ends_with('\n');
@@ -83,7 +85,8 @@ class PlanTextBuilder {
     }
   }
 
-  /// Over the bars, where the card ends: they go on behind it if the plan does not fit.
+  /// The mark above the bars at the end of the GPU's memory. Bars continue after it if the plan
+  /// does not fit.
   void add_gpu_mark(const BarScale& scale) {
     const int end =
         static_cast<int>(static_cast<double>(plan_.limit.gpu_bytes) / static_cast<double>(scale.bytes) * scale.columns);
@@ -138,7 +141,7 @@ class PlanTextBuilder {
         const char* const mark = suggestion.makes_it_fit ? "  + " : "  - ";
         text_ += colorize(color, wrap_text(mark, to_printable(suggestion.note), columns_));
       } else {
-        // A line of its own and unbroken, to be copied.
+        // A separate unbroken line, for copying.
         text_ += colorize(color,
                           fmt::format("  {}\n", to_printable(fmt::format("{}", fmt::join(suggestion.arguments, " ")))));
         text_ += colorize(kFaint, wrap_text("      ", to_printable(suggestion.note), columns_));
@@ -176,7 +179,8 @@ std::string format_remark(const std::string& remark, const TextStyle& style) {
 
 namespace {
 
-/// "recomputing all blocks", "recomputing 9 of 27 vision and 12 of 24 language blocks"; empty for none.
+/// Returns "recomputing all blocks" or "recomputing 9 of 27 vision and 12 of 24 language blocks";
+/// empty without recomputation.
 std::string format_recomputation(const planner::Plan& plan) {
   const auto& blocks = plan.best.step_config.recompute;
   const auto& detail = plan.detail;
@@ -198,7 +202,7 @@ std::string format_recomputation(const planner::Plan& plan) {
   return text;
 }
 
-/// " with training.micro_batch_size=16", of what a person fixed; empty for nothing.
+/// Returns " with training.micro_batch_size=16" for the constraints; empty without any.
 std::string format_constraints(const planner::StepConstraints& constraints) {
   std::vector<std::string> keys;
   const auto add = [&](const char* key, const auto& value) { keys.push_back(fmt::format("{}={}", key, value)); };
@@ -209,7 +213,7 @@ std::string format_constraints(const planner::StepConstraints& constraints) {
   return keys.empty() ? "" : fmt::format(" with {}", fmt::join(keys, " and "));
 }
 
-/// The choices that take so little.
+/// Describes the settings that need the least memory.
 std::string format_min_memory_config(const planner::Plan& plan) {
   const planner::StepConfig& step_config = plan.best.step_config;
   std::string text = fmt::format("micro-batch {}", step_config.micro_batch_size);

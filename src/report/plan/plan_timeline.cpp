@@ -19,15 +19,15 @@ namespace {
 
 using memory::Component;
 
-/// More could not be told apart, even looking closer; with them the file stays below 1 MB.
+/// More points cannot be distinguished, even zoomed in. With this limit the file stays below 1 MB.
 constexpr size_t kMaxTimelinePoints = 20'000;
 
 struct Layer {
   Component component;
-  const char* key;  ///< its colour in plan_timeline.css
+  const char* key;  ///< names its color in plan_timeline.css
 };
 
-/// From the bottom of the picture to its top: first what stays through a step.
+/// From the bottom of the chart to the top: first the components that persist through a step.
 constexpr std::array kLayers{Layer{Component::kWeights, "weights"},     Layer{Component::kOptimizer, "optimizer"},
                              Layer{Component::kGradients, "gradients"}, Layer{Component::kWorkspace, "workspace"},
                              Layer{Component::kOther, "other"},         Layer{Component::kInput, "input"},
@@ -43,7 +43,7 @@ int64_t get_layer_bytes(const planner::TimelinePoint& point, const Layer& layer)
   return point.by_component[static_cast<size_t>(layer.component)];
 }
 
-/// Strings by number, in the order in which they were first asked for.
+/// A table of strings, numbered in the order of first use.
 class StringTable {
  public:
   size_t get_index(const std::string& name) {
@@ -58,7 +58,7 @@ class StringTable {
   std::vector<std::string> strings_;
 };
 
-/// Rows as plan_timeline.js reads them.
+/// Returns rows in the format of plan_timeline.js.
 nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_t>& events, StringTable& tags) {
   auto rows = nlohmann::json::array();
   planner::TimelinePoint previous;
@@ -121,7 +121,7 @@ std::string make_component_rows(const planner::TimelinePoint& peak) {
   return rows;
 }
 
-/// What PyTorch's memory is in, and what is beside it.
+/// Returns rows of PyTorch's memory by use, and of the memory outside of it.
 std::string make_gpu_rows(const planner::Plan& plan) {
   std::string rows;
   const auto add = [&](const char* style, const std::string& name, int64_t bytes) {

@@ -23,7 +23,7 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// Empty where there is no such file; /proc and /sys have no sizes to trust.
+/// Returns the content of a file; empty if it does not exist. Files in /proc and /sys have no size.
 std::string read_content(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -10,7 +10,7 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// The lines up to `last_step`; a line that a kill cut off is dropped.
+/// Returns the lines up to `last_step` without truncated ones.
 std::string filter_lines(const std::filesystem::path& path, int64_t last_step) {
   std::ifstream file(path);
   std::string lines;
@@ -44,7 +44,7 @@ nlohmann::ordered_json score_json(const EvaluationScore& score) {
   return json;
 }
 
-/// The text that `transform` makes of each line.
+/// Returns the text with `transform` applied to each line.
 template <class Transform>
 std::string transform_lines(const std::filesystem::path& path, const Transform& transform) {
   std::ifstream file(path);

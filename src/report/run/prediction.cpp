@@ -19,11 +19,12 @@ namespace vlmtrain::report {
 
 namespace {
 
+/// Of thumbnails, whose details are not examined.
 constexpr int kJpegQuality = 85;
-/// Of overlays: a contour of one pixel stays one.
+/// Quality of overlays: keeps contours of one pixel visible.
 constexpr int kOverlayQuality = 92;
 
-/// Of a picture whose longest side is to have `max_side` pixels; a smaller one stays as it is.
+/// Returns the size whose longest side is at most `max_side` pixels.
 image::ImageSize limit_size(image::ImageSize size, int64_t max_side) {
   const int64_t longest_side = std::max(size.height, size.width);
   if (longest_side <= max_side) return size;

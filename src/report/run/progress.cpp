@@ -17,8 +17,10 @@ namespace vlmtrain::report {
 
 namespace {
 
+/// A terminal is redrawn smoothly without slowing down the run; a log gets a line now and then.
 constexpr auto kRedrawInterval = std::chrono::milliseconds(100);
 constexpr auto kLineInterval = std::chrono::seconds(5);
+/// Short counts show nothing.
 constexpr auto kFirstUpdateDelay = std::chrono::milliseconds(500);
 
 size_t terminal_columns() {
@@ -33,7 +35,8 @@ std::string format_clock(double seconds) {
   return fmt::format("{}:{:02}", whole_seconds / 60, whole_seconds % 60);
 }
 
-/// "12.3/12.9 GB", measured and planned; without a plan what the device or the process has taken.
+/// Returns "12.3/12.9 GB", measured and planned; without a plan, the memory of the device or
+/// process.
 std::string format_memory(const StepMetrics& metrics) {
   if (metrics.reserved_peak_bytes == 0) return format_bytes(metrics.host_peak_bytes);
   const double measured = to_gigabytes(metrics.reserved_peak_bytes);
@@ -48,12 +51,12 @@ std::string format_incidents(const StepMetrics& metrics, int64_t oom_splits) {
   return text;
 }
 
-/// A rehearsal has no values; that is no anomaly, as NaN in a run is.
+/// A dry run has no values, which is no anomaly, unlike NaN in a run.
 std::string format_value(double value, int digits, bool is_dry_run) {
   return is_dry_run ? "-" : fmt::format("{:.{}f}", value, digits);
 }
 
-/// Cells of the bar that are filled.
+/// Returns the number of filled cells of the bar.
 size_t count_filled_cells(size_t width, int64_t step, int64_t total_steps) {
   const double fraction = static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, total_steps));
   return static_cast<size_t>(static_cast<double>(width) * std::clamp(fraction, 0.0, 1.0));
@@ -105,6 +108,7 @@ std::string format_evaluation_line(const StepMetrics& metrics, const std::option
 }
 
 void RemainingTimeEstimator::record_step(std::chrono::steady_clock::time_point now) {
+  // Averages over variation between steps. A longer window adapts later to changes.
   constexpr size_t kSteps = 50;
   times_.push_back(now);
   if (times_.size() > kSteps + 1) times_.pop_front();
@@ -118,7 +122,7 @@ std::optional<double> RemainingTimeEstimator::estimate_seconds(int64_t num_remai
 
 std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps,
                                  std::optional<double> remaining_seconds, int64_t oom_splits, size_t columns) {
-  // The last of these go first where there is no room.
+  // The last parts are omitted first.
   const std::string step = fmt::format("step {}/{}", metrics.step, total_steps);
   const std::string loss = "  loss " + format_value(metrics.loss, 4, metrics.is_dry_run);
   const std::string remaining =
@@ -166,12 +170,13 @@ void Progress::show(const StepMetrics& metrics) {
 
   const auto remaining_seconds = remaining_time_.estimate_seconds(total_steps_ - metrics.step);
   if (!is_terminal_) {
+    // Columns of a line in a log.
     constexpr size_t kNoLimit = 1000;
     std::fprintf(stderr, "%s\n",
                  format_progress_line(metrics, total_steps_, remaining_seconds, oom_splits_, kNoLimit).c_str());
     return;
   }
-  const size_t columns = terminal_columns() - 1;  // in the last one, some terminals wrap
+  const size_t columns = terminal_columns() - 1;  // some terminals wrap in the last column
   const std::string text = format_progress_line(metrics, total_steps_, remaining_seconds, oom_splits_, columns);
   std::string bar;
   if (columns > text.size() + 13) {

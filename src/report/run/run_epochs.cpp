@@ -9,9 +9,9 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// Names of tasks come from outside; a run with more has something else in them.
+/// Limit for untrusted task names. More names are not tasks.
 constexpr size_t kMaxEpochTasks = 200;
-/// The end of an epoch is a sum of shares.
+/// Tolerance of an epoch's end, which is a sum of fractions.
 constexpr double kEpochRounding = 1e-9;
 
 double round_down_epochs(double epochs) {
@@ -81,7 +81,7 @@ void EpochSummaries::accumulate(const nlohmann::json& line) {
   if (skipped != line.end() && skipped->is_boolean() && skipped->get<bool>()) ++epoch_.skipped_steps;
   if (const double seconds = get_number(line, "step_seconds"); std::isfinite(seconds)) epoch_.seconds += seconds;
   const auto add_memory = [&](MemoryStats& memory, const char* peak, const char* mean) {
-    // The kernel's count of what is resident may run ahead of its peak.
+    // The kernel's resident size may be ahead of its peak.
     memory.peak = std::max({memory.peak, get_count(line, peak), get_count(line, mean)});
     memory.sum += static_cast<double>(get_count(line, mean));
   };

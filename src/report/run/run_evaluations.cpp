@@ -9,14 +9,16 @@ namespace vlmtrain::report {
 
 namespace {
 
+/// More points cannot be distinguished in a chart of the usual width.
 constexpr size_t kMaxEvaluationPoints = 1024;
+/// Limits for untrusted names of tasks and structures. More of them are not names.
 constexpr size_t kMaxEvaluatedTasks = 200;
 constexpr size_t kMaxStructures = 200;
 constexpr size_t kMaxNameBytes = 200;
-/// As many as there are curves of training by task; the others have their numbers.
+/// As many as the training curves by task. Other tasks have rows only.
 constexpr size_t kMaxEvaluationCurves = 12;
 
-/// Five digits: thousands of points are drawn of them.
+/// Five digits keep pages with thousands of points small.
 nlohmann::json round_value(double value) {
   if (!std::isfinite(value) || value == 0) return std::isfinite(value) ? nlohmann::json(0) : nlohmann::json();
   const double unit = std::pow(10.0, 4 - std::floor(std::log10(std::abs(value))));
@@ -65,7 +67,7 @@ void RunEvaluations::add_structures(const nlohmann::json& evaluation, Point& poi
   }
 }
 
-/// Of a task that is not kept: the number of those that are.
+/// Returns the task's index, or the number of tasks if there are too many.
 size_t RunEvaluations::find_task_index(const std::string& name) {
   const auto entry = std::ranges::find(tasks_, name, &Task::name);
   if (entry == tasks_.end() && tasks_.size() < kMaxEvaluatedTasks) {

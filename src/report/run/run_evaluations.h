@@ -10,21 +10,22 @@
 
 namespace vlmtrain::report {
 
-/// What metrics.jsonl tells of evaluations: a point each, at its step. Of thousands, each second, fourth, … is kept,
-/// the best one so far, and the newest.
+/// Evaluations in metrics.jsonl: one point for each. Of thousands only every second, fourth, … is
+/// kept, and the best and newest ones.
 class RunEvaluations {
  public:
-  /// A step's line; one without an evaluation tells nothing.
+  /// Adds a step's line. Lines without an evaluation are ignored.
   void add(int64_t step, const nlohmann::json& line);
 
-  /// {"count", "seconds": of all together, "oom_splits", "best": {"step", "loss", "exact_match"} or null, "newest": the
-  /// same with "seconds", "batch_size" and "samples", "steps": [of the points, ascending], "loss": […], "exact_match":
-  /// […], "tasks": [{"name", "newest_loss", "newest_exact_match", and for those with the most label tokens "loss": […],
-  /// "exact_match": […]}, those with the most label tokens first]}. Null where there was none.
+  /// Returns {"count", "seconds": of all, "oom_splits", "best": {"step", "loss", "exact_match"} or
+  /// null, "newest": the same with "seconds", "batch_size" and "samples", "steps": [of the points,
+  /// ascending], "loss": […], "exact_match": […], "tasks": [{"name", "newest_loss",
+  /// "newest_exact_match", and for those with the most label tokens "loss": […], "exact_match":
+  /// […]}, by decreasing label tokens]}; null without evaluations.
   ///
-  /// Where masks were drawn: "dice" in "best" and "newest", "dice": […], "masks": {"masks", "dice", "iou",
-  /// "hausdorff95", "empty_truths", "empty_predictions"} of the newest evaluation, and "structures": [the same with
-  /// "name", and for the first of them "dice_curve": […], those with the most masks first].
+  /// With masks: "dice" in "best" and "newest", "dice": […], "masks": {"masks", "dice", "iou",
+  /// "hausdorff95", "empty_truths", "empty_drawn"} of the newest evaluation, and "structures": [the
+  /// same with "name", and for the first of them "dice_curve": […], by decreasing number of masks].
   nlohmann::json to_json() const;
 
  private:
@@ -34,7 +35,7 @@ class RunEvaluations {
     double dice = std::numeric_limits<double>::quiet_NaN();
   };
   struct Masks {
-    int64_t masks = 0;  // 0: none
+    int64_t masks = 0;  // 0 without masks
     double dice = std::numeric_limits<double>::quiet_NaN();
     double iou = std::numeric_limits<double>::quiet_NaN();
     double hausdorff95 = std::numeric_limits<double>::quiet_NaN();
@@ -43,14 +44,14 @@ class RunEvaluations {
   };
   struct Point {
     int64_t step = 0;
-    int64_t number = 0;  // from 0, of all evaluations
+    int64_t number = 0;  // from 0, over all evaluations
     Score total{};
-    std::vector<Score> tasks{};             // in the order of tasks_; those that came later are not there
-    std::vector<double> structures_dice{};  // in the order of structures_, the same
+    std::vector<Score> tasks{};             // in the order of tasks_; later tasks are missing
+    std::vector<double> structures_dice{};  // in the order of structures_; later structures are missing
   };
   struct Task {
     std::string name;
-    int64_t label_tokens = 0;  // of the newest evaluation that had it
+    int64_t label_tokens = 0;  // of the newest evaluation with the task
   };
 
   struct Structure {

@@ -9,6 +9,7 @@ namespace vlmtrain::report {
 
 namespace {
 
+/// Limits that keep the page small: an event takes at most about 6 kB.
 constexpr size_t kMaxEventsPerKind = 40;
 constexpr size_t kMaxEventKinds = 40;
 constexpr size_t kMaxIds = 8;
@@ -65,11 +66,12 @@ nlohmann::json RunEvents::to_json() const {
 
 namespace {
 
+/// Limits of the size of the page.
 constexpr size_t kMaxPredictedSamples = 24;
-/// The first answer and the newest others: from where it came, and where it is.
+/// The first answer and the newest ones: the start and the current state.
 constexpr size_t kMaxAnswers = 4;
 constexpr size_t kMaxImages = 6;
-/// Of a thumbnail of 160 pixels, ten times what it takes.
+/// Ten times the size of a thumbnail of 160 pixels.
 constexpr size_t kMaxImageBytes = 200'000;
 constexpr size_t kMaxTextBytes = 2000;
 
@@ -77,7 +79,7 @@ std::string get_short_text(const nlohmann::json& line, const char* key) {
   return truncate_utf8(get_text(line, key), kMaxTextBytes);
 }
 
-/// Nothing but pictures that are in the text itself: the page loads nothing.
+/// Accepts only images within the text, so that the page loads nothing.
 bool is_image_uri(const std::string& uri) {
   constexpr std::string_view kPrefixes[] = {"data:image/jpeg;base64,", "data:image/png;base64,"};
   for (const auto prefix : kPrefixes) {
@@ -86,7 +88,7 @@ bool is_image_uri(const std::string& uri) {
   return false;
 }
 
-/// Null where there are none.
+/// Returns null without masks.
 nlohmann::json parse_mask_list(const nlohmann::json& line) {
   nlohmann::json masks_json;
   const auto masks = line.find("masks");
@@ -127,7 +129,7 @@ void RunPredictions::add(const nlohmann::json& line) {
   add_images(line, sample);
   samples_.push_back(std::move(sample));
   if (samples_.size() > kMaxPredictedSamples) {
-    // The one that was not asked for the longest time.
+    // The sample that was not answered for the longest time.
     samples_.erase(
         std::min_element(samples_.begin(), samples_.end(), [](const PredictedSample& a, const PredictedSample& b) {
           return a.answers.back().step < b.answers.back().step;

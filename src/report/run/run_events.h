@@ -10,23 +10,25 @@
 
 namespace vlmtrain::report {
 
-/// What events.jsonl tells.
+/// The events of events.jsonl.
 class RunEvents {
  public:
   void add(const nlohmann::json& line);
 
-  /// The last word about the run's end: "stopped" or "failed", with its step, unless it was resumed since; else empty.
+  /// Returns the last event that ended the run, "stopped" or "failed", with its step; empty if the
+  /// run resumed since.
   const std::string& end_state() const { return end_state_; }
   int64_t end_step() const { return end_step_; }
   const std::string& end_message() const { return end_message_; }
   double last_time() const { return last_time_; }
 
-  /// {"counts": {kind: events}, "shown": [{"step", "time", "kind", "message", "ids", "more_ids"}, newest first]}
+  /// Returns {"counts": {kind: events}, "shown": [{"step", "time", "kind", "message", "ids",
+  /// "more_ids"}, newest first]}.
   nlohmann::json to_json() const;
 
  private:
   std::map<std::string, int64_t> counts_;
-  std::map<std::string, std::deque<nlohmann::json>> newest_;  // by kind, so that many of one do not hide the others
+  std::map<std::string, std::deque<nlohmann::json>> newest_;  // by kind, so that frequent kinds do not hide rare ones
   int64_t number_ = 0;
   std::string end_state_;
   std::string end_message_;
@@ -34,21 +36,21 @@ class RunEvents {
   double last_time_ = 0;
 };
 
-/// What predictions.jsonl tells: the samples that were asked last, each with what was answered when.
+/// The predictions of predictions.jsonl: the most recently answered samples with their answers.
 class RunPredictions {
  public:
   void add(const nlohmann::json& line);
 
-  /// {"samples": [{"id", "task", "question", "expected", "images", of volumes "captions", "answers": [{"step", "given",
-  /// and where masks were drawn "masks": [{"structure", "dice", "overlay"}]}, oldest first]}], "left_out": samples
-  /// asked before that are not shown}
+  /// Returns {"samples": [{"id", "task", "question", "expected", "images", for volumes "captions",
+  /// "answers": [{"step", "given", for masks "masks": [{"structure", "dice", "overlay"}]}, oldest
+  /// first]}], "left_out": number of samples that are not shown}.
   nlohmann::json to_json() const;
 
  private:
   struct Answer {
     int64_t step;
     std::string text;
-    nlohmann::json masks;  // null: none
+    nlohmann::json masks;  // null without masks
   };
   struct PredictedSample {
     std::string id;
@@ -56,13 +58,13 @@ class RunPredictions {
     std::string question;
     std::string expected;
     std::vector<std::string> images;
-    std::vector<std::string> captions;  // of each image; empty: none has one
+    std::vector<std::string> captions;  // by image; empty if no image has one
     std::vector<Answer> answers;
   };
 
   static void add_images(const nlohmann::json& line, PredictedSample& sample);
 
-  std::deque<PredictedSample> samples_;  // in the order in which they were first asked
+  std::deque<PredictedSample> samples_;  // in the order of their first answer
   int64_t num_hidden_ = 0;
 };
 

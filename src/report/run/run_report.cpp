@@ -24,10 +24,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Limits that keep the page small; the files have everything.
 constexpr size_t kMaxProblems = 50;
 constexpr size_t kMaxEpochRows = 100;
 constexpr size_t kMaxConfigBytes = 100'000;
-/// Of the plan; its alternatives are in plan.json.
+/// Keys of the plan. Its alternatives are in plan.json only.
 constexpr const char* kPlanKeys[] = {"device",
                                      "model",
                                      "precision",
@@ -61,7 +62,7 @@ double get_modified_time(const fs::path& path) {
   return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
 }
 
-/// A file that is replaced now and then, as the page has it; read when it has changed.
+/// A parsed file that is read again when it changes.
 class CachedFile {
  public:
   using Parser = nlohmann::json (*)(const std::string& content);
@@ -81,7 +82,7 @@ class CachedFile {
   nlohmann::json value_;
 };
 
-/// Null where it is not an object.
+/// Returns null if it is not an object.
 nlohmann::json parse_object(const std::string& content) {
   const auto json = io::try_parse_json(content).value_or(nlohmann::json());
   return json.is_object() ? json : nlohmann::json();
@@ -107,7 +108,7 @@ nlohmann::json parse_ledger(const std::string& content) {
   return ledger;
 }
 
-/// Tasks have their curves.
+/// Tasks have their own curves.
 nlohmann::json trim_epoch(nlohmann::json row) {
   row.erase("tasks");
   if (row["evaluation"].is_object()) row["evaluation"].erase("tasks");
@@ -137,7 +138,7 @@ struct RunReport::State {
         config(folder / "config.yaml", parse_config) {}
 
   void read() {
-    // A run that went on from a checkpoint has dropped the lines behind it.
+    // A run that resumed from a checkpoint has dropped the later lines.
     if (step_lines.was_replaced() || event_lines.was_replaced() || prediction_lines.was_replaced())
       *this = State(folder);
     step_lines.read([this](const auto& line) {
@@ -152,16 +153,16 @@ struct RunReport::State {
     prediction_lines.read([this](const auto& line) { predictions.add(line); });
   }
 
-  /// The folder's name with that of the one around it, for many runs are called "run".
+  /// Returns the folder's name with its parent's, since many runs are called "run".
   std::string name() const { return (folder.parent_path().filename() / folder.filename()).string(); }
 
-  /// "running" is also what a run says that was killed; the page tells by the time of the last sign of life.
+  /// A killed run also says "running". The page judges by the time of the last update.
   std::string find_state() const {
     if (!events.end_state().empty() && events.end_step() >= steps.last_step()) return events.end_state();
     return steps.total_steps() > 0 && steps.last_step() >= steps.total_steps() ? "finished" : "running";
   }
 
-  /// Of the newest epochs, the one under way included.
+  /// Returns the newest epochs, including the current one.
   nlohmann::json epochs_json() const {
     auto rows = nlohmann::json::array();
     for (const auto& row : epoch_rows) rows.push_back(row);
@@ -199,7 +200,7 @@ struct RunReport::State {
   RunSteps steps;
   EpochSummaries epochs;
   std::deque<nlohmann::json> epoch_rows;
-  int64_t num_epochs_ = 0;  // rows of those that are over
+  int64_t num_epochs_ = 0;  // rows of complete epochs
   RunEvents events;
   RunPredictions predictions;
   CachedFile plan;

@@ -12,20 +12,21 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// More could not be told apart in a picture of usual width.
+/// More bins cannot be distinguished in a chart of the usual width.
 constexpr size_t kMaxCurveBins = 1024;
+/// Averages over variation between steps for the headline.
 constexpr size_t kRecentSteps = 20;
-/// Each further task has its row, but no curve.
+/// Further tasks have rows, but no curves.
 constexpr size_t kMaxTaskCurves = 12;
 constexpr size_t kMaxTaskRows = 200;
-/// Names of tasks come from outside; a run with more has something else in them.
+/// Limit for untrusted task names. More names are not tasks.
 constexpr size_t kMaxTasks = 2000;
 
 struct CurveField {
   const char* key;  // of the curve
   bool is_summed = false;
-  const char* object_key = nullptr;  // the object that has it in the line; null: the line itself
-  const char* field_name = nullptr;  // there; null: the key
+  const char* object_key = nullptr;  // key of the object that has the value; null: the line
+  const char* field_name = nullptr;  // key of the value in that object; null: `key`
 };
 
 constexpr CurveField kCurveFields[] = {{"loss"},
@@ -52,7 +53,7 @@ constexpr CurveField kCurveFields[] = {{"loss"},
                                        {"foreseen_splits", true},
                                        {"oom_splits", true}};
 
-/// NaN where the line has none.
+/// Returns NaN if the line has no value.
 double get_field_value(const nlohmann::json& line, const CurveField& field) {
   const char* const name = field.field_name != nullptr ? field.field_name : field.key;
   if (field.object_key == nullptr) return get_number(line, name);
@@ -90,7 +91,7 @@ size_t RunSteps::find_bin(int64_t step) {
   return static_cast<size_t>((step - first_step_) / steps_per_bin_);
 }
 
-/// The newest line tells of the run since it was last started.
+/// The newest line counts from the run's last start.
 void RunSteps::set_wait_seconds(const nlohmann::json& line) {
   rank_wait_seconds_.clear();
   const auto entry = line.find("rank_wait_seconds");
@@ -182,7 +183,7 @@ nlohmann::json RunSteps::summary() const {
   double seconds = 0;
   int64_t num_finite = 0;
   int64_t num_timed = 0;
-  // The first step of a run loads kernels: no measure of the others.
+  // The first step of a run loads kernels and does not represent the others.
   const RecentStep* const first = std::ssize(recent_steps_) == steps_ && steps_ > 1 ? &recent_steps_.front() : nullptr;
   for (const auto& step : recent_steps_) {
     if (std::isfinite(step.loss)) {

@@ -15,7 +15,7 @@
 
 namespace vlmtrain::report {
 
-/// What metrics.jsonl tells, in space that does not grow with the steps but for those of one stretch.
+/// Steps in metrics.jsonl, in memory that does not grow with the number of steps.
 class RunSteps {
  public:
   void add(const nlohmann::json& line);
@@ -23,14 +23,15 @@ class RunSteps {
   int64_t last_step() const { return last_step_; }
   int64_t total_steps() const { return total_steps_; }
 
-  /// Numbers of the whole run, and of its last steps, for the headline.
+  /// Returns totals of the run and means of its last steps, for the headline.
   nlohmann::json summary() const;
-  /// Rows by task: {"name", "samples", "label_tokens", "loss" and "accuracy" of the last steps, "weight"}, those with
-  /// the most label tokens first; the number of a row is that of its curves.
+  /// Returns rows by task: {"name", "samples", "label_tokens", "loss" and "accuracy" of the last
+  /// steps, "weight"}, by decreasing label tokens; the index of a row is that of its curves.
   nlohmann::json tasks() const;
   nlohmann::json evaluations() const { return evaluations_.to_json(); }
-  /// {"width": steps of a stretch, "first": the first stretch's first step, "stretches": n, "loss": {…}, …,
-  /// "task_loss": [{…}, …], "task_accuracy": [{…}, …], "task_weight": [{…}, …] where weights move}, as JSON
+  /// Returns {"width": steps of a bin, "first": first step of the first bin, "stretches": n,
+  /// "loss": {…}, …, "task_loss": [{…}, …], "task_accuracy": [{…}, …], "task_weight": [{…}, …] if
+  /// weights change} as JSON.
   std::string curves_json() const;
 
  private:
@@ -50,7 +51,7 @@ class RunSteps {
     double tokens;
     double seconds;
   };
-  /// Beside those of kNumbers in the .cpp: from a list, or a share.
+  /// Curves derived from lists or quotients, in addition to kCurveFields.
   enum DerivedCurve : uint8_t { kMicroBatchSize, kDataWaitShare, kSkipped, kNumDerivedCurves };
   static constexpr size_t kMaxCurveFields = 32;
 
@@ -65,7 +66,7 @@ class RunSteps {
   std::map<std::string, Task> tasks_;
   RunEvaluations evaluations_;
 
-  int64_t first_step_ = 0;  // 0: none yet
+  int64_t first_step_ = 0;  // 0 before the first line
   int64_t last_step_ = 0;
   int64_t total_steps_ = 0;
   double epoch_ = 0;
@@ -88,9 +89,9 @@ class RunSteps {
   std::deque<RecentStep> recent_steps_;
 };
 
-/// What a curve shows of a stretch of steps.
+/// A bin of a curve: the values of consecutive steps.
 struct CurveBin {
-  double sum = 0;  ///< of value times weight
+  double sum = 0;  ///< of value · weight
   double weight = 0;
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
@@ -99,18 +100,19 @@ struct CurveBin {
   void add(const CurveBin& other);
 };
 
-/// A number over the steps of a run, of which few enough stretches are kept to be drawn: each with the mean, the least
-/// and the most of its steps, so that no spike is lost.
+/// A number over the steps of a run in a limited number of bins. Each bin has the mean, minimum and
+/// maximum of its steps, so that no spike is lost.
 class Curve {
  public:
-  /// Adds a value to a stretch; one that is not finite is left out.
+  /// Adds a value to a bin. Values that are not finite are ignored.
   void add(size_t bin, double value, double weight = 1);
-  /// Each two stretches become one.
+  /// Merges each two neighboring bins.
   void merge_pairs();
 
   bool empty() const { return bins_.empty(); }
-  /// {"mean":[…],"least":[…],"most":[…]} for `num_bins` stretches, null where one has no value; without least and most
-  /// where these are the mean. `is_summed`: the sum instead of the mean, and 0 instead of null.
+  /// Returns {"mean":[…],"least":[…],"most":[…]} for `num_bins` bins, null for bins without value;
+  /// without "least" and "most" if they equal the mean. `is_summed`: sums instead of means, and 0
+  /// instead of null.
   std::string to_json(size_t num_bins, bool is_summed = false) const;
 
  private:

@@ -23,7 +23,8 @@ std::string host_name_or_unknown() {
   return name.empty() ? "unknown" : name;
 }
 
-/// TensorBoard reads the files of a folder in the order of their names; two of one process and second get a number.
+/// TensorBoard reads files in the order of their names. A number distinguishes files of one process
+/// and second.
 std::filesystem::path make_file_path(const std::filesystem::path& folder) {
   const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(unix_seconds()),
                                        host_name_or_unknown(), getpid());
@@ -167,7 +168,8 @@ std::string to_little_endian(T value) {
   return bytes;
 }
 
-/// A message as it is put together; fields in the order of their numbers, as all writers have them.
+/// A protocol buffer message under construction. Fields are in the order of their numbers, as all
+/// writers do it.
 class Message {
  public:
   Message& add_varint(int field, uint64_t value) {
@@ -221,7 +223,7 @@ constexpr int kImage = 4;
 constexpr int kTensor = 8;
 constexpr int kMetadata = 9;
 
-/// Zeros are left out, as protocol buffers do it.
+/// Zeros are omitted, as in protocol buffers.
 Message make_event(double time, int64_t step) {
   Message event;
   event.add_number(kWallTime, time);
@@ -256,7 +258,8 @@ std::string make_scalars_event(double time, int64_t step, const std::map<std::st
 }
 
 std::string make_text_event(double time, int64_t step, std::string_view tag, std::string_view markdown) {
-  // A TensorProto of one string, which the metadata gives to the text plugin (SummaryMetadata.plugin_data.plugin_name).
+  // A TensorProto of one string, for the text plugin that the metadata names
+  // (SummaryMetadata.plugin_data.plugin_name).
   constexpr uint64_t kString = 7;
   const Message shape = Message().add_message(2, Message().add_varint(1, 1));
   const Message tensor =
@@ -286,7 +289,7 @@ std::string frame_record(std::string_view event) {
 
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1EDC6F41 with its bits in reverse
+constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1EDC6F41 with its bits reversed
 
 constexpr std::array<uint32_t, 256> kTable = [] {
   std::array<uint32_t, 256> table{};

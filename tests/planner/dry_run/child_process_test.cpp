@@ -29,7 +29,8 @@ struct ProcessResult {
   std::string output;
 };
 
-/// A process as the planner starts it, its stdin held open by this one unless `without_requests`.
+/// A process as the planner spawns it. This process holds its stdin open, unless
+/// `without_requests`.
 class ChildProcessFixture {
  public:
   explicit ChildProcessFixture(const std::function<int()>& body) {
@@ -90,7 +91,8 @@ TEST(ParentWatch, AnOrphanEndsAtStart) {
 }
 
 TEST(ParentWatch, AKilledParentEndsTheChild) {
-  // The grandchild holds the answers' pipe, whose end is seen when it has gone; its own stdin stays open.
+  // The grandchild holds the write end of the pipe, so that the pipe ends with it. Its own stdin
+  // stays open.
   ChildProcessFixture child([] {
     const pid_t parent = getpid();
     std::array<int, 2> pipe_ends{};

@@ -35,8 +35,8 @@ int64_t compute_moment_bytes(const nn::Parameter& parameter, engine::OptimizerSt
   return 2 * elements * 4;
 }
 
-/// Of each moment values in fp32 and integers, of 16.8 million elements; with 8 bits two numbers a block, and a table
-/// of all pairs of codes.
+/// Per moment: values in fp32 and integers, of 16.8 million elements; with 8 bits two numbers per
+/// block, and a table of all pairs of codes.
 int64_t compute_chunk_bytes(engine::OptimizerStates states) {
   constexpr int64_t kElements = int64_t{16} << 20;
   const int64_t buffers = 2 * kElements * (4 + 4);
@@ -49,7 +49,7 @@ kernels::KernelSet list_all_kernels() {
   return {all.begin(), all.end()};
 }
 
-/// What weights, gradients and optimizer take is known without any rehearsal.
+/// The memory of weights, gradients and optimizer state is known without a dry run.
 class ComponentsTest : public DryRunTest, public testing::WithParamInterface<ComponentCase> {};
 
 TEST_P(ComponentsTest, MatchTheNumberOfElements) {
@@ -78,8 +78,8 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
   EXPECT_EQ(detail.num_parameters, total);
   EXPECT_EQ(detail.num_trainable_parameters, trained);
 
-  // Each tensor is rounded up to 512 bytes; of a block for large tensors up to 1 MiB may stay unused, but not where
-  // segments grow.
+  // Each tensor is rounded up to 512 bytes. Up to 1 MiB of a block for large tensors may stay
+  // unused, except in expandable segments.
   const auto expect_close = [&](Component component, int64_t bytes, int64_t tensors_of_it) {
     const int64_t used_bytes = find_max_bytes(detail, component);
     EXPECT_GE(used_bytes, bytes) << memory::to_string(component);
@@ -87,12 +87,12 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
   };
   expect_close(Component::kWeights, total * (has_masters ? 2 : 4), tensors);
   expect_close(Component::kGradients, trained * 4, tensors);
-  // Two moments, and masters where the weights have 16 bits. While it steps it takes a little for the norm.
+  // Two moments, and master weights for 16-bit weights. The step needs a little more for the norm.
   if (job.optimizer.states != engine::OptimizerStates::kFp32) moments += compute_chunk_bytes(job.optimizer.states);
   expect_close(Component::kOptimizer, trained * (has_masters ? 4 : 0) + moments, 4 * tensors);
 }
 
-/// Our own kernel moves compressed states where they lie; ATen's operations take chunks of them out.
+/// The fused kernel updates compressed states in place, while ATen decompresses chunks of them.
 TEST_P(ComponentsTest, FusedKernelsNeedNoChunks) {
   if (GetParam().states == engine::OptimizerStates::kFp32) GTEST_SKIP() << "of fp32 states nobody takes any";
   if (!std::filesystem::exists(std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "libvlmtrain_kernels.so")) {
@@ -133,7 +133,7 @@ TEST_P(QuantizedWeightsTest, MatchTheBytesOfTheirTensors) {
       models::build_model(model_.path(), at::kMeta, engine::to_dtype(job.precision), job.lora, job.quantization);
   int64_t bytes = 0;
   int64_t tensors = 2;  // the tables
-  std::set<const void*> counted;
+  std::set<const void*> storages;
   for (const auto& parameter : built->parameters().all()) {
     std::vector<at::Tensor> tensors_of_parameter{parameter.tensor};
     if (parameter.quantized) {
@@ -141,14 +141,14 @@ TEST_P(QuantizedWeightsTest, MatchTheBytesOfTheirTensors) {
       for (const auto& [name, tensor] : parameter.quantized->state()) tensors_of_parameter.push_back(tensor);
     }
     for (const auto& tensor : tensors_of_parameter) {
-      const bool is_new = counted.insert(tensor.storage().unsafeGetStorageImpl()).second;
+      const bool is_new = storages.insert(tensor.storage().unsafeGetStorageImpl()).second;
       if (is_new) bytes += static_cast<int64_t>(tensor.storage().nbytes());
     }
     tensors += std::ssize(tensors_of_parameter);
   }
   const int64_t used_bytes = find_max_bytes(*result.detail, Component::kWeights);
   EXPECT_GE(used_bytes, bytes);
-  // NF4 has a table of the four values of each two bytes.
+  // NF4 has a table of the four values of each pair of bytes.
   const int64_t table_bytes = GetParam() == nn::Quantization::kNf4 ? 65536 * 4 * int64_t{sizeof(float)} : 0;
   EXPECT_LE(used_bytes, bytes + table_bytes + 512 * tensors + 4096);
 

@@ -38,7 +38,8 @@ TEST_F(CostTest, FlopsAreProportionalToTheSamples) {
   }
 }
 
-/// Against the sizes in config.json: a product of [tokens, in] and [in, out] is 2 · tokens · in · out operations.
+/// Compared with the sizes in config.json: a matmul of [tokens, in] and [in, out] has 2 · tokens ·
+/// in · out operations.
 TEST_F(CostTest, FlopsOfTheLanguageModelMatchItsSizes) {
   const DryRunResult result = dry_run(model_.job(), make_step_config(1), 1);
   const auto text = config()["text_config"];
@@ -51,7 +52,7 @@ TEST_F(CostTest, FlopsOfTheLanguageModelMatchItsSizes) {
       hidden * head_size * (2 * heads + 2 * key_heads) + 3 * hidden * text["intermediate_size"].get<double>();
   const auto tokens = static_cast<double>(shape_.tokens);
   EXPECT_EQ(result.costs->language_blocks_forward.matmul_flops, 2 * tokens * layers * weights);
-  // Scores and their product with the values, half of them behind a causal mask.
+  // Scores and their product with the values, half of them with a causal mask.
   EXPECT_EQ(result.costs->language_blocks_forward.attention_flops,
             0.5 * 4 * tokens * tokens * heads * head_size * layers);
 }
@@ -80,7 +81,7 @@ TEST_F(CostTest, AreConsistent) {
     EXPECT_LT(part->kernel_launches, costs.total.kernel_launches);
   }
   EXPECT_EQ(costs.optimizer.matmul_flops, 0);
-  // Forward and backward pass: about three times the forward pass, besides the loss and the projector.
+  // Forward and backward pass: about three times the forward pass, plus the loss and the projector.
   const double forward = costs.vision_blocks_forward.matmul_flops + costs.language_blocks_forward.matmul_flops;
   EXPECT_GT(costs.total.matmul_flops, 2.9 * forward);
   EXPECT_LT(costs.total.matmul_flops, 3.5 * forward);

@@ -23,7 +23,7 @@ namespace {
 
 using testing::SizeIs;
 
-/// Those of a process, as /proc has them.
+/// The children of a process according to /proc.
 std::vector<pid_t> list_children(pid_t parent) {
   std::vector<pid_t> children;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {

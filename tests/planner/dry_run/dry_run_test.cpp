@@ -29,7 +29,7 @@ TEST_F(DryRunTest, IsDeterministicAcrossProcesses) {
   const StepConfig two = make_step_config(2);
   const DryRunResult first = process.dry_run(request(two, 4));
   ASSERT_THAT(first.steps, SizeIs(kSteps));
-  // Others between them leave nothing behind.
+  // Other dry runs in between have no effect.
   process.dry_run(request({.micro_batch_size = 1, .recompute = {5, 9}, .expandable_segments = false}, 3));
   const DryRunResult repeated = process.dry_run(request(two, 4));
   const DryRunResult other_process = dry_run(model_.job(), two, 4);
@@ -43,7 +43,8 @@ TEST_F(DryRunTest, IsDeterministicAcrossProcesses) {
   }
 }
 
-/// Its moments are made at the end of the first step, so they lie beside the activations from the second on.
+/// The moments are allocated at the end of the first step, so that they add to the activations from
+/// the second step on.
 TEST_F(DryRunTest, MemoryIsStableFromTheSecondStep) {
   const DryRunResult result = dry_run(model_.job(), make_step_config(1), 1);
   ASSERT_THAT(result.steps, SizeIs(kSteps));
@@ -132,13 +133,13 @@ TEST_F(DryRunTest, AFrozenTowerKeepsNoActivations) {
 
 TEST_F(DryRunTest, RecomputationLowersTheActivationsOfItsTower) {
   DryRunProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
-  const auto run_with = [&](models::RecomputeBlocks blocks) {
+  const auto dry_run_recompute = [&](models::RecomputeBlocks blocks) {
     return process.dry_run(request({.micro_batch_size = 2, .recompute = blocks}, 2));
   };
-  const DryRunResult none = run_with({});
-  const DryRunResult vision = run_with({.vision = 12, .language = 0});
-  const DryRunResult language = run_with({.vision = 0, .language = 30});
-  const DryRunResult half = run_with({.vision = 6, .language = 0});
+  const DryRunResult none = dry_run_recompute({});
+  const DryRunResult vision = dry_run_recompute({.vision = 12, .language = 0});
+  const DryRunResult language = dry_run_recompute({.vision = 0, .language = 30});
+  const DryRunResult half = dry_run_recompute({.vision = 6, .language = 0});
   const auto activations = [](const DryRunResult& result, Component component) {
     return find_max_bytes(*result.detail, component);
   };
@@ -153,7 +154,7 @@ TEST_F(DryRunTest, RecomputationLowersTheActivationsOfItsTower) {
     EXPECT_GT(recomputed->costs->total.seconds, none.costs->total.seconds);
     EXPECT_EQ(recomputed->costs->vision_blocks_forward.matmul_flops, none.costs->vision_blocks_forward.matmul_flops);
   }
-  // Recomputing all blocks does their forward pass once more, no more and no less.
+  // Recomputing all blocks repeats exactly their forward pass.
   EXPECT_EQ(vision.costs->total.matmul_flops,
             none.costs->total.matmul_flops + none.costs->vision_blocks_forward.matmul_flops);
   EXPECT_EQ(language.costs->total.attention_flops,
@@ -189,9 +190,10 @@ TEST_F(DryRunTest, InputsOfTheNextMicroBatchAreCounted) {
   EXPECT_EQ(inputs(make_step_config(2), 2), one) << "there is no next one";
 }
 
-/// The promise of a plan: a card that says it is as large and has no limit does what the card itself does, allocation
-/// by allocation, as long as there is room. How large a card says that it is matters: expandable segments reserve
-/// addresses in proportion to it, and the last free block counts as large as the addresses behind it.
+/// The premise of planning: a GPU without limit that reports the same size makes the same
+/// allocations as the GPU itself, as long as there is memory. The reported size matters: expandable
+/// segments reserve addresses in proportion to it, and the last free block extends to the end of
+/// the addresses.
 class GpuSizeTest : public DryRunTest, public testing::WithParamInterface<int64_t> {};
 
 TEST_P(GpuSizeTest, AnUnlimitedGpuPredictsAGpuOfThatSize) {
@@ -211,7 +213,7 @@ TEST_P(GpuSizeTest, AnUnlimitedGpuPredictsAGpuOfThatSize) {
   EXPECT_TRUE(too_small.out_of_memory || too_small.allocation_retries > 0);
 }
 
-/// On a card that has what it says, PyTorch is out of memory before it comes so far.
+/// On a GPU that reports its size, PyTorch runs out of memory earlier.
 TEST_F(DryRunTest, ATensorLargerThanTheReportedMemoryIsMeasured) {
   const PresetFolder tiny("smolvlm-tiny");
   const DryRunRequest longest{.step_config = make_step_config(1),
@@ -224,7 +226,7 @@ TEST_F(DryRunTest, ATensorLargerThanTheReportedMemoryIsMeasured) {
   EXPECT_EQ(measure_peak({.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = 4 * kMiB}), peak);
 }
 
-INSTANTIATE_TEST_SUITE_P(BytesBesideThePeak, GpuSizeTest, testing::Values(512 * kMiB, 2 * kGiB, 16 * kGiB));
+INSTANTIATE_TEST_SUITE_P(BytesAboveThePeak, GpuSizeTest, testing::Values(512 * kMiB, 2 * kGiB, 16 * kGiB));
 
 }  // namespace
 }  // namespace vlmtrain::planner

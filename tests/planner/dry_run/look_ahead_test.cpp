@@ -16,7 +16,7 @@ using testing::HasSubstr;
 constexpr auto kTimeout = seconds(60);
 constexpr int64_t kSamples = 4;
 
-/// A small model whose steps have samples of changing size.
+/// A small model whose steps have samples of changing sizes.
 class LookAheadTest : public testing::Test {
  protected:
   LookAheadTest() {
@@ -59,8 +59,8 @@ TEST_F(LookAheadTest, PredictsTheMemoryOfARun) {
   }
 }
 
-/// The twin's model lies in more segments than those after which its card says that it has all that can be asked for; a
-/// limit is a share of what it said before.
+/// The model occupies more segments than the GPU reports memory for. The limit is a fraction of the
+/// size that it reported before.
 TEST_F(LookAheadTest, TheLimitIsAShareOfTheReportedMemory) {
   constexpr int64_t kReportedBytes = 80'000'000'000;
   LookAhead look_ahead(model_.job(), step_config_,
@@ -77,7 +77,8 @@ TEST_F(LookAheadTest, SplitsOnlyWhatDoesNotFit) {
   look_ahead.submit(make_step(0));
   const auto unlimited = look_ahead.get_forecast(0, kTimeout);
   ASSERT_TRUE(unlimited);
-  // The last sample of step 0 has four images; alone it takes less than with the one before it.
+  // The last sample of step 0 has four images. Alone it takes less than together with the previous
+  // one.
   int64_t limit = unlimited->peaks.reserved_bytes;
   std::optional<MemoryForecast> split;
   for (int64_t step = 2; !split && step < 8; step += 2) {
@@ -118,8 +119,9 @@ TEST_F(LookAheadTest, DisablesCopiesAheadBeforeSplitting) {
   FAIL() << "an emptied cache was enough";
 }
 
-/// A margin lowers the twin's limit, not the run's. Near its limit an allocator empties its cache in the middle of a
-/// step and needs less than one with room: no such step is foreseen.
+/// A margin lowers the limit of the look-ahead, not that of the run. Near its limit, an allocator
+/// empties its cache in the middle of a step and needs less than an allocator with free memory.
+/// Forecasts have no such steps.
 TEST(LookAheadNearLimitTest, PredictsARunWithMoreMemory) {
   const PresetFolder model("smolvlm-tiny");
   const VirtualGpu gpu{.gpu = "rtx4090", .memory_bytes = kUnlimited};
@@ -139,7 +141,7 @@ TEST(LookAheadNearLimitTest, PredictsARunWithMoreMemory) {
     return step;
   };
   LookAhead look_ahead(model.job(), step_config, gpu);
-  LookAhead run(model.job(), step_config, gpu);  // does what it is told: nothing is too large for it
+  LookAhead run(model.job(), step_config, gpu);  // follows the forecasts: its GPU has no limit
   int64_t num_split_steps = 0;
   for (int64_t number = 1; number <= 100; ++number) {
     LookAheadStep step = make_mixed_step(number, 84 * kMiB);
@@ -175,7 +177,7 @@ TEST_F(LookAheadTest, ReportsAStepThatDoesNotFitAndContinues) {
 TEST_F(LookAheadTest, WaitsNoLongerThanTheTimeout) {
   LookAhead look_ahead(model_.job(), step_config_, gpu_);
   look_ahead.submit(make_step(0));
-  EXPECT_FALSE(look_ahead.get_forecast(0, std::chrono::milliseconds(1)));  // the child is not even up
+  EXPECT_FALSE(look_ahead.get_forecast(0, std::chrono::milliseconds(1)));  // the child has not started yet
   EXPECT_TRUE(look_ahead.get_forecast(0, kTimeout));
 }
 

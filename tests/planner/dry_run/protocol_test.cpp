@@ -5,7 +5,7 @@
 namespace vlmtrain::planner {
 namespace {
 
-/// Through a line of text, as between the processes.
+/// Converts to a line of text and back, as between the processes.
 template <class T>
 T round_trip(const T& value) {
   const std::string line = nlohmann::json(value).dump();

@@ -22,7 +22,7 @@ data::SampleShape make_volume_shape(at::ScalarType dtype) {
           .num_volumes = kVolumes};
 }
 
-/// A family of its own kind of media: each volume becomes a token by one Linear.
+/// A family with media of its own: one Linear turns each volume into a token.
 class VolumeModel final : public models::VisionLanguageModel {
  public:
   VolumeModel(const data::PixelRow& row, const memory::MetaMemoryTracker& memory)
@@ -56,7 +56,8 @@ class VolumeModel final : public models::VisionLanguageModel {
   at::Tensor output_;
 };
 
-/// What lives when the tower begins, in a step of samples that came through the planner's protocol.
+/// The live bytes at the start of the tower, in a step whose samples came through the planner's
+/// protocol.
 int64_t measure_bytes_before_tower(at::ScalarType dtype) {
   DryRunRequest request;
   request.steps = {{{make_volume_shape(dtype), kVolumeSamples}}};
@@ -75,7 +76,7 @@ int64_t measure_bytes_before_tower(at::ScalarType dtype) {
 }
 
 TEST(VolumeDryRunTest, UsesTheDataTypeOfTheVolumes) {
-  // Its own copy lies beside those of the samples.
+  // The tower's copy exists in addition to the samples.
   const int64_t values = 32 * 48 * 64 * kVolumeSamples * kVolumes;
   const int64_t uint8_bytes = measure_bytes_before_tower(at::kByte);
   EXPECT_EQ(measure_bytes_before_tower(at::kShort) - uint8_bytes,

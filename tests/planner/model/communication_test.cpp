@@ -44,7 +44,7 @@ TEST(CommunicationTest, RingAllReduceSendsTwiceTheOtherRanksShare) {
 }
 
 TEST(CommunicationTest, ReductionsAreHiddenByTheBackwardPass) {
-  constexpr int64_t kBucket = 63'000'000'000;  // a second over PCI Express of the fifth generation
+  constexpr int64_t kBucket = 63'000'000'000;  // one second over PCI Express 5
   const Interconnect two_ranks = make_interconnect(gpu("h100-pcie"), 2, 1, 100);
   const StepCollectives collectives{.reductions = {{.bytes = kBucket, .ring_phases = 2},
                                                    {.bytes = kBucket, .ring_phases = 2},
@@ -62,7 +62,7 @@ TEST(CommunicationTest, ReductionsAreHiddenByTheBackwardPass) {
 }
 
 TEST(CommunicationTest, AllGathersAreHiddenByTheNextForwardPass) {
-  constexpr int64_t kBucket = 126'000'000'000;  // a second in one turn of two ranks
+  constexpr int64_t kBucket = 126'000'000'000;  // one second per ring phase of two ranks
   const Interconnect two_ranks = make_interconnect(gpu("h100-pcie"), 2, 1, 100);
   const StepCollectives collectives{
       .reductions = {{.bytes = kBucket, .ring_phases = 1}, {.bytes = kBucket, .ring_phases = 1}},
@@ -91,9 +91,9 @@ TEST(CommunicationTest, TheSlowestLinkOfTheRingLimitsTheBandwidth) {
               2.0 * 15 / 16 / 4, 1e-3);
 }
 
-/// Counted in two passes of two blocks, in a step of three.
+/// Recorded in two micro-batches of two blocks, for a step of three.
 TEST(CommunicationTest, BlockCollectivesRunInEachMicroBatch) {
-  constexpr int64_t kBlock = 126'000'000'000;  // a second in one turn of two ranks
+  constexpr int64_t kBlock = 126'000'000'000;  // one second per ring phase of two ranks
   constexpr CollectiveCall kBlockCall{.bytes = kBlock, .ring_phases = 1};
   StepCollectives collectives{.reductions = {{.bytes = 4, .ring_phases = 2}}};
   collectives.micro_batches = 2;
@@ -113,7 +113,7 @@ TEST(CommunicationTest, BlockCollectivesRunInEachMicroBatch) {
 }
 
 TEST(CommunicationTest, NodeGroupsUseTheInterconnectOfTheirNode) {
-  constexpr int64_t kBytes = 450'000'000'000;  // a second over an H100's NVLink, 36 over a network of 100 Gbit/s
+  constexpr int64_t kBytes = 450'000'000'000;  // one second over an H100's NVLink, 36 over a network of 100 Gbit/s
   const Interconnect interconnect = make_interconnect(gpu("h100"), 16, 2, 100);
   const auto estimate = [&](CollectiveGroup group) {
     return estimate_communication(interconnect, {.reductions = {{.bytes = kBytes, .ring_phases = 1, .group = group}}},

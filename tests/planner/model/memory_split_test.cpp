@@ -19,7 +19,7 @@ data::SampleShape sample(int64_t tokens, int64_t pixel_rows = 0, int64_t label_t
   return {.tokens = tokens, .label_tokens = label_tokens, .pixel_rows = pixel_rows};
 }
 
-/// A byte for each token, ten for each row of pixels, and a hundred in any case.
+/// One byte per token, ten per pixel row, plus a hundred.
 MemoryCostTable make_table(int64_t limit) {
   MemoryCostTable table{.base_bytes = 100, .limit_bytes = limit};
   table.bytes_per_1024[MemoryCostTable::kTokens] = kUnitsPerWeight;
@@ -33,7 +33,7 @@ std::vector<int64_t> make_range(int64_t count) {
   return numbers;
 }
 
-/// What every cut has to keep to.
+/// Invariants of every split.
 void expect_valid(const engine::MicroBatchSplit& split, const std::vector<data::SampleShape>& samples,
                   const MemoryCostTable& table, const engine::SplitConstraint& rule = {}) {
   EXPECT_THAT(split.order, UnorderedElementsAreArray(make_range(std::ssize(samples))));
@@ -102,7 +102,8 @@ TEST(StepSplitTest, RespectsTheMaximumNumberOfSamples) {
   EXPECT_THAT(split_by_memory(std::vector(10, sample(7)), table).sizes, ElementsAre(4, 4, 2));
 }
 
-/// Where decreasing order misleads first-fit and best-fit: 5 + 3 + 2 and 4 + 4 + 2, not 5 + 4, 4 + 3 + 2 and 2.
+/// Cases in which decreasing order misleads first-fit and best-fit: 5 + 3 + 2 and 4 + 4 + 2, not 5
+/// + 4, 4 + 3 + 2 and 2.
 TEST(StepSplitTest, TheSearchFindsOneMicroBatchLess) {
   const std::vector samples{sample(500), sample(400), sample(400), sample(300), sample(200), sample(200)};
   EXPECT_EQ(split_by_memory(samples, make_table(1100)).micro_batches(), 2);
@@ -121,7 +122,8 @@ TEST(StepSplitTest, KeepsUnitsTogetherAndGroupsApart) {
   }
 }
 
-/// The fewest micro-batches, by trying all: into each that there is, or a new one.
+/// Returns the fewest micro-batches by exhaustive search: each sample in every existing
+/// micro-batch, or in a new one.
 int64_t find_optimum(const std::vector<data::SampleShape>& samples, const MemoryCostTable& table, size_t next,
                      std::vector<MicroBatchSizes>& bins, int64_t best) {
   if (std::ssize(bins) >= best) return best;

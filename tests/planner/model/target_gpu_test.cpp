@@ -82,8 +82,8 @@ TEST(MakeTargetGpuBySizeTest, HasTheMemoryThatDriversReport) {
   }
 }
 
-/// So a plan for a size holds on the cards of that size, but for those with check bits in their own memory. The margin
-/// of every mode is many times what an RTX 5090 has less.
+/// A plan for a size also fits GPUs of that size, except for those with in-band ECC. The margin of
+/// every mode is many times the amount by which an RTX 5090 has less.
 TEST(MakeTargetGpuBySizeTest, IsHardlyLargerThanAnyGpuOfThatSize) {
   for (const auto& [size, name] : {std::pair{24.0, "rtx4090"},
                                    {24.0, "rtx3090"},
@@ -160,7 +160,7 @@ TEST(MakeTargetGpuForDeviceTest, MemoryBeyondAContextBelongsToOtherProcesses) {
 }
 
 TEST(MakeTargetGpuForDeviceTest, AnUnknownNameIsPlannedAsTheMostSimilarGpu) {
-  const auto planned_as = [](int architecture, int multiprocessors) {
+  const auto find_table_gpu = [](int architecture, int multiprocessors) {
     const TargetGpu target = make_target_gpu({.name = "NVIDIA Something",
                                               .architecture = architecture,
                                               .multiprocessors = multiprocessors,
@@ -171,14 +171,14 @@ TEST(MakeTargetGpuForDeviceTest, AnUnknownNameIsPlannedAsTheMostSimilarGpu) {
     EXPECT_EQ(target.memory_bytes, 20'000'000'000);
     return target.gpu;
   };
-  EXPECT_EQ(planned_as(89, 64)->name, "rtx4070ti-super");
-  EXPECT_EQ(planned_as(89, 130)->name, "rtx4090");
-  EXPECT_EQ(planned_as(90, 132)->architecture, 90);
-  EXPECT_EQ(planned_as(103, 148)->architecture, 100) << "the next older: it runs its kernels";
-  EXPECT_EQ(planned_as(121, 48)->architecture, 120);
-  EXPECT_THAT(get_error_message([&] { planned_as(130, 200); }, ExitCode::kFailed),
+  EXPECT_EQ(find_table_gpu(89, 64)->name, "rtx4070ti-super");
+  EXPECT_EQ(find_table_gpu(89, 130)->name, "rtx4090");
+  EXPECT_EQ(find_table_gpu(90, 132)->architecture, 90);
+  EXPECT_EQ(find_table_gpu(103, 148)->architecture, 100) << "the next older: it runs its kernels";
+  EXPECT_EQ(find_table_gpu(121, 48)->architecture, 120);
+  EXPECT_THAT(get_error_message([&] { find_table_gpu(130, 200); }, ExitCode::kFailed),
               HasSubstr("no code for compute capability 13.0"));
-  EXPECT_THAT(get_error_message([&] { planned_as(70, 80); }, ExitCode::kFailed),
+  EXPECT_THAT(get_error_message([&] { find_table_gpu(70, 80); }, ExitCode::kFailed),
               HasSubstr("no code for compute capability 7.0"));
 }
 
@@ -249,8 +249,8 @@ TEST(MemoryLimitTest, AUserLimitOnlyLowersTheMemory) {
             compute_memory_limit(target, MemoryMode::kBalanced, std::nullopt, 1).limit_bytes);
 }
 
-/// A limit is what this process may take. What others hold of a large card is none of its business until too little is
-/// left.
+/// The limit is what this process may use. Memory of other processes matters only if too little
+/// remains.
 TEST(MemoryLimitTest, OtherProcessesReduceTheGpuAndNotTheUserLimit) {
   TargetGpu target = find_target_gpu("h100");
   const MemoryLimit single_process = compute_memory_limit(target, MemoryMode::kBalanced, 20.0, 1);

@@ -21,7 +21,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// What `ulimit -v` sets, for as long as it lives: 4 GB above what the process has.
+/// Limits addresses like `ulimit -v` during its lifetime, to 4 GB more than the process has.
 class ScopedAddressLimit {
  public:
   ScopedAddressLimit() {
@@ -57,7 +57,7 @@ TEST(RequireAddressSpaceTest, NamesTheLimit) {
               names_limit);
 }
 
-/// LD_PRELOAD as somebody has set it, for as long as it lives.
+/// Sets LD_PRELOAD during its lifetime.
 class ScopedPreload {
  public:
   explicit ScopedPreload(const std::string& libraries) {

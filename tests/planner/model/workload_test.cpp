@@ -162,17 +162,17 @@ TEST(WorstBatchesTest, LargerTilesWeighMore) {
   EXPECT_EQ(batches[1].first_sample_id, "large");
 }
 
-/// No global batch that the data set can make has more of any of the three.
+/// No global batch of the data set has more of any of the three sizes.
 TEST(WorstBatchesTest, NoOtherBatchHasMore) {
   std::mt19937_64 random(7);
-  const auto sample_up_to = [&](int64_t max_value) {
+  const auto sample_int = [&](int64_t max_value) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(max_value + 1));
   };
   for (int round = 0; round < 50; ++round) {
-    const int64_t batch_size = 1 + sample_up_to(5);
+    const int64_t batch_size = 1 + sample_int(5);
     std::vector<NamedShape> samples;
     for (int i = 0; i < 12; ++i)
-      samples.push_back(sample(std::to_string(i), 1 + sample_up_to(99), sample_up_to(8), 1 + sample_up_to(20)));
+      samples.push_back(sample(std::to_string(i), 1 + sample_int(99), sample_int(8), 1 + sample_int(20)));
     const auto batches = find_worst_batches(make_outlines(samples), batch_size);
     const auto expect_most = [&](int64_t data::SampleShape::*size) {
       std::vector<int64_t> sizes;
@@ -207,7 +207,7 @@ TEST(ApportionTest, CountsAreExactWhereSharesAreWholeNumbers) {
 }
 
 TEST(ApportionTest, LargestRemaindersGetTheRest) {
-  EXPECT_THAT(apportion(std::vector{0.5, 0.3, 0.2}, 4), ElementsAre(2, 1, 1));  // 2, 1.2, 0.8
+  EXPECT_THAT(apportion(std::vector{0.5, 0.3, 0.2}, 4), ElementsAre(2, 1, 1));  // exact shares: 2, 1.2, 0.8
   EXPECT_THAT(apportion(std::vector{1.0, 1.0, 1.0}, 4), ElementsAre(2, 1, 1)) << "equal ones: the first";
   EXPECT_THAT(apportion(std::vector{0.98, 0.01, 0.01}, 16), ElementsAre(16, 0, 0));
   EXPECT_THAT(apportion(std::vector{0.0, 2.0}, 3), ElementsAre(0, 3));

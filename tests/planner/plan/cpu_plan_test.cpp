@@ -20,8 +20,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// What a step of these samples really takes on the CPU, counted allocation by allocation. Values are not initialised,
-/// as in all rehearsals.
+/// The peak of a step of these samples on the CPU, counted allocation by allocation. Values are
+/// uninitialized, as in dry runs.
 int64_t measure_cpu_bytes(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
   memory::FaultInjection allocations;
   allocations.arm({});
@@ -34,13 +34,13 @@ int64_t dry_run_bytes(const Job& job, const StepConfig& step_config, const std::
   return CpuDryRun(job).step(step_config, samples).peaks().allocated_bytes;
 }
 
-/// How much more was rehearsed than was counted, as a share.
+/// The relative error of the dry run.
 double compute_relative_error(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
   const auto measured = static_cast<double>(measure_cpu_bytes(job, step_config, samples));
   return static_cast<double>(dry_run_bytes(job, step_config, samples)) / measured - 1;
 }
 
-/// A job for the checkpoint of a parity case, and samples of the case's shapes.
+/// A job for the checkpoint of a parity case, with samples of the case's shapes.
 struct CaseJob {
   explicit CaseJob(const std::string& name) {
     const parity::Case reference(name);
@@ -58,15 +58,15 @@ struct CaseJob {
 
 class CpuDryRunCaseTest : public testing::TestWithParam<std::string> {};
 
-/// The models are so small that tables and single buffers are a good part of the whole, and what kernels take beside
-/// their results differs with the processor's instructions.
+/// The models are so small that tables and single buffers are a large part of the total.
+/// Temporaries of kernels depend on the instruction set.
 constexpr double kMinError = -0.1;
 constexpr double kMaxError = 0.1;
 const auto kIsAccurate = testing::AllOf(testing::Gt(kMinError), testing::Lt(kMaxError));
 
 TEST_P(CpuDryRunCaseTest, MatchesAnEvaluationOnTheCpu) {
-  // There are neither moments nor gradients here, and so buffers are a larger part: oneDNN's, too, for weights that it
-  // takes side by side.
+  // Without moments and gradients, buffers are a larger part, including oneDNN's for the weights of
+  // adjacent Linears.
   const auto kIsClose = testing::AllOf(testing::Gt(-0.2), testing::Lt(0.3));
   const CaseJob case_job(GetParam());
   for (const int64_t new_tokens : {0, 20}) {
@@ -113,7 +113,7 @@ TEST(CpuDryRunTest, MatchesTheCpuWithLoraAndCompressedMoments) {
   }
 }
 
-/// SmolVLM-256M with samples of up to 17 tiles, which no test could really train.
+/// SmolVLM-256M with samples of up to 17 tiles, too large to train in a test.
 class CpuPlanTest : public testing::Test {
  protected:
   CpuPlanRequest request(double gigabytes, int64_t global_batch = 4) const {
@@ -203,7 +203,7 @@ TEST_F(CpuPlanTest, SuggestsChangesWhereNothingFits) {
   EXPECT_THAT(make_cpu_plan(request(0.6, 1)).suggestions, IsEmpty());
 }
 
-/// What a suggestion for the host asks for, done to the request. False for a word that is not known here.
+/// Applies a CPU suggestion to the request. Returns false for an unknown argument.
 bool apply(const Suggestion& suggestion, CpuPlanRequest& request) {
   for (const auto& argument : suggestion.arguments) {
     const std::string key = argument.substr(0, argument.find('='));
@@ -233,7 +233,7 @@ bool apply(const Suggestion& suggestion, CpuPlanRequest& request) {
   return !suggestion.arguments.empty();
 }
 
-/// One long text among short samples: the text can be left out, and a limit of one's own can be raised.
+/// One long text among short samples: the text can be dropped, and the user's limit can be raised.
 TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
   const data::SampleShape text = model_.shape({.images = 0, .text_tokens = 20'000, .label_tokens = 12'000});
   CpuPlanRequest limited_request = request(40, 1);
@@ -263,7 +263,7 @@ TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
     ASSERT_TRUE(apply(suggestion, changed));
     EXPECT_TRUE(make_cpu_plan(changed).fits);
   }
-  // The last hundredth that does not do.
+  // The last hundredth that does not suffice.
   for (const auto& suggestion : plan.suggestions) {
     if (!suggestion.arguments.front().starts_with("memory.limit_gb=")) continue;
     limited_request.limit_gigabytes = std::stod(suggestion.arguments.front().substr(16)) - 0.1;
@@ -279,7 +279,7 @@ TEST_F(CpuPlanTest, SuggestsNoLimitAboveTheAvailableMemory) {
   EXPECT_THAT(list_texts(plan), Not(Contains(HasSubstr("memory.limit_gb"))));
 }
 
-/// What needs 96 % of the memory, in the one way that is allowed.
+/// Needs 96 % of the memory in the only allowed config.
 TEST_F(CpuPlanTest, SuggestsASmallerMargin) {
   CpuPlanRequest limited_request = request(200, 1);
   limited_request.constraints = {
@@ -322,7 +322,7 @@ TEST_F(CpuPlanTest, TheLimitIsTheAvailableMemoryLessMarginProcessAndSamples) {
                                                         MemoryMode::kConservative, needs);
   EXPECT_EQ(limit.prefetch_bytes, 2 * 4 * needs.sample_bytes);
   EXPECT_EQ(limit.samples_bytes, (2 * 4 + 4 + 2) * needs.sample_bytes + 2 * needs.decode_bytes);
-  // Of several ranks each passes over the others' samples.
+  // Each of several ranks skips the samples of the others.
   CpuMemoryNeeds multi_rank = needs;
   multi_rank.world_size = 3;
   EXPECT_EQ(compute_cpu_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
@@ -333,7 +333,7 @@ TEST_F(CpuPlanTest, TheLimitIsTheAvailableMemoryLessMarginProcessAndSamples) {
   EXPECT_EQ(limit.available.limit_source, "memory.limit_gb");
   EXPECT_EQ(limit.margin_bytes, 800'000'000);
   EXPECT_NEAR(static_cast<double>(limit.total_bytes(limit.tensor_bytes)), 7'200'000'000, 10);
-  // More than there is does not make it more.
+  // A limit above the available memory has no effect.
   EXPECT_EQ(compute_cpu_memory_limit({.bytes = 1'000, .limit_source = "a test"}, 8.0, MemoryMode::kBalanced, {})
                 .available.bytes,
             1'000);

@@ -12,7 +12,7 @@ namespace {
 
 using testing::IsEmpty;
 
-/// Evaluations of SmolVLM-256M with pictures of four tiles and the whole, beside its training.
+/// Evaluations of SmolVLM-256M with images of four tiles and an overview, during its training.
 class EvaluationPlanTest : public testing::Test {
  protected:
   EvaluationPlanTest() {
@@ -69,7 +69,7 @@ TEST_F(EvaluationPlanTest, IncludesTrainingStateAndGeneration) {
   request_.max_new_tokens = 32;
   request_.training.reset();
   request_.training_samples.clear();
-  // AdamW's moments and masters of 256 million parameters, in fp32.
+  // AdamW's moments and master weights of 256 million parameters, in fp32.
   EXPECT_LT(plan().peaks.allocated_bytes, full.peaks.allocated_bytes - int64_t{256'000'000} * 12);
 }
 

@@ -6,7 +6,7 @@
 namespace vlmtrain::planner {
 namespace {
 
-/// A plan that nobody made: 12 samples on two ranks.
+/// An artificial plan: 12 samples on two ranks.
 Plan make_example_plan() {
   Plan plan;
   plan.model = "tiny";

@@ -19,7 +19,7 @@ std::optional<StepConfig> find_next_larger_config(const Plan& plan) {
   return std::nullopt;
 }
 
-/// By the card's size in gigabytes.
+/// By the size of the GPU in gigabytes.
 class PlanBySizeTest : public PlanTest, public testing::WithParamInterface<int> {};
 
 TEST_P(PlanBySizeTest, FitsAndTheNextLargerMicroBatchDoesNot) {
@@ -43,7 +43,8 @@ TEST_F(PlanTest, RecomputesAsFewBlocksAsPossible) {
     if (fewer_blocks.recompute.*tower == 0) continue;
     fewer_blocks.recompute.*tower -= 1;
     const bool fits = dry_run(plan_request, fewer_blocks, plan.worst).fits;
-    // The tower that is recomputed last decides; of the other all blocks are recomputed.
+    // The tower that is recomputed last has the fewest blocks. All blocks of the other are
+    // recomputed.
     const int64_t blocks = tower == &models::RecomputeBlocks::vision ? 12 : 30;
     if (plan.best.step_config.recompute.*tower < blocks) {
       EXPECT_FALSE(fits);
@@ -51,13 +52,14 @@ TEST_F(PlanTest, RecomputesAsFewBlocksAsPossible) {
   }
 }
 
-/// The card itself, with everything else on it that the plan reckons with and most of the margin filled, does the plan
-/// without a retry.
+/// A GPU with all other memory of the plan and most of the margin in use runs the plan without a
+/// retry.
 TEST_P(PlanBySizeTest, AGpuOfThatSizeRunsThePlan) {
   const PlanRequest plan_request = request(GetParam());
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
-  // Steps in another order fill the allocator's pages in another way; of the plan's margin this is a fifth.
+  // Another order of steps fills the allocator's pages differently. The bound is a fifth of the
+  // plan's margin.
   const int64_t available_bytes = plan.best.peaks.reserved_bytes + plan.limit.margin_bytes / 5;
   DryRunProcess process(plan_request.job, {.gpu = std::string(plan_request.target.gpu->name),
                                            .memory_bytes = plan_request.target.memory_bytes,
@@ -135,7 +137,7 @@ TEST_F(PlanTest, AMemoryLimitIsALimit) {
   EXPECT_LT(plan.total_bytes(), 9'500'000'000);
 }
 
-/// One batch with the longest texts and one with the most tiles: which is the worst depends on what is recomputed.
+/// One batch has the longest texts and one the most tiles. Recomputation determines which is worse.
 TEST_P(PlanBySizeTest, FitsEveryWorstBatch) {
   const auto text_batch = model_.shape({.images = 0, .text_tokens = 6000, .label_tokens = 3000});
   const auto image_batch = model_.shape({.images = 2, .text_tokens = 64, .label_tokens = 16});
@@ -157,8 +159,8 @@ TEST_P(PlanBySizeTest, FitsEveryWorstBatch) {
 
 INSTANTIATE_TEST_SUITE_P(Gigabytes, PlanBySizeTest, testing::Values(8, 16, 24));
 
-/// Without recomputation the pictures need most, with that of the vision tower the texts: both fit, but the plan's
-/// numbers are to be theirs.
+/// Without recomputation the images need the most memory, with that of the vision tower the texts
+/// do. Both fit, and the plan has the numbers of the texts.
 TEST_F(PlanTest, ReportsTheWorstBatchOfTheBestConfig) {
   PlanRequest plan_request = request(48);
   plan_request.constraints.recompute.text = "12+0";
@@ -185,15 +187,15 @@ TEST_F(PlanTest, ReportsTheWorstBatchOfTheBestConfig) {
   }
 }
 
-/// Where attention takes much of the time, what it gave is kept in as many blocks as fit.
+/// If attention takes much of the time, as many blocks as fit keep its outputs.
 TEST_F(PlanTest, KeepsAttentionOfLongSamplesWhereThatFits) {
   PlanRequest plan_request = request(7);
   plan_request.constraints.micro_batch_size = 1;
   plan_request.workload = make_workload(model_.shape({.images = 0, .text_tokens = 16000, .label_tokens = 100}), 4);
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
-  const models::RecomputeBlocks chosen = plan.best.step_config.recompute;
-  EXPECT_GT(chosen.language_selective, 0);
+  const models::RecomputeBlocks recompute = plan.best.step_config.recompute;
+  EXPECT_GT(recompute.language_selective, 0);
   const SampleBatch& worst = plan_request.workload.candidates.front();
   StepConfig without_kept_attention = plan.best.step_config;
   without_kept_attention.recompute.language_selective = 0;
@@ -202,7 +204,7 @@ TEST_F(PlanTest, KeepsAttentionOfLongSamplesWhereThatFits) {
   EXPECT_GT(second.step_seconds, plan.best.step_seconds);
 }
 
-/// The first sample of the worst batch by tokens alone need not make the worst batch.
+/// The batch whose first sample has the most tokens need not be the worst batch.
 TEST_F(PlanTest, AnEvenBatchCanBeWorseThanOneWithAnOutlier) {
   const auto large = model_.shape({.images = 2});
   const auto small = model_.shape({.images = 0, .text_tokens = 64, .label_tokens = 8});

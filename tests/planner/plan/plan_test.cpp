@@ -77,7 +77,7 @@ TEST_F(TinyPlanTest, AGpuWithoutBf16IsRejected) {
   EXPECT_TRUE(make_plan(t4).fits);
 }
 
-/// Two ranks of two samples are as two samples, but for what they say to each other.
+/// Two ranks with two samples each are like one rank with two samples, except for communication.
 TEST_F(TinyPlanTest, TheSuggestedGpuHasMemoryForCommunication) {
   const auto larger = [&](int64_t global_batch_size, int64_t world_size) {
     PlanRequest small = request(global_batch_size, world_size);
@@ -96,7 +96,7 @@ TEST_F(TinyPlanTest, TheSuggestedGpuHasMemoryForCommunication) {
       compute_memory_limit(find_target_gpu("rtx4090"), MemoryMode::kBalanced, std::nullopt, 2).communication_bytes);
 }
 
-/// What ranks add up is their gradients, in fp32 and as laid out; it takes no memory of PyTorch's.
+/// Ranks reduce their gradients in fp32 buckets, which takes no memory of PyTorch's allocator.
 TEST_F(TinyPlanTest, RanksReduceTheirGradients) {
   const Plan single_rank = make_plan(request(4)), multi_rank = make_plan(request(16, 4));
   EXPECT_FALSE(single_rank.communication);
@@ -122,7 +122,7 @@ TEST_F(TinyPlanTest, GradientsOfSeparateTasksDoNotOverlap) {
   EXPECT_GT(plan.communication->bytes(), 1.9 * static_cast<double>(plain_plan.communication->bytes()));
 }
 
-/// Rank 1 of two has all that is large in the second of the steps.
+/// Rank 1 of two has all large samples in the second step.
 TEST_F(TinyPlanTest, TheRankThatNeedsMostIsReported) {
   PlanRequest request_with_steps = request(8, 2);
   const auto large = model_.shape({.images = 2}), small = model_.shape({.images = 0, .text_tokens = 80});

@@ -30,7 +30,7 @@ TEST(ShardingSearchTest, PossibleShardingsAreOrderedByTheirSavings) {
   EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone)) << "of whole gradients";
 }
 
-/// Over a network that is slow, with cards that are ample and with cards that are not.
+/// With a slow network, for GPUs with and without enough memory.
 TEST(ShardingSearchTest, TheFastestShardingThatFitsIsChosen) {
   const PresetFolder model("smolvlm-tiny");
   for (const double gigabytes : {8.0, 0.66}) {

@@ -18,8 +18,9 @@ DryRunResult make_result(int64_t reserved) {
   return result;
 }
 
-/// A block of the language model saves 100 bytes and takes 10 seconds, of which its attention saves 10 and takes these;
-/// one of the tower saves 50 and takes `vision_seconds`.
+/// A block of the language model saves 100 bytes and takes 10 seconds. Its attention has 10 of
+/// these bytes and `attention_seconds`. A block of the tower saves 50 bytes and takes
+/// `vision_seconds`.
 ProbeResults make_probes(double attention_seconds, double vision_seconds) {
   ProbeResults probes{.one_sample = make_result(1000),
                       .two_samples = {},

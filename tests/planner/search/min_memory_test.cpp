@@ -22,7 +22,7 @@ struct MinMemoryCase {
   }
 };
 
-/// A sample of what `bench/plan_least` does with hundreds of jobs.
+/// A few of the jobs that `bench/plan_least` generates by the hundred.
 class MinMemoryTest : public testing::TestWithParam<MinMemoryCase> {
  protected:
   PlanRequest request() const {
@@ -38,7 +38,7 @@ class MinMemoryTest : public testing::TestWithParam<MinMemoryCase> {
             .constraints = {}};
   }
 
-  /// Around the plan's own.
+  /// Variations of the plan's config.
   static std::vector<StepConfig> list_other_configs(const Plan& plan) {
     const models::RecomputeBlocks all_blocks{.vision = plan.detail.vision_blocks,
                                              .language = plan.detail.language_blocks};
@@ -69,8 +69,8 @@ class MinMemoryTest : public testing::TestWithParam<MinMemoryCase> {
   const PresetFolder model_{GetParam().preset};
 };
 
-/// The allocator takes whole segments, and other passes fill them in another order: so much of what is reserved is not
-/// searched for.
+/// The allocator reserves whole segments, which other passes fill in another order. Reserved bytes
+/// are minimized up to this tolerance.
 constexpr double kSegmentTolerance = 0.015;
 
 TEST_P(MinMemoryTest, NoOtherConfigNeedsLess) {

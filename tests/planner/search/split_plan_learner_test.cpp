@@ -15,7 +15,7 @@ constexpr int64_t kMB = 1'000'000;
 constexpr int64_t kBaseBytes = 4'000 * kMB;
 constexpr int64_t kLimit = 10'000 * kMB;
 
-/// A card whose memory follows from a formula.
+/// A dry run whose memory is a formula.
 class FakeDryRun final : public MicroBatchDryRun {
  public:
   explicit FakeDryRun(std::function<int64_t(const MicroBatchSizes&)> bytes, int64_t fragmentation = 0)
@@ -79,17 +79,17 @@ int64_t linear_bytes(const MicroBatchSizes& sizes) {
          std::min<int64_t>(sizes.label_tokens, 1024) * kMB / 2;
 }
 
-/// Of two phases of a step one takes more.
+/// The larger of two phases of a step.
 int64_t max_of_two_phases(const MicroBatchSizes& sizes) {
   return kBaseBytes + std::max(sizes.tokens * kMB, sizes.pixel_rows * 110 * kMB + sizes.tokens * kMB / 4);
 }
 
 struct LimitViolations {
-  int64_t above_limit = 0;  // micro-batches that take more than the limit
+  int64_t above_limit = 0;  // micro-batches above the limit
   double fullest = 0;
 };
 
-/// Over steps that were not learnt from.
+/// Over steps that the table was not fitted to.
 LimitViolations count_violations(const MemoryCostTable& table, const FakeDryRun& dry_run) {
   std::mt19937 random(99);
   LimitViolations violations;
@@ -151,7 +151,7 @@ TEST(SplitPlanLearnerTest, FragmentationOfConsecutiveStepsLowersTheLimit) {
   EXPECT_GT(plan.table.limit_bytes, kLimit - 800 * kMB);
 }
 
-/// One that does not fit alone is no reason to make the others' micro-batches smaller.
+/// A sample that does not fit alone does not make the other micro-batches smaller.
 TEST(SplitPlanLearnerTest, ASampleThatDoesNotFitAloneKeepsTheLimit) {
   FakeDryRun dry_run(linear_bytes);
   SplitProblem problem = make_problem();

@@ -15,12 +15,12 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// A value behind "key=".
+/// Returns the value of "key=value".
 std::string get_value(const std::string& argument) {
   return argument.substr(argument.find('=') + 1);
 }
 
-/// What a suggestion asks for, done to the request word by word. False for a word that is not known here.
+/// Applies the arguments of a suggestion to the request. Returns false for an unknown argument.
 bool apply(const std::vector<std::string>& arguments, PlanRequest& request) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string key = arguments[i].substr(0, arguments[i].find('='));
@@ -65,7 +65,7 @@ struct UnfitCase {
   friend std::ostream& operator<<(std::ostream& out, const UnfitCase& unfit_case) { return out << unfit_case.name; }
 };
 
-/// Whatever is said to make it fit does.
+/// Each suggestion that claims to make the plan fit does so.
 class UnfitPlanTest : public PlanTest, public testing::WithParamInterface<UnfitCase> {};
 
 TEST_P(UnfitPlanTest, EverySuggestionMakesItFit) {
@@ -105,7 +105,7 @@ StepConstraints make_constraints(std::optional<int64_t> micro_batch, const std::
   return constraints;
 }
 
-/// On which the job would fit if it needed a tenth less.
+/// A GPU on which the job would fit if it needed a tenth less.
 TargetGpu make_slightly_too_small_gpu(const PlanRequest& request) {
   PlanRequest small = request;
   small.target = make_target_gpu(1);
@@ -113,7 +113,7 @@ TargetGpu make_slightly_too_small_gpu(const PlanRequest& request) {
   return make_target_gpu(0.93 * static_cast<double>(plan.total_bytes()) / 1e9);
 }
 
-/// Where a person's own limit is what is in the way, no other card is named.
+/// If the user's own limit is the obstacle, no other GPU is suggested.
 TEST_F(PlanTest, SuggestsAHigherLimitOnTheSameGpu) {
   for (const bool has_gpu_flag : {false, true}) {
     PlanRequest plan_request = request(24);
@@ -130,7 +130,7 @@ TEST_F(PlanTest, SuggestsAHigherLimitOnTheSameGpu) {
   }
 }
 
-/// Micro-batch and recomputation are fixed, and undoing both is not enough.
+/// Micro-batch size and recomputation are set, and removing both constraints does not suffice.
 TEST_F(PlanTest, CombinesRelaxedConstraintsWithAnotherChange) {
   PlanRequest plan_request = request(5);
   plan_request.job.lora = nn::LoraSettings{.rank = 16};
@@ -158,7 +158,7 @@ TEST_F(PlanTest, CombinesRelaxedConstraintsWithAnotherChange) {
   EXPECT_TRUE(is_found);
 }
 
-/// With a card that is as it is, as in a run, no flag is named.
+/// In a run, which cannot change its GPU, no flag is suggested.
 TEST_F(PlanTest, SuggestsALargerGpuWithoutAFlag) {
   PlanRequest plan_request = request(3);
   plan_request.workload = make_workload(one_image_, 4);
@@ -170,7 +170,8 @@ TEST_F(PlanTest, SuggestsALargerGpuWithoutAFlag) {
   for (const auto& suggestion : plan.suggestions) EXPECT_THAT(suggestion.text(), Not(HasSubstr("--")));
 }
 
-/// What needs most of two batches at the least choices counts, whichever needed more at others.
+/// The batch with the higher peak at the minimum config counts, not the one with the higher peak at
+/// other configs.
 TEST_F(PlanTest, TheMinimumIsThatOfTheWorstBatch) {
   PlanRequest plan_request = request(3);
   const SampleBatch text_batch{.shapes = {model_.shape({.images = 0, .text_tokens = 9000, .label_tokens = 3000})},

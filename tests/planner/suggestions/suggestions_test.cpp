@@ -11,7 +11,7 @@ using testing::HasSubstr;
 constexpr int64_t kBase = 1'000'000;
 constexpr int64_t kBytesPerToken = 100;
 
-/// Memory of which is known what a job takes: so much for each token of the largest sample.
+/// An evaluator whose memory is linear in the tokens of the largest sample.
 class LinearEvaluator final : public ChangeEvaluator {
  public:
   LinearEvaluator(const Problem& problem, int64_t limit_bytes) : ChangeEvaluator(problem), limit_bytes_(limit_bytes) {}
@@ -32,7 +32,8 @@ class LinearEvaluator final : public ChangeEvaluator {
   int64_t limit_bytes_;
 };
 
-/// A limit of tokens, from 100'000 down to 1'000, of which 2'500 samples of 10'000 are longer than a third.
+/// A limit of tokens, from 100'000 down to 1'000. Below a third of it, 2'500 of 10'000 samples are
+/// dropped.
 class SuggestLowerLimitTest : public testing::Test {
  protected:
   std::optional<Suggestion> suggest(int64_t fitting_tokens) {
@@ -61,7 +62,7 @@ class SuggestLowerLimitTest : public testing::Test {
                            .num_dropped = limit < 33'000 ? num_dropped_ : 0,
                            .num_samples = 10'000};
                      }};
-  int64_t unmeasured_tokens_ = 0;  // what all samples need more than the largest of before
+  int64_t unmeasured_tokens_ = 0;  // additional tokens of all samples compared with the largest ones
   int64_t num_dropped_ = 2'500;
   int num_dry_runs_ = 0;
 
