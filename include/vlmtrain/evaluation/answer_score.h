@@ -11,6 +11,7 @@ namespace vlmtrain::evaluation {
 // Scores of visual question answering as in LLaVA-Med (https://github.com/microsoft/LLaVA-Med,
 // llava/eval/run_eval.py): the accuracy of closed questions, and the word recall of open ones.
 
+/// The answer type of a question: a fixed set of answers, or free text.
 enum class AnswerType { kClosed, kOpen };
 
 /// Returns the record's answer_type (CLOSED or OPEN, in any case). Without it, questions whose last

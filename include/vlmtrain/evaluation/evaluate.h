@@ -21,6 +21,7 @@
 
 namespace vlmtrain::evaluation {
 
+/// The settings of evaluate().
 struct EvaluationSettings {
   at::Device device = at::kCPU;
   int64_t batch_size = 16;
@@ -38,6 +39,7 @@ struct EvaluationSettings {
   std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)> on_event = {};
 };
 
+/// The scores of the samples of a task.
 struct TaskScore {
   int64_t samples = 0;  ///< whose answers were compared
   int64_t num_exact = 0;
@@ -51,6 +53,7 @@ struct TaskScore {
   report::EvaluationScore metrics() const;
 };
 
+/// The result of evaluate().
 struct Evaluation {
   TaskScore total;
   std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in `total` only

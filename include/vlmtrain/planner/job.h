@@ -39,8 +39,8 @@ struct Job {
   engine::Shard block_shard() const { return engine::shards_blocks(sharding) ? shard() : engine::Shard(); }
 };
 
-/// Returns the shardings that the job supports, in increasing order of the memory they save; the first
-/// is none. PCGrad compares whole gradients and DoRA computes norms of whole weights, which rules
+/// Returns the shardings that the job supports, in increasing order of the memory they save, starting
+/// with kNone. PCGrad compares whole gradients and DoRA computes norms of whole weights, which rules
 /// shardings out. `hybrid` differs from `full` only if nodes have several ranks each.
 std::vector<engine::Sharding> list_possible_shardings(const Job& job);
 

@@ -37,6 +37,7 @@ struct SpawnInfo {
   pid_t parent = 0;              ///< the child dies with this process; 0: a thread other than the main one spawned it
   std::vector<int> connections;  ///< of all workers except the first, which uses stdin and stdout
 };
+/// Reads the environment of this child.
 SpawnInfo read_spawn_info();
 
 /// Starts a dry-run process right before this process becomes `program` by exec, so that both load

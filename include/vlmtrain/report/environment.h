@@ -9,6 +9,7 @@
 
 namespace vlmtrain::report {
 
+/// The GPU of a run.
 struct GpuDescription {
   std::string name{};
   int architecture = 0;  ///< compute capability × 10

@@ -6,6 +6,7 @@
 
 namespace vlmtrain::report {
 
+/// The kinds of events in events.jsonl.
 enum class EventKind : uint8_t {
   kOomSplit,          ///< out of memory: the step was repeated in smaller micro-batches
   kForecastSplit,     ///< the look-ahead predicted that memory would not suffice

@@ -38,6 +38,7 @@ struct InspectedMixtureSource {
   double epochs = 0;  ///< over its own samples, in the whole run
 };
 
+/// The usable samples of a task.
 struct InspectedTask {
   std::string name;
   int64_t samples = 0;

@@ -20,6 +20,7 @@ std::string format_plan_headline(const planner::Plan& plan);
 /// fit.
 std::string format_plan_error(const planner::Plan& plan);
 
+/// The style of text for a terminal.
 struct TextStyle {
   bool color = false;   ///< ANSI escape sequences
   bool unicode = true;  ///< bars of block characters; otherwise ASCII

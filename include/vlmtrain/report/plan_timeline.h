@@ -16,6 +16,7 @@ std::string render_plan_timeline(const planner::Plan& plan);
 
 using Timeline = std::vector<planner::TimelinePoint>;
 
+/// Returns the allocated bytes of all components.
 int64_t sum_allocated_bytes(const planner::TimelinePoint& point);
 
 /// Returns the first event with the most allocated bytes. REQUIRES: the timeline is not empty.

@@ -41,29 +41,29 @@ class RecordingConsensus final : public engine::Consensus {
     return consensus_->sum_over_ranks(std::move(own));
   }
   void all_reduce_sum(const at::Tensor& own) const override {
-    if (ranks_) recorded_.reductions.push_back(make_call(own, /*turns=*/2, CollectiveGroup::kWorld));
+    if (ranks_) recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, CollectiveGroup::kWorld));
     consensus_->all_reduce_sum(own);
   }
   void reduce_scatter(const at::Tensor& all) const override {
-    recorded_.reductions.push_back(make_call(all, /*turns=*/1, shard_group_));
+    recorded_.reductions.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
     consensus_->reduce_scatter(all);
   }
   void all_reduce_replicas(const at::Tensor& own) const override {
     if (shard_group_ == CollectiveGroup::kNode)
-      recorded_.reductions.push_back(make_call(own, /*turns=*/2, CollectiveGroup::kReplicas));
+      recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, CollectiveGroup::kReplicas));
     consensus_->all_reduce_replicas(own);
   }
   void all_reduce_group(const at::Tensor& own) const override {
-    if (ranks_) recorded_.reductions.push_back(make_call(own, /*turns=*/2, shard_group_));
+    if (ranks_) recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, shard_group_));
     consensus_->all_reduce_group(own);
   }
   void wait_for_reductions() const override { consensus_->wait_for_reductions(); }
   engine::AllGatherHandle all_gather_async(const at::Tensor& all) const override {
-    recorded_.all_gathers.push_back(make_call(all, /*turns=*/1, shard_group_));
+    recorded_.all_gathers.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
     return consensus_->all_gather_async(all);
   }
   engine::AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& own) const override {
-    recorded_.block_all_gathers.push_back(make_call(all, /*turns=*/1, shard_group_));
+    recorded_.block_all_gathers.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
     return consensus_->all_gather_into_tensor(all, own);
   }
   void wait_for_all_gather(engine::AllGatherHandle handle) const override { consensus_->wait_for_all_gather(handle); }

@@ -22,11 +22,13 @@ struct PlanSummary {
   const PlanningEffort& effort;
 };
 
+/// Returns the fields of plan.json that both kinds of plan have.
 nlohmann::ordered_json plan_summary_json(const PlanSummary& step);
 
 /// Returns the peak by component.
 nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak);
 
+/// Returns {"recomputed_vision_blocks", …} of a plan.
 nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks);
 
 }  // namespace vlmtrain::planner

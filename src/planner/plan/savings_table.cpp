@@ -31,7 +31,7 @@ struct SavingsState {
 /// Returns why a row does not apply; empty if it does.
 using ApplySaving = std::string (*)(SavingsState& state, const PlanRequest& request);
 
-std::string start_without_savings(SavingsState& state, const PlanRequest& /*asked*/) {
+std::string start_without_savings(SavingsState& state, const PlanRequest& /*request*/) {
   Job& job = state.request.job;
   job = with_precision(std::move(job), engine::Precision::kFp32);
   job.optimizer.states = engine::OptimizerStates::kFp32;
@@ -48,13 +48,13 @@ std::string use_16_bits(SavingsState& state, const PlanRequest& request) {
   return {};
 }
 
-std::string enable_recomputation(SavingsState& state, const PlanRequest& /*asked*/) {
+std::string enable_recomputation(SavingsState& state, const PlanRequest& /*request*/) {
   state.with_recomputation = true;
   state.request.constraints.recompute = {};
   return {};
 }
 
-std::string use_8_bit_states(SavingsState& state, const PlanRequest& /*asked*/) {
+std::string use_8_bit_states(SavingsState& state, const PlanRequest& /*request*/) {
   state.request.job.optimizer.states = engine::OptimizerStates::k8Bit;
   return {};
 }
@@ -69,7 +69,7 @@ std::string use_lora(SavingsState& state, const PlanRequest& request) {
   return {};
 }
 
-std::string use_nf4(SavingsState& state, const PlanRequest& /*asked*/) {
+std::string use_nf4(SavingsState& state, const PlanRequest& /*request*/) {
   if (!state.request.job.lora) return "weights that are trained are not quantised, and there is no LoRA";
   state.request.job.quantization = nn::Quantization::kNf4;
   return {};

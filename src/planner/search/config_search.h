@@ -9,7 +9,8 @@
 
 namespace vlmtrain::planner {
 
-std::vector<int64_t> find_divisors(int64_t number);  ///< in ascending order
+/// Returns the divisors in ascending order.
+std::vector<int64_t> find_divisors(int64_t number);
 
 /// A search for the fastest StepConfig within constraints, for the worst batches of its evaluator.
 /// Not thread-safe.

@@ -32,6 +32,7 @@ class MicroBatchDryRun {
                           const std::vector<engine::MicroBatchSplit>& splits) = 0;
 };
 
+/// A dry-run micro-batch.
 struct MeasuredMicroBatch {
   MicroBatchSizes sizes;
   int64_t bytes = 0;

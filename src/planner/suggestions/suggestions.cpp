@@ -218,14 +218,14 @@ class LimitSearch {
 
   std::optional<Suggestion> find(int64_t unlimited_bytes) {
     if (limit_.current <= min_limit_) return std::nullopt;
-    auto min_point = measure_limit(min_limit_, /*all=*/false);
+    auto min_point = measure_limit(min_limit_, /*all_samples=*/false);
     if (!min_point || !evaluator_.fits(min_point->bytes)) return std::nullopt;
     LimitPoint fitting_point = *min_point;
     LimitPoint failing_point{limit_.current, unlimited_bytes};
     for (int attempt = 0; attempt < kMaxLimitGuesses; ++attempt) {
       const int64_t limit = interpolate(fitting_point, failing_point);
       if (limit <= fitting_point.limit || limit >= failing_point.limit) break;
-      const auto point = measure_limit(limit, /*all=*/false);
+      const auto point = measure_limit(limit, /*all_samples=*/false);
       if (!point) break;
       (evaluator_.fits(point->bytes) ? fitting_point : failing_point) = *point;
       const auto distance = static_cast<double>(failing_point.limit - fitting_point.limit);
@@ -260,7 +260,7 @@ class LimitSearch {
   /// All samples are measured, which may need more memory than the previously largest ones.
   std::optional<Suggestion> verify(int64_t limit) {
     for (int attempt = 0; attempt < kMaxRetries; ++attempt) {
-      const auto point = measure_limit(limit, /*all=*/true);
+      const auto point = measure_limit(limit, /*all_samples=*/true);
       if (!point) return std::nullopt;
       if (evaluator_.fits(point->bytes)) return make_suggestion(*point);
       if (limit == min_limit_) break;

@@ -18,11 +18,13 @@ inline double get_number(const nlohmann::json& object, const char* key) {
   return entry != object.end() && entry->is_number() ? entry->get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
+/// Returns 0 if the field is not a number.
 inline int64_t get_count(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_number() ? entry->get<int64_t>() : 0;
 }
 
+/// Returns an empty string if the field is not a string.
 inline std::string get_text(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_string() ? entry->get<std::string>() : std::string();
@@ -36,6 +38,7 @@ inline std::string truncate_utf8(const std::string& text, size_t size) {
   return text.substr(0, size) + " …";
 }
 
+/// Returns the value as JSON, or null.
 template <class T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();

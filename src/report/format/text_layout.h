@@ -12,6 +12,7 @@ struct BarScale {
   bool unicode = true;
 };
 
+/// The characters of a bar.
 enum class BarFill { kSolid, kLight, kMedium };
 
 /// Returns the bar of `bytes` that begins at byte `offset`, scale.columns wide: in half columns

@@ -29,6 +29,7 @@ std::string format_training(const planner::Plan& plan);
 /// Returns the position in a step: "language block 12, backward pass".
 std::string format_memory_tag(const memory::MemoryTag& tag, bool backward);
 
+/// A named fact about a plan.
 struct PlanFact {
   std::string name;
   std::string text;
@@ -45,6 +46,7 @@ struct AlternativeLine {
   bool from_dry_run = false;
 };
 
+/// The table of alternatives, as text.
 struct AlternativesTable {
   std::string header;
   std::vector<AlternativeLine> lines;

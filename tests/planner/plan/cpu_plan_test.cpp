@@ -73,10 +73,10 @@ TEST_P(CpuDryRunCaseTest, MatchesAnEvaluationOnTheCpu) {
     const EvaluationBatch batch{.samples = case_job.samples, .layout = {}, .max_new_tokens = new_tokens};
     memory::FaultInjection allocations;
     allocations.arm({});
-    const DryRunSession run(case_job.job, at::kCPU, /*trains=*/false);
+    const DryRunSession run(case_job.job, at::kCPU, /*with_training=*/false);
     run.evaluate(batch);
     const auto measured = static_cast<double>(allocations.peak_bytes());
-    CpuDryRun dry_run(case_job.job, CpuDryRun::Detail::kNone, /*trains=*/false);
+    CpuDryRun dry_run(case_job.job, CpuDryRun::Detail::kNone, /*with_training=*/false);
     EXPECT_THAT(static_cast<double>(dry_run.evaluate(batch).allocated_bytes) / measured - 1, kIsClose) << new_tokens;
   }
 }

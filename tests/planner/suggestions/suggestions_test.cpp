@@ -17,11 +17,11 @@ class LinearEvaluator final : public ChangeEvaluator {
   LinearEvaluator(const Problem& problem, int64_t limit_bytes) : ChangeEvaluator(problem), limit_bytes_(limit_bytes) {}
 
   std::optional<int64_t> estimate_min_bytes(const Job& /*job*/, const Workload& workload,
-                                            const StepConstraints& /*fixed*/) override {
+                                            const StepConstraints& /*constraints*/) override {
     ++num_dry_runs;
     return kBase + kBytesPerToken * workload.candidates.front().shapes.front().tokens;
   }
-  std::optional<RelaxedPlan> replan(const StepConstraints& /*fixed*/) override { return std::nullopt; }
+  std::optional<RelaxedPlan> replan(const StepConstraints& /*constraints*/) override { return std::nullopt; }
   int64_t limit_bytes() const override { return limit_bytes_; }
   int64_t total_bytes(int64_t bytes) const override { return bytes + 7; }
   std::vector<Suggestion> suggest_more_memory() const override { return {}; }
