@@ -189,7 +189,7 @@ std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, cons
   const at::Tensor output = at::empty({batch, rows, heads, query.size(3)}, query.options());
   const at::Tensor logsumexp = at::empty({batch, rows, heads}, query.options().dtype(at::kFloat));
   const FlashBlock block = flash_block(query, key);
-  const at::Tensor buffers = flash_buffers(query, block, /*scores=*/1, block.queries * (query.size(3) + 2));
+  const at::Tensor buffers = flash_buffers(query, block, /*num_score_blocks=*/1, block.queries * (query.size(3) + 2));
   return {output.transpose(1, 2), logsumexp.transpose(1, 2)};
 }
 
@@ -201,7 +201,8 @@ TensorTriple flash_attention_backward(const at::Tensor& /*gradient*/, const at::
     return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   };
   TensorTriple result{rows_first(query), rows_first(key), rows_first(value)};
-  const at::Tensor buffers = flash_buffers(query, flash_block(query, key), /*scores=*/2, /*sums=*/0);
+  const at::Tensor buffers =
+      flash_buffers(query, flash_block(query, key), /*num_score_blocks=*/2, /*accumulator_elements=*/0);
   return result;
 }
 

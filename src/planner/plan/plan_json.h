@@ -28,7 +28,7 @@ nlohmann::ordered_json plan_summary_json(const PlanSummary& step);
 /// Returns the peak by component.
 nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak);
 
-/// Returns {"recomputed_vision_blocks", …} of a plan.
+/// Returns {"language_blocks", "language_attention_kept", "vision_blocks"}.
 nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks);
 
 }  // namespace vlmtrain::planner
