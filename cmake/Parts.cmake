@@ -102,7 +102,7 @@ endfunction()
 
 # vlmtrain_test_program(PART): the tests in tests/PART/*_test.cpp as the program PART_tests, if there are any.
 function(vlmtrain_test_program part)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${part}/*_test.cpp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${part}/*_test.cpp)
   if(NOT sources)
     return()
   endif()

@@ -24,12 +24,11 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/train/chat_template_date.h"
+#include "vlmtrain/train/saved_settings.h"
 #include "vlmtrain/train/config.h"
-#include "vlmtrain/train/media_options_of_run.h"
-#include "vlmtrain/train/planned_evaluation.h"
+#include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/run_checkpoint.h"
-#include "vlmtrain/train/setup.h"
+#include "vlmtrain/train/components.h"
 
 namespace vlmtrain::app {
 

@@ -28,12 +28,9 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/models/generation_settings.h"
-#include "vlmtrain/train/chat_template_date.h"
-#include "vlmtrain/train/media_options_of_run.h"
-#include "vlmtrain/train/record_settings_of_run.h"
+#include "vlmtrain/train/saved_settings.h"
 #include "vlmtrain/train/run_checkpoint.h"
-#include "vlmtrain/train/setup.h"
-#include "vlmtrain/train/volume_options_of_run.h"
+#include "vlmtrain/train/components.h"
 
 namespace vlmtrain::app {
 

@@ -12,7 +12,7 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/report/inspection_page.h"
 #include "vlmtrain/report/inspection_text.h"
-#include "vlmtrain/train/chat_template_date.h"
+#include "vlmtrain/train/saved_settings.h"
 #include "vlmtrain/train/inspection.h"
 #include "vlmtrain/train/past_runs.h"
 

@@ -1,7 +1,8 @@
+#include "app/last_words.h"
+
 // What a process says that ends by an exception which nobody can catch: one of a library's initialiser, which runs
 // before main, or of a thread. Memory may be what is lacking, so nothing here takes any.
 
-#include "app/last_words.h"
 
 #include <cxxabi.h>
 #include <unistd.h>

@@ -11,7 +11,7 @@
 #include "vlmtrain/models/checkpoint_remarks.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
-#include "vlmtrain/train/setup.h"
+#include "vlmtrain/train/components.h"
 
 namespace vlmtrain::app {
 

@@ -14,10 +14,10 @@
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/planner/virtual_card.h"
-#include "vlmtrain/train/chat_template_date.h"
+#include "vlmtrain/train/saved_settings.h"
 #include "vlmtrain/train/config.h"
-#include "vlmtrain/train/run_files.h"
-#include "vlmtrain/train/setup.h"
+#include "vlmtrain/train/checks.h"
+#include "vlmtrain/train/components.h"
 #include "vlmtrain/train/trainer.h"
 
 namespace vlmtrain::app {

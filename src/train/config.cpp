@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "train/other_trainers.h"
+#include "train/equivalent_options.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 

@@ -1,6 +1,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AnyOf;
@@ -43,4 +44,5 @@ INSTANTIATE_TEST_SUITE_P(Kilobytes, AddressSpaceTest,
                          testing::Values(560'000, 590'000, 610'000, 620'000, 640'000, 700'000));
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

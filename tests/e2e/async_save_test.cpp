@@ -6,6 +6,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -237,4 +238,5 @@ TEST_F(AsyncSaveTest, FinishesWritingAfterALostRank) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -4,6 +4,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -415,4 +416,5 @@ TEST_F(BadInputTest, NoUsableSamples) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -4,6 +4,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -180,4 +181,5 @@ TEST_F(MicroBatchSplitTest, SplitsPacksByTheirSamples) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

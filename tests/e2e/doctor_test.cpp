@@ -3,6 +3,7 @@
 #include "e2e/host.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -219,4 +220,5 @@ TEST_F(DoctorTest, RejectsWrongArguments) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -3,6 +3,7 @@
 #include "e2e/host.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -260,4 +261,5 @@ TEST_F(DriverTest, RejectsUnsupportedArchitectures) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -5,6 +5,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -255,4 +256,5 @@ TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndResynchronizes) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -4,6 +4,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::ElementsAre;
@@ -160,4 +161,5 @@ TEST_F(FailEarlyTest, FailsWithoutAnyFiniteStep) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

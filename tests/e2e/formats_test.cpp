@@ -6,6 +6,7 @@
 #include "io/tar_writer.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -90,4 +91,5 @@ TEST_F(FormatsTest, EvaluatesAHeldOutShare) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

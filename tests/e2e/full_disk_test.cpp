@@ -6,6 +6,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AnyOf;
@@ -121,4 +122,5 @@ TEST_F(FullDiskTest, InitChecksFreeSpaceFirst) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -11,6 +11,7 @@
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -422,4 +423,5 @@ TEST_F(ResumeChangedTest, RunFolderResolvesToItsNewestCheckpoint) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

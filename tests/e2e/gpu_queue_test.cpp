@@ -1,6 +1,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -83,4 +84,5 @@ TEST_F(GpuQueueTest, ReportsOnceThatThereIsNoGpu) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -4,6 +4,7 @@
 #include "memory/control_groups.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -330,4 +331,5 @@ TEST_F(HostMemoryShellTest, ControlGroupBoundsARun) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -3,6 +3,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -131,4 +132,5 @@ TEST_F(HostileFilesTest, RejectsNonUtf8Arguments) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

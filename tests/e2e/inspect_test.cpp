@@ -6,6 +6,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -248,4 +249,5 @@ TEST_F(InspectTest, CountsADatasetWithoutUsableSamples) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -6,6 +6,7 @@
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -291,4 +292,5 @@ TEST_F(LoraTest, RejectsIncompatibleAdapters) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -2,6 +2,7 @@
 #include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -112,4 +113,5 @@ TEST_F(MaskCommandsTest, EvalScoresAndDrawsMasks) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -3,6 +3,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -109,4 +110,5 @@ TEST_F(MasksTest, ForecastsMemoryExactly) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

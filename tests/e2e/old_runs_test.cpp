@@ -3,6 +3,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -115,4 +116,5 @@ INSTANTIATE_TEST_SUITE_P(Runs, OldRunsTest, testing::Values("full", "lora_nf4", 
                          [](const auto& parameter) { return parameter.param; });
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

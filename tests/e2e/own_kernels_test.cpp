@@ -7,6 +7,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -65,4 +66,5 @@ TEST_F(CustomKernelsTest, DisabledKernelsAreNotLoaded) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -11,6 +11,7 @@
 #include "vlmtrain/planner/rehearsal.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -729,4 +730,5 @@ TEST_F(PlanCommandTest, DryRunCommandIsInternal) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

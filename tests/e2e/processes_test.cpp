@@ -7,6 +7,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -280,4 +281,5 @@ TEST_F(ProcessesTest, RejectsPipesAndDevices) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -11,6 +11,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -450,4 +451,5 @@ TEST_F(RanksTest, RequiresARendezvousAddress) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

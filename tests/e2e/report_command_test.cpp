@@ -1,6 +1,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -35,4 +36,5 @@ TEST_F(ReportCommandTest, RejectsAFolderWithoutARun) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -6,6 +6,7 @@
 #include "report/run_example.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using report::EventKind;
@@ -244,4 +245,5 @@ TEST_F(ReportPageTest, AcceptsARunWithoutSteps) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -4,6 +4,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -206,4 +207,5 @@ TEST_F(ResumeTest, ResumeNeverRejectsAnExistingRun) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -5,6 +5,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -88,4 +89,5 @@ TEST_F(RunFilesTest, RejectsAFileAsFolder) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -7,6 +7,7 @@
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -278,4 +279,5 @@ TEST_F(RunTest, InitRejectsANonEmptyFolder) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -6,6 +6,7 @@
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -80,4 +81,5 @@ TEST_F(SavedWeightsTest, MissingBaseStopsAResumedRun) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -1,6 +1,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::ElementsAre;
@@ -108,4 +109,5 @@ TEST_F(StreamsTest, RejectsANamedPipeAsConfiguration) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -3,6 +3,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::HasSubstr;
@@ -163,4 +164,5 @@ TEST_F(TasksTest, PcGradStaysWithinThePlan) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -4,6 +4,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -339,4 +340,5 @@ TEST_F(LookAheadTest, ContinuesWithoutADeadLookAhead) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

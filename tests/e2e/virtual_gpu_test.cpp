@@ -3,6 +3,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -191,4 +192,5 @@ TEST_F(PreloadedStubLibrariesTest, AreRejectedByAPlanForTheLocalGpu) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

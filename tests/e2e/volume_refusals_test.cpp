@@ -3,6 +3,7 @@
 #include "e2e/brain_scans.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -122,4 +123,5 @@ TEST_F(VolumeRefusalsTest, LedgerCountsDroppedScans) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

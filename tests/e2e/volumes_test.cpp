@@ -3,6 +3,7 @@
 #include "e2e/brain_scans.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -302,4 +303,5 @@ TEST_F(VolumesTest, SlicesCountAsImages) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

@@ -1,6 +1,7 @@
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
+
 namespace {
 
 using testing::AllOf;
@@ -92,4 +93,5 @@ TEST_F(WithoutLibTorchTest, ReportsAMissingCoreProgram) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::e2e

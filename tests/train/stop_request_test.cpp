@@ -16,6 +16,7 @@
 #include "parity/case.h"
 
 namespace vlmtrain::train {
+
 namespace {
 
 /// Whether a loss is the same to the bit while signals arrive, and the last of them was noted.
@@ -195,4 +196,5 @@ TEST(StopRequest, IgnoredSignalsStayIgnored) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::train

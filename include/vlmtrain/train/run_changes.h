@@ -51,7 +51,14 @@ struct SettingChange {
 /// did as the default does.
 std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& current);
 
+/// Returns whether one of `keys` is among `changes`.
 bool any_key_changed(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys);
+
+/// Returns whether the samples of data.train, or the order in which they are drawn, are others.
+bool changes_samples(const std::vector<SettingChange>& changes);
+
+/// Returns whether the learning rate of some step is another; so it is where the samples are others.
+bool changes_schedule(const std::vector<SettingChange>& changes);
 
 /// Throws UserError (kUsage) that lists `changes` and says how to go on all the same: with training.resume: changed,
 /// where that serves and `resume` is not that word, or with a new run of the checkpoint's weights. Returns where all of

@@ -8,53 +8,14 @@
 #include <optional>
 #include <vector>
 
-#include "vlmtrain/data/ledger.h"
-#include "vlmtrain/data/order.h"
 #include "vlmtrain/engine/consensus.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/train/run_state.h"
 
 namespace vlmtrain::train {
 
 struct CheckpointContent;  // train/checkpoint_content.h
-
-/// What a run's evaluations have shown so far.
-struct EvaluationState {
-  /// What was evaluated and by what: the values of another are not compared with these. Null where the run has no
-  /// evaluations.
-  nlohmann::ordered_json basis;
-  std::optional<int64_t> best_step;  ///< both or none
-  std::optional<double> best_value;
-  std::optional<double> best_loss;  ///< at that step, which decides between equal values; not in older checkpoints
-  int64_t evaluations_without_improvement = 0;  ///< evaluations in a row since then
-  bool is_due = false;  ///< the one after the newest step is still to be made, since a stop came first
-};
-
-/// Where a run stands between two steps. Random numbers need no state: each step's stream is a function of seed and
-/// step.
-struct RunState {
-  int64_t step = 0;              ///< steps done
-  int64_t last_change_step = 0;  ///< of these, when settings were last changed on purpose (train/run_changes.h)
-  /// Of the whole run, as it was when it began: what follows from it, such as the learning rate, does not change where
-  /// samples are mended or damaged between two starts. Nothing in checkpoints of older versions.
-  std::optional<int64_t> total_steps;
-  int64_t skipped_steps = 0;            ///< of these, whose loss or gradients were not finite: nothing was moved
-  data::Cursor cursor;                  ///< where the next step's samples are drawn
-  nlohmann::ordered_json task_balance;  ///< TaskBalance::state(), null without it
-  EvaluationState evaluation;
-  nlohmann::ordered_json host_memory;  ///< of a run on the CPU: the limit and the cut that it started with, else null
-  /// The same of a run on a GPU whose steps are cut by memory, each for its own samples; else null.
-  nlohmann::ordered_json device_memory;
-  /// Where the learning rate's course began: at the start, or with training.schedule_origin at a change.
-  struct {
-    int64_t step = 0;
-    int64_t skipped_steps = 0;  ///< of these
-  } schedule_start;
-  /// Keys of the parts that are frozen and were trained earlier in the run: their weights are its own, not the base's.
-  std::vector<std::string> frozen_after_training;
-  /// What the numbers depend on: a resumed run must have the same.
-  nlohmann::ordered_json fingerprint;
-};
 
 /// Of the run in `run_dir`; nothing where it has none. Writes nothing.
 std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_dir);
@@ -125,9 +86,6 @@ class RunCheckpoints {
 /// has none yet, and where its weights are not as they were written (trainer_state/checksums.json): reads them once.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder);
 
-/// Reads trainer_state/state.json. Throws UserError (kBadData) that names file and key where a number cannot be one of
-/// a run with its fingerprint, as after an edit: it would be believed, and a run end before its last step.
-RunState load_run_state(const std::filesystem::path& checkpoint);
 /// Restores moments and master weights.
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
 /// The same of a run that goes on with other settings, as far as they fit (AdamW::migrate_state). Masters that the

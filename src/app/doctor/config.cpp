@@ -6,9 +6,8 @@
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/train/check_start.h"
-#include "vlmtrain/train/run_files.h"
-#include "vlmtrain/train/setup.h"
+#include "vlmtrain/train/checks.h"
+#include "vlmtrain/train/components.h"
 
 namespace vlmtrain::app {
 

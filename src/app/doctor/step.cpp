@@ -11,8 +11,8 @@
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/limit.h"
-#include "vlmtrain/train/own_kernels.h"
-#include "vlmtrain/train/trial.h"
+#include "vlmtrain/train/custom_kernels.h"
+#include "vlmtrain/train/smoke_run.h"
 
 namespace vlmtrain::app {
 
