@@ -13,16 +13,17 @@
 #include <utility>
 #include <vector>
 
-#include "app/command_line.h"
-#include "app/commands.h"
-#include "app/last_words.h"
-#include "app/leave.h"
-#include "app/standard_streams.h"
+#include "app/arguments/command_line.h"
+#include "app/commands/commands.h"
+#include "app/process/process_control.h"
+#include "app/process/process_setup.h"
+#include "app/process/terminate_handler.h"
 #include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/memory/processor.h"
 #include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/planner/rehearsal_process.h"
 
 namespace vlmtrain::app {
 
@@ -119,6 +120,13 @@ int run(std::vector<std::string> arguments) {
   CommandLine command_line;
   const auto exit_code = command_line.parse(std::move(arguments));
   return static_cast<int>(exit_code ? *exit_code : run_command(command_line));
+}
+
+ExitCode dry_run() {
+  if (!planner::is_on_virtual_gpu()) throw usage_error("rehearse: started by vlmtrain plan only, on a virtual card");
+  spdlog::set_level(spdlog::level::off);  // stdout is for answers; the process that asks has its own log
+  planner::serve_dry_runs();
+  return ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "train/callbacks/callback.h"
+#include "train/run/callbacks.h"
 
 namespace vlmtrain::train {
 

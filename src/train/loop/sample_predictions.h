@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "train/callbacks/callback.h"
+#include "train/run/callbacks.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/report/prediction.h"

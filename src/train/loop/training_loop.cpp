@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "train/balance.h"
-#include "train/callbacks/run_callbacks.h"
+#include "train/run/callbacks.h"
 #include "train/run/run_folder.h"
 #include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"

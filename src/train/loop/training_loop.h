@@ -3,12 +3,12 @@
 #include <memory>
 #include <optional>
 
-#include "train/callbacks/callback.h"
 #include "train/loop/periodic_evaluation.h"
 #include "train/loop/run_saver.h"
 #include "train/loop/run_setup.h"
 #include "train/loop/sample_predictions.h"
 #include "train/loop/step_runner.h"
+#include "train/run/callbacks.h"
 #include "train/run/rank_group.h"
 #include "train/step/step.h"
 #include "train/watch/gradient_watch.h"

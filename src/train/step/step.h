@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "train/callbacks/callback.h"
+#include "train/run/callbacks.h"
 #include "train/step/oom_guard.h"
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/engine/async_scalars.h"

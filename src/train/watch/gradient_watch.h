@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "train/callbacks/callback.h"
+#include "train/run/callbacks.h"
 #include "vlmtrain/nn/parameters.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/run_state.h"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "train/callbacks/callback.h"
+#include "train/run/callbacks.h"
 #include "vlmtrain/memory/trace.h"
 
 namespace vlmtrain::train {

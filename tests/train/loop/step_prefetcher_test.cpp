@@ -1,11 +1,10 @@
-#include "train/loop/step_prefetcher.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "data/fake_processor.h"
 #include "planner/rehearsal.h"
+#include "train/loop/step_runner.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::train {

@@ -5,8 +5,8 @@
 
 #include "base/captured_log.h"
 #include "planner/user_error.h"
-#include "train/callbacks/run_callbacks.h"
 #include "train/data_check/evaluation_set.h"
+#include "train/run/callbacks.h"
 #include "train/small_run.h"
 
 namespace vlmtrain::train {

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+
+#include "app/arguments/arguments.h"
+#include "vlmtrain/io/records.h"
+#include "vlmtrain/models/processor.h"
+
+namespace vlmtrain::app {
+
+/// Throws UserError (kUsage) unless the question is either typed or that of a record of --data.
+void check_prompt_flags(const GenerateArguments& arguments);
+
+/// Returns the typed question as a record: images and videos stand before the text unless the prompt places them
+/// itself. Throws UserError (kUsage) where marks or modalities do not fit the files.
+io::Record make_record(const GenerateArguments& arguments);
+
+/// Returns the record of --data that --record names by its id or by its place from 1; the first one without a name.
+/// Throws UserError.
+io::Record load_record(const GenerateArguments& arguments, const io::RecordSettings& settings);
+
+/// What the model reads of a conversation, for people: the rendered text, with what it is trained to write between ⟦
+/// and ⟧, and a line about template and tokens. `as_prompt`: up to where the next answer begins, as it is asked.
+std::string format_prompt(const models::Processor& processor, const io::Record& record, bool as_prompt);
+
+/// The same as a JSON object: "text", "label_spans" ([begin, end) in bytes), "token_ids" and "is_label" of each token,
+/// "image_tokens", "chat_template", "end_of_turn".
+std::string format_prompt_json(const models::Processor& processor, const io::Record& record, bool as_prompt);
+
+}  // namespace vlmtrain::app
