@@ -9,18 +9,18 @@
 
 namespace vlmtrain::train {
 
-/// Their names, with commas between them.
+/// Returns the kernels' names, separated by commas.
 std::string join_kernel_names(const kernels::KernelSet& kernels);
 
-/// Those that VLMTRAIN_WITHOUT_KERNELS names. Throws UserError where it names one that there is not.
+/// Returns the kernels that VLMTRAIN_WITHOUT_KERNELS names. Throws UserError for an unknown name.
 kernels::KernelSet find_kernels_disabled_by_environment();
 
-/// What a run leaves to ATen's operations: all kernels with training.kernels=aten, else what its card computes wrongly,
-/// as far as that is known, and those that VLMTRAIN_WITHOUT_KERNELS names in the environment. Throws UserError where it
-/// names one that there is not.
+/// Returns the kernels that a run replaces by ATen's operations: all with training.kernels=aten,
+/// else those that the GPU is known to compute wrongly and those that VLMTRAIN_WITHOUT_KERNELS
+/// names. Throws UserError for an unknown name.
 kernels::KernelSet find_disabled_kernels(const engine::TrainingOptions& options);
 
-/// Loads the kernels for a device that memory::open_device() gave, and logs those that it computes wrongly.
+/// Loads the kernels for a device of memory::open_device(). Logs those that it computes wrongly.
 void load_kernels(const engine::TrainingOptions& options, at::Device device);
 
 }  // namespace vlmtrain::train

@@ -12,38 +12,39 @@
 
 namespace vlmtrain::train {
 
-/// What a trial trains: a model at random on a batch at random, both always the same.
+/// A short training of a random model on one random batch, both the same in every process.
 struct SmokeRunSettings {
-  std::filesystem::path model;  ///< folder with config.json and the processor's settings; no weights are read
+  std::filesystem::path model;  ///< folder with config.json and the processor's settings; weights are not read
   at::Device device = at::kCPU;
   engine::Precision precision = engine::Precision::kBf16;
-  double seconds = 1;  ///< steps are done for as long, but kMinSmokeRunSteps at least
+  double seconds = 1;  ///< duration; at least kMinSmokeRunSteps steps are run
 };
 
 inline constexpr int64_t kMinSmokeRunSteps = 3;
 
 struct SmokeRun {
   double first_loss = 0;
-  double last_loss = 0;                           ///< of the batch that all steps learn
-  std::map<std::string, at::Tensor> gradients{};  ///< of the first step by parameter; on the CPU, fp32
+  double last_loss = 0;                           ///< loss of the batch that all steps train on
+  std::map<std::string, at::Tensor> gradients{};  ///< gradients of the first step by parameter, fp32 on the CPU
   int64_t steps = 0;
-  double steps_per_second = 0;  ///< without the first, in which kernels are loaded
+  double steps_per_second = 0;  ///< without the first step, which loads kernels
 };
 
-/// Trains with the engine that runs train with. Throws what a step throws.
+/// Trains with the engine of real runs. Throws what a step throws.
 SmokeRun run_smoke_training(const SmokeRunSettings& settings);
 
-/// How far `actual` is from `expected`, relative: of the losses, and of the parameter whose gradient is furthest off.
-/// Gradients with less than a hundredth of the whole norm count as if they had as much.
+/// The relative difference of `actual` from `expected`: of the losses, and of the parameter whose
+/// gradient differs most. A gradient below a hundredth of the total norm counts with that norm, so
+/// that rounding of small gradients does not dominate.
 struct SmokeRunDifference {
   double loss = 0;
   double gradient = 0;
-  std::string parameter{};  ///< whose gradient it is
+  std::string parameter{};  ///< the parameter with the largest gradient difference
 };
 
 SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& expected);
 
-/// What the rounding of a precision explains, of a trial against the CPU's in fp32.
+/// The difference from an fp32 run on the CPU that the rounding of a precision explains.
 struct SmokeRunTolerance {
   double loss = 0;
   double gradient = 0;
