@@ -17,70 +17,74 @@
 
 namespace vlmtrain::train {
 
-/// Throws UserError (kUsage) where training.global_batch_tokens, batch_scaling, reference_batch_size and the rest of
-/// the section do not go together.
+/// Throws UserError (kUsage) where training.global_batch_tokens, batch_scaling,
+/// reference_batch_size and the other keys of the section contradict each other.
 void check_batch_scaling(const engine::TrainingOptions& training);
 
-/// What all learning rates of a run are multiplied by, for its batch size against the reference's.
+/// Returns the factor of all learning rates of a run, for its batch size relative to
+/// training.reference_batch_size.
 double compute_reference_lr_factor(const engine::TrainingOptions& training);
 
-/// What the rates of one step are multiplied by besides, for its tokens against training.global_batch_tokens.
+/// Returns the additional factor of one step's learning rates, for its tokens relative to
+/// training.global_batch_tokens.
 double compute_step_lr_factor(const engine::TrainingOptions& training, int64_t tokens);
 
-/// A sentence for the log that says which rule holds and what comes of it; empty where none does.
+/// Returns a sentence for the log about the scaling rule and its effect; empty where there is none.
 std::string describe_batch_scaling(const engine::TrainingOptions& training);
 
-/// The weights that training.task_weights gives, `name=1.5`, by task, scaled so that their mean over the samples is 1.
-/// Throws UserError (kUsage) that lists all that is wrong with the entries.
+/// Parses training.task_weights, `name=1.5` each, into weights by task, scaled to a mean of 1 over
+/// the samples. Throws UserError (kUsage) that lists all invalid entries.
 std::vector<double> parse_task_weights(const std::vector<std::string>& entries, const data::Tasks& tasks);
 
-/// By 1 / samples, scaled alike.
+/// Returns weights proportional to 1 / samples of the task, scaled to a mean of 1 over the samples.
 std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks);
 
-/// What a run makes of the tasks of its samples, as the configuration asks; with one task nothing. Weights are those
-/// that a run starts with. Throws UserError (kUsage) where the configuration and the tasks do not go together.
+/// Returns the task settings that a run starts with; empty for one task. Throws UserError (kUsage)
+/// where the configuration does not fit the tasks.
 engine::TaskSettings make_task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks);
 
-/// The tasks of a run and their weights in the loss, which GradNorm moves: those of a step follow from the numbers of
-/// all steps but the one before it, whose numbers have not reached the host when it begins on a GPU.
+/// The tasks of a run and their weights in the loss, which GradNorm adapts. The weights of a step
+/// depend on the results of all steps but the previous one, whose results have not reached the host
+/// when the step starts on a GPU.
 class TaskBalance {
  public:
-  /// `masks`: as engine::ObjectiveSettings's.
+  /// `masks`: see engine::ObjectiveSettings.
   TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks,
               std::optional<engine::MaskLossWeights> masks = std::nullopt);
 
-  /// Numbers the samples of a step.
+  /// Sets the task index of each sample of a step.
   void assign_tasks(std::vector<data::Sample>& samples) const;
 
-  /// As the configuration has them. REQUIRES: no step was begun.
+  /// Returns the settings of the configuration. REQUIRES: no step was started.
   const engine::TaskSettings& initial_settings() const { return settings_; }
-  /// What cuts of a step follow from: weights do not matter for it.
+  /// Returns the constraint on micro-batch splits of a step; it does not depend on the weights.
   engine::SplitConstraint split_constraint(const std::vector<data::Sample>& samples) const;
 
-  /// Of a step, from 1. REQUIRES: update() has been told of all but at most one step before it.
+  /// Returns the objective of `step`, counted from 1. REQUIRES: update() was called for all earlier
+  /// steps but at most one.
   std::shared_ptr<const engine::Objective> make_objective(int64_t step, uint64_t step_seed);
 
-  /// Takes note of a step that is done, in order, and enters its tasks into `metrics`. `weights`: that it was done
-  /// with.
+  /// Records the results of the next step in order, and adds its tasks to `metrics`. `weights`:
+  /// those that the step used.
   void update(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
               report::StepMetrics& metrics);
 
-  /// For a checkpoint: null where there is nothing to remember.
+  /// Returns the state for a checkpoint; null where there is none.
   nlohmann::ordered_json state() const;
-  /// Whether `state` is of these tasks, or there is nothing to remember.
+  /// Returns whether `state` belongs to these tasks, or there is no state.
   bool matches(const nlohmann::ordered_json& state) const;
-  /// Throws UserError (kBadData).
+  /// Restores `state`. Throws UserError (kBadData), with `source`, for an invalid one.
   void restore(const nlohmann::ordered_json& state, const std::string& source);
 
-  /// A sentence for the log; empty where there is nothing to say.
+  /// Returns a sentence for the log; empty where there is nothing to report.
   std::string description() const;
 
  private:
-  /// A step that GradNorm has yet to learn from.
+  /// Results of a step that GradNorm has not used yet.
   struct Observation {
     int64_t step = 0;
     std::vector<engine::TaskResult> results;
-    std::vector<double> weights;  // that it was done with
+    std::vector<double> weights;  // used by the step
   };
 
   data::Tasks tasks_;

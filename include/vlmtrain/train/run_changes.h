@@ -60,9 +60,8 @@ bool changes_samples(const std::vector<SettingChange>& changes);
 /// Returns whether the learning rate of some step is another; so it is where the samples are others.
 bool changes_schedule(const std::vector<SettingChange>& changes);
 
-/// Throws UserError (kUsage) that lists `changes` and says how to go on all the same: with training.resume: changed,
-/// where that serves and `resume` is not that word, or with a new run of the checkpoint's weights. Returns where all of
-/// them may be made.
+/// Throws UserError (kUsage) where `resume` does not allow `changes`. The message lists them and
+/// names the way to continue: training.resume: changed, or a new run of the checkpoint's weights.
 void check_changes(const std::vector<SettingChange>& changes, ResumePolicy resume,
                    const std::filesystem::path& checkpoint);
 

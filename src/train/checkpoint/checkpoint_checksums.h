@@ -9,33 +9,34 @@
 
 namespace vlmtrain::train {
 
-/// By the paths within a checkpoint's folder, such as "trainer_state/state.json".
+/// Checksums by path within a checkpoint's folder, for example "trainer_state/state.json".
 using CheckpointChecksums = std::map<std::string, io::Checksum>;
 
-/// Of the files that were recorded within `folder`.
+/// Returns the checksums that `recorder` has for files within `folder`.
 CheckpointChecksums collect_checksums(const std::filesystem::path& folder, const io::ChecksumRecorder& recorder);
 
-/// As trainer_state/checksums.json has them: {"algorithm": "XXH64", "files": {name: {"bytes", "xxh64"}}}.
+/// Returns the content of trainer_state/checksums.json: {"algorithm": "XXH64", "files": {name:
+/// {"bytes", "xxh64"}}}.
 std::string to_json_text(const CheckpointChecksums& checksums);
-/// Throws UserError (kBadData), which names `source`, where the text is not what to_json_text() makes.
+/// Parses the output of to_json_text(). Throws UserError (kBadData), with `source`, for other text.
 CheckpointChecksums parse_checksums(const std::string& text, const std::string& source);
 
 /// Writes trainer_state/checksums.json of `checkpoint`.
 void write_checksums(const std::filesystem::path& checkpoint, const CheckpointChecksums& checksums);
-/// Nothing of a checkpoint without them, as older versions wrote.
+/// Returns the checksums of a checkpoint; nothing for one of an older version, which has none.
 std::optional<CheckpointChecksums> read_checksums(const std::filesystem::path& checkpoint);
 
-/// What of a checkpoint's files is compared with their checksums.
+/// The files whose contents are compared with their checksums.
 enum class VerifiedFiles {
-  kSmall,  ///< the sizes of all, and the contents of those that are read whole: JSON, templates
+  kSmall,  ///< the sizes of all files, and the contents of small ones: JSON, templates
   kAll,    ///< all contents; reads every file once, several at a time
-  /// The contents of *.safetensors that a model or an adapter is made of. One that another program has written again,
-  /// in another size, is a warning.
+  /// The *.safetensors files of a model or an adapter. A file that another program has replaced by
+  /// one of another size is a warning.
   kModelWeights,
 };
 
-/// Throws UserError (kBadData), which names the file and the remedy, where one is missing or is not as it was saved.
-/// Returns whether the checkpoint has checksums.
+/// Throws UserError (kBadData), with file and advice, where a file is missing or differs from its
+/// checksum. Returns whether the checkpoint has checksums.
 bool verify_checksums(const std::filesystem::path& checkpoint, VerifiedFiles scope);
 
 }  // namespace vlmtrain::train

@@ -14,22 +14,24 @@
 
 namespace vlmtrain::train {
 
-/// Where a run goes on.
+/// The state from which a run resumes.
 struct ResumePoint {
-  RunState state;                      ///< as the checkpoint has it
-  std::vector<SettingChange> changes;  ///< since then
+  RunState state;                      ///< as saved
+  std::vector<SettingChange> changes;  ///< of settings since the checkpoint
 };
 
-/// Throws UserError: where training.resume forbids it, or the settings are others than training.resume allows.
+/// Reads the newest checkpoint's state and compares the settings with it. Throws UserError where
+/// training.resume does not allow to resume, or does not allow the changes.
 ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
                               const nlohmann::ordered_json& fingerprint);
 
-/// Gives the frozen weights of a run that goes on the values that they have in it: those of the run's start, but of
-/// parts that were trained before they were frozen (`frozen_after_training`, keys of the section `model`) those of the
-/// run's newest checkpoint, which `base` takes over from `checkpoint_weights`, the checkpoint itself (null: there are
-/// none). `old_fingerprint` is the fingerprint of the checkpoint, by which parts were frozen until now. Returns the
-/// parts that are settled from now on. Throws UserError (kUsage) for a part that is to be trained again and has nothing
-/// that could be. REQUIRES: `model` has the checkpoint's weights, and is frozen as `config` says.
+/// Restores the frozen weights of a resumed run: the base's values or, for parts that were trained
+/// before they were frozen, the values of the newest checkpoint, which `base` takes from
+/// `checkpoint_weights` (null: no such parts). `frozen_after_training` has the keys of those parts
+/// (section `model`), `old_fingerprint` the settings of the checkpoint. Returns the updated keys.
+/// Throws UserError (kUsage) for a part that is to be trained again although the run has no
+/// trainable values of it. REQUIRES: `model` has the checkpoint's weights and is frozen as `config`
+/// says.
 std::vector<std::string> resume_freezing(const Config& config, const nlohmann::ordered_json& old_fingerprint,
                                          const std::vector<std::string>& frozen_after_training,
                                          const std::filesystem::path& checkpoint,

@@ -19,38 +19,39 @@
 
 namespace vlmtrain::train {
 
-/// The evaluations of a run: after which steps, of what, which was the best, and when there have been enough without a
-/// better one.
+/// The evaluations of a run: their steps, the best result, and early stopping.
 class PeriodicEvaluation {
  public:
   using OnEvent = std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)>;
 
-  /// `settings` is how a batch is computed; `evaluation_set`, `model`, `processor` and `state` have to outlive it. A
-  /// state of another data set or metric begins anew. `has_values`: false on a virtual card, where nothing is better
-  /// than anything.
+  /// `settings` says how a batch is computed. `evaluation_set`, `model`, `processor` and `state`
+  /// must outlive the object. Resets a state of another data set or metric. `has_values`: false on
+  /// a virtual GPU, whose results are not comparable.
   PeriodicEvaluation(const Config& config, const EvaluationSet& evaluation_set,
                      const models::VisionLanguageModel& model, const models::Processor& processor,
                      evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state);
 
-  /// Whether one follows the step that is done by now. `epochs_before` and `epochs_after` it; `is_last` of the run.
+  /// Returns whether an evaluation follows the completed step, which raised the epochs from
+  /// `epochs_before` to `epochs_after`. `is_last`: it is the run's last step.
   bool is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const;
 
-  /// Of the model as it is after `step`. Nothing where a stop was asked for meanwhile: it is still due then.
+  /// Evaluates the model after `step`. Returns nothing where a stop was requested; the evaluation
+  /// is still due then.
   std::optional<report::EvaluationMetrics> evaluate(int64_t step);
 
-  /// Whether training.early_stopping_patience is used up.
+  /// Returns whether training.early_stopping_patience is used up.
   bool should_stop_early() const;
-  /// Why the run ends then.
+  /// Returns the reason of the early stop for people.
   std::string early_stop_reason() const;
 
-  /// "loss 0.1234", of the best so far.
+  /// Returns the best result so far, for example "loss 0.1234".
   std::string describe_best() const;
   const std::optional<report::EvaluationMetrics>& last_metrics() const { return last_metrics_; }
-  /// Of the samples of the newest evaluation that was not interrupted.
+  /// Returns the notices of the newest complete evaluation.
   const data::NoticeCounts& notices() const { return notices_; }
 
  private:
-  /// Whether it is the best so far, which the state then has.
+  /// Updates the state where the score is the best so far; returns whether it is.
   bool update_best(int64_t step, const report::EvaluationScore& score);
 
   const EvaluationOptions& options_;
@@ -60,7 +61,7 @@ class PeriodicEvaluation {
   evaluation::EvaluationSettings settings_;
   bool has_values_;
   EvaluationState& state_;
-  std::optional<report::EvaluationMetrics> last_metrics_;  // of this process
+  std::optional<report::EvaluationMetrics> last_metrics_;  // by this process
   data::NoticeCounts notices_;
 };
 

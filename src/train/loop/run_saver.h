@@ -17,14 +17,14 @@
 
 namespace vlmtrain::train {
 
-/// What this process can have of the host's memory for copies that live while steps are done, beside what these take:
-/// of what is free now, less the margin of `mode`, and on the CPU less what the steps are planned to take more than
-/// there is now; on the CPU no more than the plan leaves of its limit, and nothing without a plan. `host_plan`: null on
-/// a GPU. `ranks`: of the run on this machine.
+/// Returns the host memory that asynchronous saving may take for copies, which live while further
+/// steps run. On a GPU: the free memory less the margin of `mode`. On the CPU: also less what
+/// planned steps will still take, and no more than the plan leaves of its limit; nothing without a
+/// plan. `host_plan` is null on a GPU. `ranks`: those of the run on this machine.
 memory::AvailableHostMemory compute_async_save_budget(const HostRunPlan* host_plan, planner::MemoryMode mode,
                                                       int64_t ranks);
 
-/// The same, of given figures: what the process has and can have in all, and what it is planned to have at most.
+/// The figures of that budget: memory of the process now, its maximum, and its planned maximum.
 struct AsyncSaveInputs {
   memory::AvailableHostMemory available{};
   int64_t process_bytes = 0;
@@ -34,57 +34,60 @@ struct AsyncSaveInputs {
 };
 memory::AvailableHostMemory compute_async_save_budget(const AsyncSaveInputs& inputs, double margin_percent);
 
-/// Where an error found a run.
+/// The state of a run in which an error was caught.
 struct RunErrorState {
   bool is_saving = false;              ///< a checkpoint was being written
-  bool are_weights_consistent = true;  ///< false: some of them are those of the next step
+  bool are_weights_consistent = true;  ///< false: some weights are those of the next step already
   bool metrics_are_lost = false;       ///< of the last step: its loss, and whether it was skipped
 };
 
-/// Why what is in memory after an error is not to be saved; empty where it may be.
+/// Returns why the weights in memory must not be saved after an error; empty where they may be.
 std::string find_unsafe_save_reason(const std::exception& error, const RunErrorState& state);
 
-/// Writes what a run can go on from: its checkpoints, and the ledger beside them; of several ranks the first does, and
-/// where they share the optimizer's state all do together. A run on a virtual card has nothing to save.
+/// Writes the checkpoints and the ledger of a run. Rank 0 writes; where ranks share the optimizer's
+/// state, all ranks write together. A run on a virtual GPU saves nothing.
 ///
-/// Where there is room for copies, training goes on while a thread writes them (output.async_save): one checkpoint at a
-/// time, the bytes that the other way writes. What it throws is thrown by the next call but the last two.
+/// Where memory allows copies, a thread writes them while training continues (output.async_save),
+/// one checkpoint at a time, with the same bytes. Its errors are thrown by the next call of save(),
+/// poll() or finish().
+///
+/// Not thread-safe; belongs to the run's thread.
 class RunSaver {
  public:
-  /// Told on the run's thread, once a checkpoint is whole.
+  /// Called on the run's thread when a checkpoint is whole.
   using OnCheckpoint = std::function<void(int64_t step, const std::filesystem::path& folder)>;
-  /// What copies may take of the host's memory.
+  /// Returns the host memory that copies may take.
   using MemoryBudget = std::function<memory::AvailableHostMemory()>;
 
-  /// All must outlive it.
+  /// All arguments must outlive the object.
   RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint);
   RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint,
            MemoryBudget budget);
-  /// Waits for what is being written.
+  /// Waits for a checkpoint that is being written.
   ~RunSaver();
   RunSaver(const RunSaver&) = delete;
   RunSaver& operator=(const RunSaver&) = delete;
 
-  /// The run as it is now; `continues`: further steps follow. Waits for the checkpoint before, if that is being
-  /// written. REQUIRES: all steps so far have been reported.
+  /// Saves the run's state; `continues`: further steps follow. Waits for the previous checkpoint.
+  /// REQUIRES: all steps so far were reported.
   void save(bool continues);
-  /// Whether all ranks write a checkpoint together, so that all have to call save() for it.
+  /// Returns whether all ranks write a checkpoint together, so that all have to call save().
   bool is_state_sharded() const;
-  /// Whether nothing has happened since save(), or since the checkpoint that the run went on from.
+  /// Returns whether the newest checkpoint has the run's current step.
   bool is_saved() const { return saved_step_ == run_.state.step; }
 
-  /// Between two steps: tells of a checkpoint that has become whole meanwhile.
+  /// Reports a checkpoint that has become whole. To be called between two steps.
   void poll();
-  /// Waits until it is whole, if one is being written.
+  /// Waits until a checkpoint that is being written is whole.
   void finish();
 
-  /// That steps waited for checkpoints so far.
+  /// Returns the seconds that steps waited for checkpoints.
   double seconds() const { return seconds_; }
 
   void write_ledger() const;
 
-  /// A run that fails keeps the steps that are done, where it is safe to. `metrics_are_lost`: tries to read those of
-  /// the last step. Throws nothing; the log says what became of it.
+  /// Saves the completed steps of a run that failed, where find_unsafe_save_reason() allows it.
+  /// `metrics_are_lost` tries to read those of the last step. Throws nothing; logs the result.
   void emergency_save(const std::exception& error, const std::function<bool()>& metrics_are_lost);
 
  private:
@@ -94,9 +97,9 @@ class RunSaver {
   };
 
   void save_now();
-  /// By all ranks, which share the optimizer's state; steps wait.
+  /// Saves with all ranks, synchronously.
   void save_sharded();
-  /// False where it has to be written before the next step.
+  /// Returns false where the checkpoint has to be written before the next step.
   bool save_async();
   bool can_save_async();
   int64_t compute_async_save_bytes() const;
@@ -104,7 +107,7 @@ class RunSaver {
   CheckpointContent make_content(ValueStorage values) const;
   CheckpointContent make_copied_content() const;
   std::string format_ledger() const;
-  /// On any thread.
+  /// May run on any thread.
   SavedCheckpoint write(const CheckpointContent& content, const std::string& ledger) const;
   void finish_after_error();
 
@@ -114,10 +117,10 @@ class RunSaver {
   OnCheckpoint on_checkpoint_;
   MemoryBudget get_budget_;
   int64_t saved_step_;
-  bool is_saving_ = false;  // stays so where that failed
+  bool is_saving_ = false;  // stays true after a failure
   bool has_logged_sync_reason_ = false;
   double seconds_ = 0;
-  std::future<SavedCheckpoint> writing_;  // the last member: it is waited for before the others go
+  std::future<SavedCheckpoint> writing_;  // declared last: its destructor waits before the other members are destroyed
 };
 
 }  // namespace vlmtrain::train

@@ -25,58 +25,60 @@
 
 namespace vlmtrain::train {
 
-/// All that a run consists of, ready for its next step: planned, loaded, and where the newest checkpoint left off.
+/// The parts of a run, ready for its next step: planned, loaded, and restored from the newest
+/// checkpoint.
 struct RunSetup {
-  /// Throws UserError.
+  /// Plans and loads the run. Throws UserError. `ranks` must outlive the object.
   RunSetup(const Config& config, at::Device device, const RankGroup& ranks);
 
   std::filesystem::path folder;
-  std::vector<SourceSplit> source_splits;  ///< until held_out.json is written
+  std::vector<SourceSplit> source_splits;  ///< cleared once held_out.json is written
   std::shared_ptr<const data::DataSet> records;
-  std::optional<data::SampleOrder> order;  ///< once the samples were looked at
+  std::optional<data::SampleOrder> order;  ///< set after the data check
   std::unique_ptr<models::Processor> processor;
-  std::optional<EvaluationSet> evaluation_set;  ///< where the run has evaluations
+  std::optional<EvaluationSet> evaluation_set;  ///< set where the run has evaluations
   RunCheckpoints checkpoints;
   RunState state;
   bool resumed = false;
-  std::vector<SettingChange> changes;  ///< that the run goes on with, by training.resume: changed
-  data::Ledger ledger;                 ///< with the bad samples that are known
-  /// The checkpoint is of a version that passed over keys which are refused now.
+  std::vector<SettingChange> changes;  ///< that training.resume: changed allowed
+  data::Ledger ledger;                 ///< has the known bad samples
+  /// The checkpoint is of a version that ignored keys which are errors now.
   bool began_ignoring_keys = false;
-  bool has_media = true;             ///< a sample that is trained on may have an image, video or volume
-  std::optional<TaskBalance> tasks;  ///< once the samples were looked at
+  bool has_media = true;             ///< some training sample may have an image, video or volume
+  std::optional<TaskBalance> tasks;  ///< set after the data check
   int64_t total_steps = 1;
-  engine::Schedule schedule;                ///< from state.schedule_start
-  std::optional<GpuRunPlan> plan;           ///< on a GPU
-  std::unique_ptr<HostRunPlan> host_plan;   ///< on the CPU
-  planner::EvaluationPlan evaluation_plan;  ///< where the run has evaluations
+  engine::Schedule schedule;                ///< starts at state.schedule_start
+  std::optional<GpuRunPlan> plan;           ///< set on a GPU
+  std::unique_ptr<HostRunPlan> host_plan;   ///< set on the CPU
+  planner::EvaluationPlan evaluation_plan;  ///< of runs with evaluations
   planner::StepConfig step_config;
   std::unique_ptr<models::VisionLanguageModel> model;
   std::unique_ptr<engine::Training> training;
-  std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual card
+  std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual GPU
 
-  /// The ledger, and of several sources or tasks what was drawn of each: its share, samples and epochs of its own.
+  /// Returns the ledger and, for several sources, what was drawn of each: share, samples and
+  /// epochs.
   nlohmann::ordered_json make_ledger_json() const;
-  /// What the learning rates of the next step are multiplied by.
+  /// Returns the schedule's factor of the next step's learning rates.
   double schedule_factor() const;
-  /// How steps are cut into micro-batches, for people.
+  /// Returns how steps are split into micro-batches, for people.
   std::string describe_split(const Config& config) const;
-  /// What of the run goes on and what begins anew, for people; empty where nothing was changed.
+  /// Returns what a change of settings keeps and what it resets, for people; empty without changes.
   std::string describe_changes(const Config& config) const;
 
  private:
   void find_checkpoint(const Config& config);
-  /// Of a data set that was changed while the run stood still.
+  /// Warns about a data set that was modified between two starts.
   void warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const;
   void make_order(const Config& config, data::SampleIndex& sample_index);
   void restore_ledger(const Config& config);
   void set_total_steps(const Config& config);
-  /// Of the data set before, where that has changed.
+  /// Returns the file name of the ledger before a change of the data set.
   std::string get_old_ledger_name() const;
-  /// Both where rank 0 has written what it found out, for the others to read.
+  /// Both run on rank 0 first, whose cache files the other ranks read.
   data::SampleIndex check_training_data(const Config& config) const;
   void check_evaluation_data(const Config& config, data::SampleIndex& train_index);
-  /// Settles `job`'s sharding, too, where that is chosen.
+  /// Also chooses the sharding of `job` where the configuration leaves it open.
   void make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
                   int64_t decode_bytes);
   template <class MakePlan>
@@ -89,10 +91,10 @@ struct RunSetup {
   void load(const Config& config, at::Device device, const planner::Job& job);
 
   const RankGroup& ranks_;
-  nlohmann::ordered_json old_fingerprint_;  // the checkpoint's fingerprint
-  engine::MigratedState migrated_state_;    // where settings were changed
-  bool keeps_task_weights_ = true;          // what GradNorm has learnt
-  bool has_videos_ = false;                 // among the samples that were looked at
+  nlohmann::ordered_json old_fingerprint_;  // of the checkpoint
+  engine::MigratedState migrated_state_;    // set where settings were changed
+  bool keeps_task_weights_ = true;          // GradNorm's weights are restored
+  bool has_videos_ = false;                 // among the checked samples
 };
 
 }  // namespace vlmtrain::train

@@ -13,44 +13,44 @@
 
 namespace vlmtrain::train {
 
-/// At each checkpoint, the model's answers to a few records, as many as its share of the time allows: one sample after
-/// the other in a fixed rotation, so that each gets its turn. At the run's end there is at least one. What a killed
-/// process had saved but not asked is asked when the run goes on.
+/// Sample predictions at each checkpoint: the model's answers to a few records in a fixed rotation,
+/// as many as a share of the time allows, and at least one at the run's end. Answers that a killed
+/// process did not give are given when the run resumes.
 class SamplePredictions {
  public:
-  /// About `count` of the `records`. `share`: of the time since this process's first step that answers
-  /// may take, from 0 to 1; 1: all of them at each checkpoint, whatever they take. `run_folder`: with what was answered
-  /// before up to the checkpoint that the run goes on from.
+  /// Takes about `count` of `records`. `share` of the time since the first step of this process,
+  /// from 0 to 1, may be spent on answers; 1: all records are answered at each checkpoint.
+  /// `run_folder` has the earlier answers of a resumed run. The references must outlive the object.
   SamplePredictions(const io::Records& records, int64_t count, const models::VisionLanguageModel& model,
                     const models::Processor& processor, at::Device device, double share,
                     const std::filesystem::path& run_folder, CallbackList& callbacks);
 
-  /// As Callback::on_past_step.
+  /// See Callback::on_past_step.
   void add_past_step(const nlohmann::json& line);
-  /// The run goes on, with the model as it was saved after `step`.
+  /// Answers with the model of the checkpoint after `step`, where a killed process did not.
   void answer_saved_step(int64_t step);
-  /// The first step of this process begins.
+  /// Starts the clock of `share` at the first step of this process.
   void start_clock();
-  /// All steps so far have been reported; the checkpoint holds the model as it is now.
+  /// Answers records after a checkpoint. REQUIRES: all steps so far were reported.
   void after_checkpoint(int64_t step);
-  /// The run ends well, by its last step or a request to stop.
+  /// Gives the answers at the end of a run that did not fail.
   void finish();
 
-  /// That answers of this process took.
+  /// Returns the seconds that answers of this process took.
   double seconds() const { return answer_seconds_; }
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Thumbnails {
     std::vector<std::string> images;
-    std::vector<std::string> captions;  // of volumes among them; empty: there is none
+    std::vector<std::string> captions;  // of volumes; empty where there are none
   };
 
-  /// Of the records in their rotation, those that there is time for.
+  /// Answers the next records of the rotation while there is time.
   void answer_all(int64_t step);
-  /// The next one; false where there is no memory for it.
+  /// Answers the next record; returns false where memory does not suffice.
   bool answer_next(int64_t step);
-  /// Of this process's steps, and of those before that no answers were charged to.
+  /// Returns the seconds of this process's steps and of earlier steps without answers.
   double seconds_so_far() const;
   bool has_time_left() const;
   void report_out_of_memory(const std::string& reason);
@@ -62,16 +62,16 @@ class SamplePredictions {
   const models::Processor& processor_;
   double share_;
   evaluation::EvaluationSettings settings_;
-  CallbackList& callbacks_;                                 // told of answers and events
-  std::unordered_map<std::string, Thumbnails> thumbnails_;  // by record
+  CallbackList& callbacks_;                                 // receives answers and events
+  std::unordered_map<std::string, Thumbnails> thumbnails_;  // by record id
 
-  size_t next_ = 0;             // of the records
-  int64_t answered_step_ = -1;  // after which a sample was asked last
-  int64_t saved_step_ = -1;     // of the last checkpoint of this process
+  size_t next_ = 0;             // index of the next record
+  int64_t answered_step_ = -1;  // step of the newest answer
+  int64_t saved_step_ = -1;     // step of the newest checkpoint of this process
   std::optional<Clock::time_point> first_step_;
   double past_seconds_ = 0;
   double answer_seconds_ = 0;
-  int64_t answers_ = 0;  // that these seconds were for
+  int64_t answers_ = 0;  // counted in answer_seconds_
   bool has_reported_fewer_ = false;
 };
 

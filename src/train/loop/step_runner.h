@@ -22,20 +22,22 @@
 
 namespace vlmtrain::train {
 
-/// Draws the batches of a run, with a twin some steps ahead of their turn, so that it can rehearse them.
+/// Draws the batches of a run; with look-ahead some steps ahead, so that their dry runs finish in
+/// time.
 class StepPrefetcher {
  public:
-  /// Steps first_step … last_step. `look_ahead` may be null.
+  /// Draws the steps first_step … last_step. `look_ahead` may be null.
   StepPrefetcher(data::Loader& loader, const planner::StepConfig& step_config, const TaskBalance& tasks,
                  LookAheadClient* look_ahead, int64_t first_step, int64_t last_step);
 
-  /// The next step. `step_seconds`: what the steps so far took. Rethrows what the loader threw, in its turn.
+  /// Returns the next step. `step_seconds`: duration of a recent step. Rethrows the loader's errors
+  /// in the order of the steps.
   PlannedStep next(double step_seconds);
 
-  /// Takes samples, by their index, out of the step that next() gave last and puts the next usable ones of the order in
-  /// their place, of all processes alike;
-  /// the following steps begin behind that one. The step is then done as planned, whatever was foreseen, and so are
-  /// those that a twin has been told of already. Rethrows what the loader threw.
+  /// Replaces `dropped` samples of the step that next() returned last by the next usable ones in
+  /// the order, the same on all ranks; later steps start after those. The changed step and the
+  /// steps that were already submitted to the look-ahead then run as the plan says. Rethrows the
+  /// loader's errors.
   void replace(PlannedStep& step, const std::vector<int64_t>& dropped);
 
  private:
@@ -46,7 +48,7 @@ class StepPrefetcher {
     std::exception_ptr error;
   };
 
-  /// Returns how long it waited for the loader.
+  /// Returns the seconds that it waited for the loader.
   double fill_queue();
   engine::StepLayout make_layout(data::GlobalBatch& batch, const std::vector<data::SampleShape>& shapes) const;
 
@@ -56,36 +58,40 @@ class StepPrefetcher {
   LookAheadClient* look_ahead_;
   int64_t next_step_;
   int64_t last_step_;
-  int64_t last_submitted_ = 0;        // the last step that the twin was told of
-  int64_t last_outdated_ = 0;         // up to this step, it was told of other samples
-  std::deque<PrefetchedStep> queue_;  // from next_step_ on
+  int64_t last_submitted_ = 0;        // newest step that the look-ahead knows
+  int64_t last_outdated_ = 0;         // steps up to this one have other samples than the look-ahead knows
+  std::deque<PrefetchedStep> queue_;  // starts at next_step_
 };
 
-/// Does the steps of a run: draws their samples, lets the twin say how each is to be done, guards it against a lack of
-/// memory, leaves samples out that do not fit, and keeps the allocator's cache in order between steps.
+/// Runs the steps of a run: draws samples, applies the look-ahead's plan, recovers from
+/// out-of-memory errors, replaces samples that do not fit, and empties the allocator's cache
+/// between steps where needed.
 class StepRunner {
  public:
   using OnEvent = std::function<void(report::EventKind, std::string message, std::vector<std::string> ids)>;
 
-  /// All must outlive it.
+  /// All arguments must outlive the object.
   StepRunner(const Config& config, RunSetup& run, at::Device device, const RankGroup& ranks, OnEvent on_event);
 
-  /// The samples of the next step, exactly the global batch, and how its micro-batches are to be cut.
-  /// `step_seconds`: what the steps so far took.
+  /// Returns the samples of the next step, exactly the global batch, with the split into
+  /// micro-batches. `step_seconds`: duration of a recent step.
   PlannedStep next(double step_seconds) { return prefetcher_.next(step_seconds); }
 
-  /// Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out. A sample that
-  /// does not fit is replaced in `step`, or throws a UserError (kDoesNotFit).
+  /// Runs forward and backward passes and the optimizer, again with smaller micro-batches where
+  /// memory runs out. Replaces a sample that does not fit in `step`, or throws UserError
+  /// (kDoesNotFit), as data.on_bad_sample says.
   CompletedStep run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
                     const LearningRatesFunction& compute_rates);
 
-  /// After the run has taken note of the step: before the next one, what is to be known of its memory.
+  /// Measures memory after the run has recorded the step, and prepares the allocator for the next
+  /// one.
   void after_step(const PlannedStep& step, const CompletedStep& completed);
 
-  /// After what used the device and no twin knows of.
+  /// Empties the allocator's cache after other uses of the device, which the look-ahead does not
+  /// know.
   void release_device_memory();
 
-  /// Null where the run has no twin.
+  /// Returns null where the run has no look-ahead.
   const LookAheadSummary* look_ahead_summary() const { return look_ahead_ ? &look_ahead_->summary() : nullptr; }
 
  private:
@@ -100,10 +106,10 @@ class StepRunner {
   const engine::Consensus& consensus_;
   OnEvent on_event_;
   data::Loader loader_;
-  std::unique_ptr<LookAheadClient> look_ahead_;  // on a GPU
+  std::unique_ptr<LookAheadClient> look_ahead_;  // null on the CPU
   StepPrefetcher prefetcher_;
   OomGuard guard_;
-  int64_t next_cache_empty_step_ = 0;  // step
+  int64_t next_cache_empty_step_ = 0;
 };
 
 }  // namespace vlmtrain::train

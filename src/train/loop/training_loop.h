@@ -41,41 +41,44 @@ class TrainingLoop {
 
   void run_steps();
 
-  /// Loader and twin go with the last step, before anything is saved for the last time: nothing decodes ahead any more.
+  /// Destroys loader and look-ahead before the last save, so that nothing decodes ahead any more.
   void end_steps();
 
-  /// All steps are done, or with training.epochs each usable sample was taken as often: samples that turned out to be
-  /// bad on the way make that fewer steps.
+  /// Returns whether all steps are done or, with training.epochs, each usable sample was drawn
+  /// often enough: samples that turned out bad during the run make fewer steps.
   bool has_finished_steps();
 
-  /// What a stop interrupted. The step's line is written, its checkpoint too.
+  /// Runs the evaluation that a stop prevented. Its step is reported and saved already.
   void run_missed_evaluation();
 
-  /// Where all ranks write a checkpoint together, whether the first one wants it: numbers of an evaluation may differ
-  /// by rounding, and not all are stopped in the middle of one.
+  /// Returns rank 0's decision where all ranks write a checkpoint together: evaluation results
+  /// differ between ranks by rounding, and a stop may reach only some in the middle of an
+  /// evaluation.
   bool should_all_save(bool wants_save) const;
 
-  /// Nothing where a stop was asked for meanwhile.
+  /// Returns nothing where a stop was requested meanwhile.
   std::optional<report::EvaluationMetrics> evaluate();
 
-  /// By the rank that writes; the others take part where all have parts of the weights.
+  /// Calls `action` on the rank that writes; other ranks only take part in gathering sharded
+  /// weights.
   template <class Action>
   void run_predictions(const Action& action);
 
-  /// By all processes, or by none.
+  /// Returns the same on all ranks.
   bool is_stop_requested() const { return ranks_.any_rank_stops(stop_signal() != 0); }
 
-  /// Evaluations of other machines differ by rounding: one is enough for all.
+  /// Returns the same on all ranks. Evaluation results differ between machines by rounding, so one
+  /// rank's early stop counts for all.
   bool is_finished();
 
-  /// Asked once the gradients are there: the step before is known by then, and with it whether the schedule has moved
-  /// on.
+  /// Returns the learning rates of a step whose gradients are computed. By then the previous step's
+  /// result is known, and with it whether the schedule advances.
   engine::LearningRates compute_rates(const PlannedStep& step);
 
   void record_step(const PlannedStep& step, const CompletedStep& completed,
                    const std::shared_ptr<const engine::Objective>& objective);
 
-  /// Waits for the numbers of the step before and hands them on.
+  /// Waits for the results of the previous step and reports them.
   void finish_pending();
 
   bool is_save_step() const;
@@ -84,10 +87,12 @@ class TrainingLoop {
 
   void report_event(report::EventKind kind, std::string message, std::vector<std::string> ids = {});
 
-  /// Of the last step, where they cannot be had any more. What a watcher throws does not concern what is saved.
+  /// Returns whether the results of the last step are lost. Errors of watchers do not affect what
+  /// is saved.
   bool metrics_are_lost();
 
-  // What stopped the run, such as a full disk, may also be in the way here; it is the error to report.
+  // Saves and reports what is possible. Errors are logged only, since the first error may cause
+  // them, such as a full disk.
   void finish_after_error(const std::exception& error);
 
   uint64_t seed() const { return static_cast<uint64_t>(config_.training.seed); }
@@ -110,7 +115,7 @@ class TrainingLoop {
                                          .message = fmt::format("checkpoint: {}", folder.string())});
                   }};
   const engine::Consensus& consensus_ = ranks_.consensus();
-  std::optional<StepRunner> runner_;  // while steps are done
+  std::optional<StepRunner> runner_;  // set while steps run
   std::optional<LookAheadSummary> look_ahead_summary_;
   std::optional<PendingReport> pending_;
   const bool trains_vision_tower_ = is_component_trained(run_.model->parameters(), nn::Component::kVisionTower);

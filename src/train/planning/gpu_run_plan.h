@@ -24,15 +24,16 @@
 
 namespace vlmtrain::train {
 
-/// The newest steps of a run that were done as planned, with what they took. Steps are timed one behind the other,
-/// since on a GPU one is still at work while the next begins: only their sum says how long they took.
+/// Durations of the newest steps that ran as planned. Consecutive steps are timed together, because
+/// on a GPU one step still runs when the next starts: only their sum is meaningful.
 class StepTimes {
  public:
-  /// `seconds`: from the step's beginning to the next one's, the wait for its data included.
+  /// Records a step. `seconds`: from its start to the start of the next, with the wait for data.
   void record(const PlannedStep& step, const CompletedStep& completed, double seconds);
 
-  /// What the steps took by what is predicted for them, which a child process rehearses on `virtual_gpu`; nothing after
-  /// too few steps. Throws as planner::DryRunProcess.
+  /// Returns measured divided by predicted seconds; the prediction comes from dry runs on
+  /// `virtual_gpu` in a child process. Returns nothing after too few steps. Throws as
+  /// planner::DryRunProcess.
   std::optional<double> compute_ratio(const planner::Job& job, const planner::StepConfig& step_config,
                                       const planner::VirtualGpu& virtual_gpu) const;
 
@@ -45,28 +46,27 @@ class StepTimes {
   std::deque<TimedStep> steps_;
 };
 
-/// A plan could not be made for reasons that are not the run's: the rehearsal process was killed, the stand-ins for the
-/// CUDA libraries are missing.
+/// A failure to plan that the run does not cause: the dry run process was killed, or the virtual
+/// GPU's libraries are missing.
 class PlanningError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Where a run's cut of its steps comes from, unless training.micro_batch_size is a number.
+/// The source of a run's micro-batch split, unless training.micro_batch_size is a number.
 enum class SplitSource {
-  kPlanner,     ///< the planner's
-  kCheckpoint,  ///< the run's checkpoint's; where that says none, equal micro-batches
+  kPlanner,     ///< the planner
+  kCheckpoint,  ///< the run's checkpoint; where that has none, equal micro-batches
 };
 
-/// The plan of a run on a GPU: made and written to plan.json before anything is allocated there, and compared with what
-/// was measured at the end. Of several ranks each has its own, and the first one's is written.
+/// The plan of a run on a GPU. It is written to plan.json before anything is allocated there, and
+/// compared with measurements at the end. Each rank has its own plan; rank 0 writes.
 class GpuRunPlan {
  public:
-  /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit, and PlanningError. Sets up the
-  /// allocator as the plan needs it.
-  /// `limits` are of the samples, for what the refusal says; `saved_plan` is what the run's checkpoint says of its cut.
-  /// Where its recomputation does not fit any more, on a card with less room, the cut stays, and recomputation is
-  /// chosen anew.
+  /// Throws UserError (kDoesNotFit), with advice, where the run does not fit, and PlanningError.
+  /// Configures the allocator for the plan. `limits` are the settings that the advice may name.
+  /// `saved_plan` is the checkpoint's plan: its split stays; its recomputation is chosen again
+  /// where it does not fit on a smaller GPU.
   GpuRunPlan(const Config& config, at::Device device, planner::Workload workload,
              std::vector<planner::SampleLimit> limits, const planner::Job& job, const RankGroup& ranks,
              std::filesystem::path run_folder, SplitSource split_source = SplitSource::kPlanner,
@@ -74,26 +74,28 @@ class GpuRunPlan {
 
   const planner::StepConfig& step_config() const { return step_config_; }
   planner::StepPeaks peaks() const { return plan_.peaks(); }
-  /// What the run's checkpoints keep of it; nothing where its steps are cut into micro-batches of as many samples.
+  /// Returns what checkpoints keep of the plan; nothing where all micro-batches have the same
+  /// number of samples.
   const std::optional<SavedPlan>& saved_plan() const { return saved_plan_; }
-  /// How drawn steps are cut; nothing where the cut was kept, or all steps are cut alike.
+  /// Returns how drawn steps are split; nothing where the split comes from a checkpoint or is the
+  /// same for all steps.
   const std::optional<planner::SplitPlan>& split_plan() const { return plan_.split; }
-  /// How the run evaluates `evaluation_set`, beside what its training holds: with no more than that takes at its peak
-  /// where that is possible. Written to plan.json. Throws what make_plan throws.
+  /// Plans the evaluation of `evaluation_set` while the training state stays allocated, with at
+  /// most the peak of training where possible. Adds it to plan.json. Throws as make_plan does.
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& evaluation_set);
 
-  /// For a twin of the run.
+  /// For the look-ahead of the run.
   engine::Sharding sharding() const { return plan_.job.sharding; }
   LookAheadSettings look_ahead_settings() const;
 
-  /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json. `device_used_bytes`:
-  /// most of the card that was in use at a step's end, by whomever.
+  /// Logs the measurements of `steps` steps next to the plan and adds them to plan.json.
+  /// `device_used_bytes`: most bytes of the GPU in use at the end of a step, by all processes.
   void report_measured(const memory::DeviceMemory& measured_memory, int64_t device_used_bytes, int64_t steps,
                        const LookAheadSummary* look_ahead) const;
 
-  /// For later plans on this machine (train/past_runs.h): the context, which is what the process took of the card
-  /// beside PyTorch's allocator, where no others can have taken it; the reserved peak; the time of steps. Says in the
-  /// log what is in the way.
+  /// Records measurements for later plans on this machine (train/past_runs.h): the reserved peak,
+  /// step times, and the context, which is the process's GPU memory outside PyTorch's allocator,
+  /// unless other processes may have taken it. Logs failures.
   void record_measurements(int64_t context_bytes, const memory::DeviceMemory& measured_memory,
                            const StepTimes& times) const;
 
@@ -102,17 +104,17 @@ class GpuRunPlan {
 
   at::Device device_;
   std::filesystem::path run_folder_;
-  bool is_writer_;                          // the first rank does
-  bool has_oversized_micro_batch_ = false;  // the micro-batch, with the largest samples: such steps are cut
-  std::optional<PastRuns> past_runs_;       // of runs on this machine's card
+  bool is_writer_;  // rank 0
+  bool has_oversized_micro_batch_ =
+      false;  // the configured micro-batch does not fit with the largest samples, so that their steps are split
+  std::optional<PastRuns> past_runs_;  // of this GPU
   planner::Plan plan_;
   planner::StepConfig step_config_;
   std::optional<SavedPlan> saved_plan_;
   std::optional<planner::EvaluationPlan> evaluation_;
 };
 
-/// A run without a plan is to go on all the same: says why there is none, and sets up the allocator. The choices are
-/// make_min_memory_config().
+/// Logs why a run has no plan, and configures the allocator for make_min_memory_config().
 void continue_without_plan(const Config& config, at::Device device, const PlanningError& failure,
                            const RankGroup& ranks, const std::filesystem::path& run_folder);
 

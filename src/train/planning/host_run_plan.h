@@ -19,49 +19,53 @@
 
 namespace vlmtrain::train {
 
-/// The memory of a run on the CPU: planned for what the host has free before the model is built, for each of its ranks
-/// an equal part, written to plan.json,
-/// and held to that. Of the thread that makes it, which has to be the one that trains.
+/// The memory plan of a run on the CPU. It is made for the host memory that is free before the
+/// model is built, an equal part for each rank, written to plan.json, and enforced. Belongs to the
+/// training thread.
 class HostRunPlan {
  public:
-  /// `limits` are of the samples, for what a refusal says; `decode_bytes` is Outlines::decode_bytes; `saved_plan` is
-  /// what the run's checkpoint says, if there is one. Throws UserError (kDoesNotFit), which says what would fit. A plan
-  /// that fails for reasons of its own does not stop a run: step_config() are then cautious ones.
+  /// `limits` are the settings that advice may name; `decode_bytes` is SampleIndex::decode_bytes;
+  /// `saved_plan` is the checkpoint's plan. Throws UserError (kDoesNotFit), with advice. Other
+  /// failures to plan do not stop the run: it uses the least memory then.
   HostRunPlan(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
               int64_t decode_bytes, const planner::Job& job, const RankGroup& ranks, std::filesystem::path run_folder,
               const std::optional<SavedPlan>& saved_plan);
 
-  /// What the run does and its checkpoints keep.
+  /// Returns the choices of the run, which its checkpoints keep.
   const SavedPlan& saved_plan() const { return saved_plan_; }
 
-  /// How drawn steps are cut; nothing where the cut was kept, or all steps are cut alike.
+  /// Returns how drawn steps are split; nothing where the split comes from a checkpoint or is the
+  /// same for all steps.
   const std::optional<planner::SplitPlan>& split_plan() const { return split_plan_; }
 
-  /// How the run evaluates `evaluation_set`, beside what its training holds. Throws what make_cpu_plan throws.
+  /// Plans the evaluation of `evaluation_set` while the training state stays in memory. Throws as
+  /// make_cpu_plan does.
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& evaluation_set);
-  /// What decoded samples of an evaluation may take that wait for their batch; 0: no bound.
+  /// Returns the most bytes of decoded evaluation samples that wait for their batch; 0: no limit.
   int64_t evaluation_prefetch_bytes() const { return evaluation_prefetch_bytes_; }
 
-  /// Most that decoded samples may take which wait for their step.
+  /// Returns the most bytes of decoded samples that wait for their step.
   int64_t prefetch_bytes() const { return prefetch_bytes_; }
 
-  /// While it lives, a tensor that would go over the limit is refused as out of memory.
+  /// Returns a guard: while it lives, a tensor above the limit is refused as out of memory.
   std::unique_ptr<memory::HostBudget::Limit> make_allocation_limit();
-  /// The same of an evaluation, whose samples take memory beside those of the training.
+  /// Returns the guard for evaluations, whose samples take memory in addition to the training
+  /// state.
   std::unique_ptr<memory::HostBudget::Limit> make_evaluation_limit();
 
-  /// What the process takes at most, as planned; and what the plan leaves of its limit, 0 where there is no plan.
+  /// Planned maximum of the process in bytes, and the bytes that the plan leaves of its limit; 0
+  /// without a plan.
   int64_t planned_bytes() const { return plan_ ? plan_->total_bytes() : 0; }
   int64_t remaining_bytes() const;
-  /// While it lives, tensors do not count towards the limit: copies of a checkpoint, for which remaining_bytes() is
-  /// there.
+  /// Returns a guard: while it lives, tensors do not count towards the limit. Meant for copies of a
+  /// checkpoint, which remaining_bytes() covers.
   std::unique_ptr<memory::HostBudget::Pause> pause_accounting() {
     return std::make_unique<memory::HostBudget::Pause>(budget_);
   }
-  /// Copies took so much, beside what is planned.
+  /// Records the bytes of copies, which the plan does not include.
   void record_copies(int64_t bytes) { copy_bytes_ = std::max(copy_bytes_, bytes); }
 
-  /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json.
+  /// Logs the measurements of `steps` steps next to the plan and adds them to plan.json.
   void report_measured(int64_t steps) const;
 
  private:
@@ -72,15 +76,15 @@ class HostRunPlan {
 
   std::filesystem::path run_folder_;
   bool is_writer_;
-  std::optional<planner::CpuPlan> plan_;  // nothing where none could be made
-  SavedPlan saved_plan_;                  // the limit is CpuMemoryLimit::tensor_bytes
+  std::optional<planner::CpuPlan> plan_;  // nothing where planning failed
+  SavedPlan saved_plan_;                  // limit_bytes is CpuMemoryLimit::tensor_bytes
   std::optional<planner::SplitPlan> split_plan_;
-  int64_t enforced_limit_bytes_ = 0;  // the limit, or what there is now if that is less
+  int64_t enforced_limit_bytes_ = 0;  // the limit, or the memory that is available now if that is less
   int64_t prefetch_bytes_ = 0;
   std::optional<planner::EvaluationPlan> evaluation_;
   int64_t evaluation_prefetch_bytes_ = 0;
-  int64_t evaluation_samples_bytes_ = 0;  // all that evaluated samples take until they are tensors of a batch
-  int64_t copy_bytes_ = 0;                // of checkpoints, at most
+  int64_t evaluation_samples_bytes_ = 0;  // bytes of decoded evaluation samples until they are tensors of a batch
+  int64_t copy_bytes_ = 0;                // largest copies of a checkpoint
   memory::HostBudget budget_;
 };
 

@@ -11,32 +11,33 @@
 
 namespace vlmtrain::train {
 
-/// What a run fixed when it started, as its checkpoints keep it. A resumed run takes it from there, whatever memory is
-/// free by then: other micro-batches add gradients up in another order.
+/// The choices that a run made when it started, as its checkpoints keep them. A resumed run reuses
+/// them whatever memory is free by then: other micro-batches add gradients up in another order.
 struct SavedPlan {
   planner::StepConfig step_config;
-  int64_t limit_bytes = 0;  ///< that the run was planned for
+  int64_t limit_bytes = 0;  ///< the limit that the run was planned for
 
-  /// `limit_key`: the name of the limit.
+  /// Returns the state for a checkpoint. `limit_key`: name of the limit's key.
   nlohmann::ordered_json to_json(const char* limit_key) const;
-  /// Throws UserError (kBadData) that names `source`.
+  /// Parses the output of to_json(). Throws UserError (kBadData), with `source`.
   static SavedPlan from_json(const nlohmann::ordered_json& json, const char* limit_key, const std::string& source);
 };
 
-/// What the configuration fixes, and what was kept for all else.
+/// Returns the constraints of the configuration, completed with the saved choices.
 planner::StepConstraints constrain_to_saved_config(const planner::StepConstraints& requested,
                                                    const planner::StepConfig& saved);
 
-/// A plan that may be one for single samples only.
+/// A plan, and whether it holds for single samples only.
 template <class Plan>
 struct PlanOrSplit {
   Plan plan;
-  /// The micro-batch that was asked for may not fit with the largest samples; such steps are cut.
+  /// The configured micro-batch, where it may not fit with the largest samples; their steps are
+  /// split.
   std::optional<int64_t> oversized_micro_batch;
 };
 
-/// `make` of the request. With allow_splits the micro-batch that was asked for is one that the largest samples may not
-/// fit: what has to fit is a single sample.
+/// Calls `make` with the request. With allow_splits a plan need only fit single samples where the
+/// configured micro-batch does not fit with the largest ones.
 template <class Request, class Make>
 auto make_plan_or_split(Request request, bool allow_splits, const Make& make)
     -> PlanOrSplit<decltype(make(std::as_const(request)))> {

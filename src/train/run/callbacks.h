@@ -21,33 +21,33 @@
 
 namespace vlmtrain::train {
 
-/// A step whose numbers have reached the host.
+/// The report of a step whose results have reached the host.
 struct StepReport {
   report::StepMetrics metrics;
-  std::vector<std::string> sample_ids;  ///< of the global batch, in order
+  std::vector<std::string> sample_ids;  ///< of the global batch, in its order
 };
 
-/// What looks on while a run goes. Nothing here changes a number, runs the model or raises an event. Calls come from
-/// the run's thread, between steps.
+/// An observer of a run. Callbacks change no number, do not run the model and raise no events. They
+/// are called on the run's thread, between steps.
 class Callback {
  public:
   virtual ~Callback() = default;
 
-  /// A step that an earlier process did and that stays, as metrics.jsonl has it; in their order, before all else.
+  /// A line of metrics.jsonl of an earlier process. All past steps come first, in their order.
   virtual void on_past_step(const nlohmann::json& /*line*/) {}
-  /// In the order of steps; on a GPU the next one is under way by then.
+  /// Called in the order of steps; on a GPU the next step is already running.
   virtual void on_step(const StepReport& /*step*/) {}
-  /// An evaluation after a step that is reported already: a stop had interrupted it, and the run that goes on made it
-  /// up.
+  /// The result of an evaluation that a stop had interrupted, after its step was reported.
   virtual void on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {}
   virtual void on_event(const report::Event& /*event*/) {}
-  /// An answer of the model as it is at a checkpoint.
+  /// An answer of the model at a checkpoint.
   virtual void on_prediction(const report::Prediction& /*prediction*/) {}
-  /// The run ends, with all its files written. `succeeded`: by its last step or a request to stop; else by an error.
+  /// The end of the run; all its files are written. `succeeded`: it ended by its last step or by a
+  /// requested stop, not by an error.
   virtual void on_end(bool /*well*/) {}
 };
 
-/// All callbacks of a run, in the order in which they were added, and the time that they take.
+/// The callbacks of a run, in the order in which they were added.
 class CallbackList {
  public:
   void add(std::unique_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
@@ -59,7 +59,7 @@ class CallbackList {
   void on_prediction(const report::Prediction& on_prediction);
   void on_end(bool succeeded);
 
-  /// Spent in callbacks so far.
+  /// Returns the seconds spent in callbacks.
   double seconds() const { return seconds_; }
 
  private:
@@ -70,8 +70,8 @@ class CallbackList {
   double seconds_ = 0;
 };
 
-/// metrics.jsonl, a line a step; events.jsonl, a line an event; predictions.jsonl, a line an answer; with `log_samples`
-/// samples.jsonl, the ids of each step.
+/// Writes metrics.jsonl, one line per step; events.jsonl, one per event; predictions.jsonl, one per
+/// answer; with `log_samples` samples.jsonl, the ids of each step.
 class MetricsFiles final : public Callback {
  public:
   MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples);
@@ -88,8 +88,9 @@ class MetricsFiles final : public Callback {
   std::optional<report::StepLog> samples_;
 };
 
-/// After MetricsFiles, epochs.jsonl: a row when an epoch ends, and at the run's end one for the epoch that was begun.
-/// They follow from metrics.jsonl alone: a run that goes on makes those before it again, in the middle of an epoch too.
+/// Writes epochs.jsonl: one row at the end of each epoch, and one for the incomplete epoch at the
+/// run's end. The rows follow from metrics.jsonl, so that a resumed run rebuilds the earlier ones.
+/// Comes after MetricsFiles.
 class EpochRows final : public Callback {
  public:
   explicit EpochRows(const std::filesystem::path& run_folder);
@@ -107,7 +108,7 @@ class EpochRows final : public Callback {
   std::optional<report::StepLog> rows_;
 };
 
-/// report.html, written anew every ten seconds or more rarely: at most one part in two hundred of the time.
+/// Writes report.html at most every ten seconds, in at most half a percent of the run's time.
 class HtmlReport final : public Callback {
  public:
   explicit HtmlReport(const std::filesystem::path& run_folder) : report_(run_folder) {}
@@ -125,7 +126,7 @@ class HtmlReport final : public Callback {
   bool failed_ = false;
 };
 
-/// TensorBoard's event files, in `tensorboard/` of the run's folder.
+/// Writes TensorBoard's event files into `tensorboard/` of the run's folder.
 class TensorBoardEvents final : public Callback {
  public:
   TensorBoardEvents(const std::filesystem::path& run_folder, int64_t resumed_step)
@@ -142,7 +143,7 @@ class TensorBoardEvents final : public Callback {
   report::TensorBoard events_;
 };
 
-/// The bar on stderr; evaluations and events are logged above it.
+/// Draws the progress bar on stderr, with evaluations and events as lines above it.
 class ProgressBar final : public Callback {
  public:
   ProgressBar(int64_t total_steps, bool quiet, report::BestMetric metric = report::BestMetric::kLoss)
@@ -155,7 +156,7 @@ class ProgressBar final : public Callback {
   void on_end(bool /*well*/) override { progress_.clear(); }
 
  private:
-  /// By what evaluations are compared.
+  /// Compares two evaluations by the run's metric.
   bool is_at_least_as_good(const report::EvaluationBaseline& current, const report::EvaluationBaseline& best) const;
   void log_evaluation(const report::StepMetrics& metrics);
 
@@ -164,14 +165,14 @@ class ProgressBar final : public Callback {
   std::optional<report::EvaluationBaseline> best_;
 };
 
-/// Where a run begins or goes on.
+/// The point at which a process starts a run or resumes it.
 struct RunProgress {
   std::filesystem::path folder;
-  int64_t step = 0;  ///< steps done
+  int64_t step = 0;  ///< completed steps
   int64_t total_steps = 0;
 };
 
-/// Adds what output.* of `config` asks for; the first rank of a run calls it.
+/// Adds the callbacks that output.* of `config` asks for. To be called on rank 0.
 void add_run_callbacks(CallbackList& callbacks, const Config& config, const RunProgress& run, bool quiet);
 
 }  // namespace vlmtrain::train

@@ -18,7 +18,7 @@
 
 namespace vlmtrain::train {
 
-/// Lets one through at a time, who may leave it in another thread than he came in. Must outlive its passes.
+/// A lock that one thread may take and another release. It must outlive its guards.
 class CheckpointLock {
  public:
   class Guard {
@@ -43,7 +43,8 @@ class CheckpointLock {
     return Guard(*this);
   }
 
-  /// Waits until nobody is within, but no longer than `timeout`; who comes from then on waits for ever.
+  /// Waits until the lock is free, but at most for `timeout`. Later attempts to take it block
+  /// forever.
   void close(std::chrono::seconds timeout) {
     std::unique_lock lock(mutex_);
     is_closed_ = true;
@@ -57,64 +58,69 @@ class CheckpointLock {
     released_.notify_all();
   }
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable released_;
   bool is_held_ = false;
   bool is_closed_ = false;
 };
 
-/// The processes that a run consists of, of which this is one: by itself, or a rank among others. All ranks hold the
-/// same weights, order and ledger; rank 0 writes.
+/// The processes of a run: this process alone, or one rank of several. All ranks hold the same
+/// weights, order and ledger; rank 0 writes.
 class RankGroup {
  public:
-  /// Nothing: by itself. Else waits for the others; errors as distributed::Ranks.
+  /// Waits for the other ranks of `launch`; nothing: a single process. Throws as
+  /// distributed::Ranks.
   explicit RankGroup(const std::optional<distributed::Launch>& launch,
                      std::chrono::milliseconds rendezvous_timeout = distributed::RanksOptions().rendezvous_timeout);
 
   bool is_single_process() const { return ranks_ == nullptr; }
-  /// Whether this process writes what the run leaves behind.
+  /// Returns whether this process writes the run's files.
   bool is_main_process() const { return is_single_process() || ranks_->rank() == 0; }
   int64_t rank() const { return is_single_process() ? 0 : ranks_->rank(); }
   int64_t world_size() const { return is_single_process() ? 1 : ranks_->world_size(); }
   int64_t ranks_on_this_node() const { return ranks_on_this_node_; }
   int64_t num_nodes() const { return num_nodes_; }
-  /// As many on each machine, consecutively numbered. Throws UserError (kUsage) where they are not so. The variable
-  /// VLMTRAIN_RANKS_OF_A_NODE counts instead of host names, so that groups can be tried on one machine.
+  /// Returns the ranks of each machine, which have consecutive numbers. Throws UserError (kUsage)
+  /// where machines have different numbers of ranks. VLMTRAIN_RANKS_OF_A_NODE overrides host names,
+  /// so that tests can form groups on one machine.
   int64_t ranks_per_node() const;
   const engine::Consensus& consensus() const { return *consensus_; }
   data::LoaderShard make_loader_shard() const;
 
-  /// Calls `action` on rank 0, then on all others, so that they find what it has left behind.
+  /// Calls `action` on rank 0, then on all other ranks, which can read the files that rank 0 wrote.
   void main_process_first(const std::function<void()>& action) const;
-  /// Throws UserError (kUsage) in all ranks, which names those that have another text than rank 0.
+  /// Throws UserError (kUsage) on all ranks, with the ranks whose text differs from that of rank 0.
   void check_equal_on_all_ranks(const std::string& name, const std::string& value) const;
 
-  /// As distributed::Ranks; nothing for a process by itself.
+  /// See distributed::Ranks; does nothing for a single process.
   void set_group_size(int64_t count) const;
 
-  /// From now on gradients on `device` can be added up. Throws UserError in all ranks where they are not on devices of
-  /// one kind, or two have the same card; errors of distributed::Ranks::connect.
+  /// Enables reductions of gradients on `device`. Throws UserError on all ranks where their devices
+  /// have different types or two ranks have the same GPU, and what distributed::Ranks::connect
+  /// throws.
   void connect(at::Device device) const;
 
-  /// Held while a checkpoint is written, by whatever thread gives it back: a lost rank does not end this process
-  /// meanwhile, for some minutes. One at a time.
+  /// Returns a guard for the time in which a checkpoint is written; any thread may release it.
+  /// While it is held, a lost rank ends this process only after some minutes.
   [[nodiscard]] CheckpointLock::Guard lock_checkpoint() const { return checkpoint_lock_.acquire(); }
 
-  /// Whether any rank is asked to stop; each tells how long it has waited for the others.
+  /// Returns whether any rank requests a stop. The ranks also exchange the seconds that they have
+  /// waited for each other.
   bool any_rank_stops(bool stops) const;
-  /// Seconds by rank, as any_rank_stops() was told last; empty for a process by itself.
+  /// Returns the seconds of the newest any_rank_stops() by rank; empty for a single process.
   const std::vector<double>& wait_seconds() const { return wait_seconds_; }
-  /// Which rank the others wait for, for people; empty for a process by itself.
+  /// Returns which rank the others wait for, for people; empty for a single process.
   std::string describe_waits() const;
 
-  /// What ranks have told each other in so many steps, for people; empty for a process by itself.
+  /// Returns the communication volume of `steps` steps, for people; empty for a single process.
   std::string describe_traffic(int64_t steps) const;
 
-  /// Whether the sums of the steps so far are there: not on a GPU where a rank was lost in the middle of one.
+  /// Returns whether the reductions of all steps are complete. They are not on a GPU where a rank
+  /// was lost in the middle of one.
   bool are_reductions_complete() const;
 
-  /// Calls `action`; what it throws is told to the other ranks, and is thrown again: AlreadyReported where rank 0 tells
-  /// it.
+  /// Calls `action` and tells the other ranks about its error. Rethrows the error, or
+  /// AlreadyReported where rank 0 reports it.
   void report_failures(const std::function<void()>& action) const;
 
  private:

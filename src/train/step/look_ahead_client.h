@@ -20,18 +20,20 @@
 
 namespace vlmtrain::train {
 
-/// What a twin's limit is lowered by, beyond the margin of the plan: it rises where the twin was wrong and falls again
-/// over steps that went as it foresaw. Two things make it up: what the last steps took more than was foreseen, and a
-/// share of the limit for each time that memory ran out unforeseen, which halves after twenty good steps; after twice
-/// as many with every further time, so that a run which keeps running out does not keep coming back for it.
+/// The additional margin by which the look-ahead's limit is lowered, beyond the plan's. It has two
+/// parts: the largest recent excess of measured over predicted memory, and a share of the limit
+/// that grows with every unforeseen out-of-memory error. The share halves after twenty successful
+/// steps, and after twice as many with each further error, so that a run does not fail again and
+/// again at the same limit.
 class LookAheadMargin {
  public:
   explicit LookAheadMargin(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  /// Memory ran out although nothing of the kind was foreseen.
+  /// Records an out-of-memory error that was not predicted.
   void raise();
 
-  /// A step went as foreseen, and took so much more (or less, if negative) of the reserved memory.
+  /// Records a step that ran as predicted and reserved `excess_bytes` more than predicted (less, if
+  /// negative).
   void record_success(int64_t excess_bytes);
 
   int64_t bytes() const;
@@ -39,7 +41,7 @@ class LookAheadMargin {
  private:
   int64_t limit_bytes_;
   int64_t raised_bytes_ = 0;
-  int64_t good_steps_ = 0;  // since it rose or fell
+  int64_t good_steps_ = 0;  // since the last change of the margin
   int64_t good_steps_to_halve_ = 10;
   std::deque<int64_t> excess_bytes_;  // of the last steps
 };
@@ -48,26 +50,28 @@ struct LookAheadSettings {
   planner::Job job;
   planner::StepConfig step_config;
   planner::VirtualGpu target;
-  int64_t limit_bytes = 0;  ///< what the plan lets the allocator reserve
-  /// The run is on a virtual card that takes no time: it waits for each answer instead of going on without.
+  int64_t limit_bytes = 0;  ///< bytes that the plan lets the allocator reserve
+  /// The run is on a virtual GPU, whose steps take no time: it waits for each answer.
   bool is_lockstep = false;
 };
 
-/// What the twin was worth over a run.
+/// The results of the look-ahead over a run.
 struct LookAheadSummary {
-  int64_t steps = 0;        ///< foreseen
-  int64_t split_steps = 0;  ///< of these, cut because they would not have fitted
-  int64_t late_steps = 0;   ///< without an answer in time
-  int64_t unfit_steps = 0;  ///< foreseen not to fit however they are cut
-  double worst_error = 0;   ///< of the reserved peak, measured against foreseen, as a share; from step 10 on
-  double cpu_seconds = 0;   ///< of the child, in all
-  double wait_seconds = 0;  ///< by the run
+  int64_t steps = 0;        ///< predicted steps
+  int64_t split_steps = 0;  ///< predicted steps that were split because they would not have fitted
+  int64_t late_steps = 0;   ///< steps without an answer in time
+  int64_t unfit_steps = 0;  ///< steps predicted not to fit however they are split
+  double worst_error = 0;   ///< largest relative error of the predicted reserved peak, from step 10 on
+  double cpu_seconds = 0;   ///< of the child process
+  double wait_seconds = 0;  ///< that the run waited
 };
 
-/// A run's connection with its twin: announces steps, takes answers as long as they come in time, compares them with
-/// what is measured and lowers the twin's limit accordingly. Where the run did something else than was foreseen, both
-/// empty their allocator's cache before the next step that is announced, after which they are alike again. If the twin
-/// fails or falls behind, the run goes on without it, and an event says so.
+/// The run's connection to its look-ahead, the child process that dry-runs the next steps. It
+/// submits steps, receives answers that come in time, compares them with measurements and adapts
+/// the margin. Where the run deviated from the prediction, run and child both empty their
+/// allocator's cache before the next submitted step, after which their allocators are in the same
+/// state again. If the child fails or is too slow, the run continues without it, and an event says
+/// so. Belongs to the run's thread.
 class LookAheadClient {
  public:
   using OnEvent = std::function<void(report::EventKind, const std::string& message)>;
@@ -76,20 +80,21 @@ class LookAheadClient {
 
   void submit(int64_t step, const std::vector<data::SampleShape>& samples, const engine::StepLayout& layout);
 
-  /// Waits at most 1 % of a step's time. Without an answer: `default_layout`.
+  /// Waits at most 1 % of a step's duration. Returns `default_layout` without an answer.
   StepPlan await(int64_t step, const engine::StepLayout& default_layout, double step_seconds);
 
-  /// `measured_memory` are the peaks of the step; `matches_forecast`: it was done as await() said.
+  /// Compares a step with its prediction. `measured_memory` has the step's peaks;
+  /// `matches_forecast`: it ran as await() said.
   void compare(int64_t step, const StepPlan& plan, const memory::DeviceMemory& measured_memory, bool matches_forecast);
 
-  /// The next announced step is to begin with an empty cache.
+  /// Makes the next submitted step start with an empty cache.
   void request_release() { release_next_ = true; }
 
-  /// The run did with its memory what the twin cannot know: the next announced step begins with an empty cache, and
-  /// until then nothing is compared.
+  /// Records a use of memory that the child cannot know: the next submitted step starts with an
+  /// empty cache, and nothing is compared until then.
   void mark_desynchronized();
 
-  /// Memory ran out although nothing of the kind was foreseen.
+  /// Records an out-of-memory error that was not predicted.
   void raise_margin() { margin_.raise(); }
 
   const LookAheadSummary& summary() const { return summary_; }
@@ -104,10 +109,10 @@ class LookAheadClient {
   OnEvent on_event_;
   std::unique_ptr<planner::LookAhead> look_ahead_;  // null once it is lost
   LookAheadMargin margin_;
-  std::set<int64_t> release_steps_;  // announced steps that begin with an empty cache
+  std::set<int64_t> release_steps_;  // submitted steps that start with an empty cache
   bool release_next_ = false;
   int64_t last_submitted_ = 0;
-  int64_t first_comparable_step_ = 0;  // step
+  int64_t first_comparable_step_ = 0;
   int64_t consecutive_late_steps_ = 0;
   LookAheadSummary summary_;
 };

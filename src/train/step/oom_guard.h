@@ -12,20 +12,20 @@
 
 namespace vlmtrain::train {
 
-/// A step that is done, and how.
+/// A completed step.
 struct CompletedStep {
   engine::StepResult result;
-  engine::StepLayout layout;  ///< of the attempt that went through
+  engine::StepLayout layout;  ///< of the successful attempt
   int64_t failed_attempts = 0;
-  memory::DeviceMemory memory = {};  ///< as it was left, with the peaks since they were last reset
+  memory::DeviceMemory memory = {};  ///< after the step, with the peaks since their last reset
 };
 
-/// A sample that does not fit even alone, with everything recomputed.
+/// A sample that does not fit even alone and with full recomputation.
 class OversizedSampleError : public std::runtime_error {
  public:
   OversizedSampleError(std::optional<int64_t> position, memory::MemoryKind memory_kind, const std::string& reason)
       : std::runtime_error(reason), position_(position), memory_kind_(memory_kind) {}
-  /// In the samples of the step; nothing where it is another process's.
+  /// Returns its position in the step; nothing where it is another rank's sample.
   std::optional<int64_t> position() const { return position_; }
   memory::MemoryKind memory_kind() const { return memory_kind_; }
 
@@ -34,41 +34,42 @@ class OversizedSampleError : public std::runtime_error {
   memory::MemoryKind memory_kind_;
 };
 
-/// Asked for a step's learning rates once its gradients are there.
+/// Returns the learning rates of a step. Called once its gradients are computed.
 using LearningRatesFunction = std::function<engine::LearningRates()>;
 
-/// Does optimizer steps, and does a step over again, whole, where memory did not suffice, of the device or of the host:
-/// gradients are dropped, caches emptied, the random state is what it was, and micro-batches are smaller. No weight had
-/// changed, the loss is divided by the same label tokens, so the result is the same.
+/// Runs optimizer steps, and repeats a whole step where device or host memory runs out: it drops
+/// gradients, empties caches, restores the random state and uses smaller micro-batches. No weight
+/// has changed by then and the loss is divided by the same label tokens, so the result is the same.
 ///
-/// Where several processes train together, an attempt that failed in one of them is done again in all; those where it
-/// went well do it as they did.
+/// An attempt that failed on one rank is repeated on all ranks; ranks on which it succeeded repeat
+/// it unchanged.
 ///
-/// The levels: 0. as it was, once, where the driver lacked memory that the emptied cache may have been; 1.
-/// micro-batches as large as the failed one are cut in two, and nothing is copied ahead; 2. everything is recomputed,
-/// vision passes and loss chunks are small; 3. single samples. No level is taken twice, so a device that fails for good
-/// fails the run.
+/// The levels: 0. the same layout once more, where the driver's memory may have been in the emptied
+/// cache; 1. half the micro-batches and no prefetched copies; 2. full recomputation, small vision
+/// passes and loss chunks; 3. single samples. Each level is tried once, so that a device that
+/// always fails ends the run.
 class OomGuard {
  public:
-  /// Hears of each failed attempt that is followed by another.
+  /// Called for each failed attempt that is repeated.
   using OnFailure = std::function<void(const std::string& reason, const engine::StepLayout& next)>;
 
   OomGuard(engine::Training& training, at::Device device, const engine::Consensus& consensus, OnFailure on_failure);
 
-  /// `seed` is of the step's random stream. Throws OversizedSampleError, UserError (kDoesNotFit) where the optimizer's
-  /// own memory does not suffice, and UserError (kFailed) where the device has no memory for anything any more.
+  /// Runs a step. `seed` is that of its random stream. Throws OversizedSampleError, UserError
+  /// (kDoesNotFit) where the optimizer does not fit, and UserError (kFailed) where the device has
+  /// no memory at all.
   CompletedStep step(const engine::Objective& objective, std::span<const data::Sample> samples,
                      const engine::StepLayout& layout, uint64_t seed, const LearningRatesFunction& compute_rates);
 
  private:
-  /// Levels of this step that were taken.
+  /// The levels that a step has used.
   struct RecoveryState {
     bool cache_emptied = false;
     bool micro_batch_halved = false;
   };
-  /// How an attempt of this process ended, and of which failure.
+  /// The result of an attempt on this rank.
   struct Attempt {
-    bool is_done = false;  ///< in all processes
+    bool is_done = false;  ///< on all ranks
     std::optional<engine::StepOutOfMemory> failure = {};
   };
   Attempt attempt(const engine::StepInput& input, const LearningRatesFunction& compute_rates, CompletedStep& completed);

@@ -15,38 +15,39 @@
 
 namespace vlmtrain::train {
 
-/// How a step is to be done, as far as is known beforehand.
+/// The layout of a step, as far as it is known in advance.
 struct StepPlan {
   engine::StepLayout layout;
-  bool empty_cache_first = false;                ///< memory::release_unused() before the step
-  std::optional<planner::StepPeaks> peaks = {};  ///< as the twin found them
-  bool fits = true;  ///< false: however it is cut, so that it may fail; `layout` takes least
-  /// Where it does not: the place of the sample that fails even alone; nothing if that is the optimizer or nobody
-  /// knows.
+  bool empty_cache_first = false;                ///< calls memory::release_unused() before the step
+  std::optional<planner::StepPeaks> peaks = {};  ///< predicted by the look-ahead
+  bool fits = true;  ///< false: no split fits, so that the step may fail; `layout` takes the least memory
+  /// Where it does not fit: the position of the sample that fails even alone; nothing where the
+  /// optimizer does not fit or the reason is unknown.
   std::optional<int64_t> oversized_sample = {};
 };
 
-/// A step that is about to be done.
+/// A step that is ready to run.
 struct PlannedStep {
-  int64_t step = 0;  ///< from 1
+  int64_t step = 0;  ///< counted from 1
   data::GlobalBatch batch;
-  engine::StepLayout layout;     ///< that the run's plan gives it
-  StepPlan plan;                 ///< the same, or what the twin made of it
-  double data_wait_seconds = 0;  ///< for loader threads, while this step was made ready
+  engine::StepLayout layout;     ///< of the run's plan
+  StepPlan plan;                 ///< with `layout`, or with that of the look-ahead
+  double data_wait_seconds = 0;  ///< that loader threads took to make the step ready
 };
 
-/// The report of a step that is done, whose loss and gradient norm are still on their way from the device.
+/// The report of a completed step whose loss and gradient norm are still being copied from the
+/// device.
 class PendingReport {
  public:
-  /// The host's memory is asked for here. `objective`: that the step was done with.
+  /// Reads the host's memory figures. `objective`: that of the step.
   PendingReport(const PlannedStep& step, const CompletedStep& completed,
                 std::shared_ptr<const engine::Objective> objective, at::Device device);
 
-  /// Waits for the device; the report is complete then.
+  /// Waits for the device and completes the report.
   void complete();
 
   StepReport report;
-  /// By task, once read; empty where tasks are not told apart.
+  /// Results by task, after complete(); empty where tasks are not separated.
   std::vector<engine::TaskResult> tasks;
   std::vector<double> task_weights() const { return objective_->task_weights(); }
 

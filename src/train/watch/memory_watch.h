@@ -12,11 +12,11 @@
 
 namespace vlmtrain::train {
 
-/// Whether a memory is nearly full, said once: again only after it was clearly less so.
+/// Hysteresis for the warning that a memory is nearly full.
 class FillLevel {
  public:
-  /// Of `total_bytes`, 0 where that is unknown. True when more than 95 % are used for the first time, or for the first
-  /// time since less than 90 % were.
+  /// Returns true when more than 95 % of `total_bytes` are used for the first time, or for the
+  /// first time since usage was below 90 %. `total_bytes` is 0 where it is unknown.
   bool crosses_threshold(int64_t used_bytes, int64_t total_bytes) {
     if (total_bytes <= 0) return false;
     const double share = static_cast<double>(used_bytes) / static_cast<double>(total_bytes);
@@ -32,43 +32,44 @@ class FillLevel {
   bool was_reported_ = false;
 };
 
-/// Bytes that only ever go up. What is in use between steps is level, with passing peaks; a leak shows as a rise of the
-/// lowest value from each stretch of steps to the next. What rises ever less is a cache that fills, such as oneDNN's of
-/// kernels for the shapes that it has seen, which may go on for hundreds of steps. So a rise is a leak only where it is
-/// not less than what was seen before: over the last stretches against those of the later half of all, or over that
-/// half by itself.
+/// Detector of memory that only grows. Memory between steps is level, with short peaks; a leak
+/// raises the lowest value of each window of steps above that of the window before. A cache that
+/// fills, such as oneDNN's of kernels for the shapes it has seen, grows ever more slowly, for
+/// hundreds of steps. A rise therefore counts as a leak only where it is not smaller than before:
+/// over the last windows compared with those of the later half, or within that half.
 class GrowthTrend {
  public:
-  /// A rise of less than `min_bytes` over the stretches that show it is none.
+  /// Ignores a rise of less than `min_bytes` over the windows that show it.
   explicit GrowthTrend(int64_t min_bytes) : min_bytes_(min_bytes) {}
 
-  /// Takes in a step; gives the rise per step where there is one. After that it begins anew.
+  /// Adds a step's value; returns the bytes per step of a leak. Starts over after that.
   std::optional<int64_t> add(int64_t bytes);
 
  private:
-  /// From the low of one stretch to that of a later one.
+  /// Returns the rise from the low of one window to that of a later one.
   int64_t compute_rise(size_t first, size_t last) const { return window_lows_[last] - window_lows_[first]; }
-  /// Of the last stretches, per step.
+  /// Returns the rise of the last windows per step.
   std::optional<int64_t> find_sustained_rise() const;
-  /// Of the later half, per step.
+  /// Returns the rise of the later half per step.
   std::optional<int64_t> find_linear_rise() const;
 
   int64_t min_bytes_;
   int64_t steps_ = 0;
-  int64_t current_low_ = 0;  // of the stretch under way
+  int64_t current_low_ = 0;  // of the current window
   std::deque<int64_t> window_lows_;
 };
 
-/// Warns where device or host memory in use between steps grows. Of the device's, the next steps are traced, and the
-/// part of the model is named whose allocations stay. Warns too where hardly any of either is left.
+/// Watches device and host memory between steps. Warns where either grows: the next steps' device
+/// allocations are traced then, to name the part of the model whose allocations stay. Also warns
+/// where either is nearly full.
 class MemoryWatch {
  public:
-  /// `host_limit_bytes`: what this process may use of the host's memory.
+  /// `host_limit_bytes`: host memory that the process may use.
   MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackList& events);
 
-  /// Before a step's work is begun; those before it may still be under way on the device.
+  /// Called before a step's work starts; earlier steps may still run on the device.
   void before_step();
-  /// When it has been reported.
+  /// Called after the step was reported.
   void observe(const StepReport& step);
 
  private:
@@ -82,7 +83,7 @@ class MemoryWatch {
   FillLevel host_level_;
   GrowthTrend device_trend_;
   GrowthTrend host_trend_;
-  std::optional<int64_t> growth_;  // of the device's, while it is traced
+  std::optional<int64_t> growth_;  // growth of device memory while it is traced
   int64_t traced_steps_ = 0;
   std::optional<memory::AllocationTrace> trace_;
 };
