@@ -11,7 +11,7 @@
 
 namespace vlmtrain::app {
 
-/// The flags of `vlmtrain plan` that describe samples, instead of a data set.
+/// The flags of `vlmtrain plan` that describe samples in place of a data set.
 struct SampleFlags {
   std::optional<int64_t> images;
   std::string image_size;
@@ -25,17 +25,18 @@ struct SampleFlags {
   std::optional<int64_t> text_tokens;
   std::optional<int64_t> answer_tokens;
 
-  /// Whether any was given.
+  /// Returns whether any flag was given.
   bool has_any() const {
     return images || volumes || masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
            !mix.empty() || !video_size.empty() || !volume_size.empty();
   }
 };
 
-/// Binds the flags to `arguments`, which must outlive the command. Of a flag that stands twice the last one counts.
+/// Binds the flags to `arguments`, which must outlive the command. Of a repeated flag the last
+/// value counts.
 void declare_sample_flags(CLI::App& command, SampleFlags& arguments);
 
-/// What `vlmtrain train` is asked.
+/// The arguments of `vlmtrain train`.
 struct TrainArguments {
   std::string config;
   std::vector<std::string> overrides;
@@ -48,16 +49,16 @@ struct TrainArguments {
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, TrainArguments& arguments);
 
-/// The rank where --finetune lora says none.
+/// Rank of --finetune lora without lora.rank: the one that messages and docs/examples.md suggest.
 inline constexpr int64_t kDefaultLoraRank = 16;
 
-/// What `vlmtrain plan` is asked.
+/// The arguments of `vlmtrain plan`.
 struct PlanArguments {
   std::string gpu;
   std::optional<double> gpu_gigabytes;
   std::string config;
-  std::vector<std::string> key_flags;  ///< flags that are configuration keys by other names, as key=value
-  std::vector<std::string> overrides;  ///< key=value; they come after the flags, so that they can be added to them
+  std::vector<std::string> key_flags;  ///< flags that stand for configuration keys, as key=value
+  std::vector<std::string> overrides;  ///< key=value; they follow the flags, which they may override
   SampleFlags samples;
   std::string finetune;
   std::string tokenizer;
@@ -68,21 +69,22 @@ struct PlanArguments {
   std::string timeline;
   bool compare = false;
 
-  /// The last word on a key counts.
+  /// Returns the overrides in the order in which they apply; the last value of a key counts.
   std::vector<std::string> all_overrides() const;
 
-  /// Whether the samples are those of the flags and not of a data set.
+  /// Returns whether flags describe the samples, not a data set.
   bool has_sample_flags() const { return samples.has_any(); }
 };
 
-/// Binds the command's options to `arguments`, which must outlive it. Of a flag that stands twice the last one counts.
+/// Binds the command's options to `arguments`, which must outlive it. Of a repeated flag the last
+/// value counts.
 void declare(CLI::App& command, PlanArguments& arguments);
 
-/// What `vlmtrain inspect` is asked.
+/// The arguments of `vlmtrain inspect`.
 struct InspectArguments {
   std::string config;
   std::vector<std::string> overrides;
-  PlanArguments gpu_flags;  ///< of it only --gpu and --gpu-gb
+  PlanArguments gpu_flags;  ///< only --gpu and --gpu-gb
   std::string tokenizer;
   bool decode = false;
   int64_t samples = 3;
@@ -94,7 +96,7 @@ struct InspectArguments {
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, InspectArguments& arguments);
 
-/// What `vlmtrain doctor` is asked.
+/// The arguments of `vlmtrain doctor`.
 struct DoctorArguments {
   std::string config;
   std::vector<std::string> overrides;
@@ -106,7 +108,7 @@ struct DoctorArguments {
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, DoctorArguments& arguments);
 
-/// What `vlmtrain init` is asked.
+/// The arguments of `vlmtrain init`.
 struct InitArguments {
   std::string preset;
   std::string out;
@@ -117,14 +119,14 @@ struct InitArguments {
   std::optional<int64_t> tower_heads;
   std::string volume_size;
   uint64_t seed = 0;
-  std::string dtype;  ///< empty: float32, or the types of the weights that are taken over
+  std::string dtype;  ///< empty: float32, or the types of the weights that are copied
   bool json = false;
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, InitArguments& arguments);
 
-/// What `vlmtrain eval` is asked.
+/// The arguments of `vlmtrain eval`.
 struct EvalArguments {
   std::string config;
   std::string checkpoint;
@@ -141,7 +143,7 @@ struct EvalArguments {
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, EvalArguments& arguments);
 
-/// What `vlmtrain generate` is asked.
+/// The arguments of `vlmtrain generate`.
 struct GenerateArguments {
   std::string checkpoint;
   std::string base;
@@ -168,7 +170,7 @@ struct GenerateArguments {
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, GenerateArguments& arguments);
 
-/// What `vlmtrain merge` is asked.
+/// The arguments of `vlmtrain merge`.
 struct MergeArguments {
   std::string adapter;
   std::string out;
@@ -180,7 +182,7 @@ struct MergeArguments {
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, MergeArguments& arguments);
 
-/// What `vlmtrain options` is asked.
+/// The arguments of `vlmtrain options`.
 struct OptionsArguments {
   bool markdown = false;
 };
@@ -188,7 +190,7 @@ struct OptionsArguments {
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, OptionsArguments& arguments);
 
-/// What `vlmtrain report` is asked.
+/// The arguments of `vlmtrain report`.
 struct ReportArguments {
   std::string folder;
 };

@@ -11,7 +11,7 @@
 
 namespace vlmtrain::app {
 
-/// The arguments of all commands; those of the one that is called are filled in.
+/// The arguments of all commands. Parsing fills in those of the called command.
 struct Arguments {
   TrainArguments train;
   PlanArguments plan;
@@ -25,18 +25,18 @@ struct Arguments {
   ReportArguments report;
 };
 
-/// The words that the program is called with. Needs no LibTorch (docs/architecture.md).
+/// The parser of the program's command line. Needs no LibTorch (docs/architecture.md).
 class CommandLine {
  public:
   CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  /// Takes the words, without the program's name. Returns an exit code where nothing is left to do: help or version is
-  /// printed, or stderr says what is wrong with the words.
+  /// Parses the arguments without the program's name. Returns an exit code where nothing remains to
+  /// do: help or the version was printed, or an error on stderr.
   std::optional<ExitCode> parse(std::vector<std::string> arguments);
 
-  /// The command that is called, such as "train". REQUIRES: parse() returned nothing.
+  /// Returns the called command, for example "train". REQUIRES: parse() returned nothing.
   const std::string& command() const { return app_.get_subcommands().front()->get_name(); }
   const Arguments& arguments() const { return arguments_; }
 
@@ -45,7 +45,7 @@ class CommandLine {
   Arguments arguments_;
 };
 
-/// Says on stderr what the user can mend, and returns the exit code for it.
+/// Prints the error on stderr and returns its exit code.
 ExitCode report_user_error(const UserError& error);
 
 }  // namespace vlmtrain::app

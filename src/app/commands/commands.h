@@ -5,7 +5,7 @@
 
 namespace vlmtrain::app {
 
-// What each command does once its arguments are parsed. Each throws UserError.
+// Each runs a command with parsed arguments and returns its exit code. Throws UserError.
 ExitCode train(const TrainArguments& arguments);
 ExitCode init(const InitArguments& arguments);
 ExitCode doctor(const DoctorArguments& arguments);

@@ -17,7 +17,7 @@ enum class Severity {
   kFail,  ///< training would not start
 };
 
-/// As it is printed: ok, note, mend.
+/// Returns the word that is printed: ok, note or mend.
 const char* to_string(Severity severity);
 
 struct Finding {
@@ -25,13 +25,13 @@ struct Finding {
   std::string text;  ///< one line
 };
 
-/// What was found out about one thing: for people, and all of it for scripts.
+/// The findings about one subject, as text for people and as facts for scripts.
 struct Section {
   std::string name{};
   std::vector<Finding> findings{};
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
 
-  /// Line breaks and the spaces behind them become one space.
+  /// Adds a finding. Line breaks with the spaces that follow become one space.
   void add(Severity severity, const std::string& text);
   void ok(const std::string& text) { add(Severity::kOk, text); }
   void warn(const std::string& text) { add(Severity::kWarn, text); }
@@ -39,50 +39,52 @@ struct Section {
   bool has_failure() const;
 };
 
-/// How something is examined.
+/// The settings of one examination.
 struct Examination {
-  std::string name;  ///< of the section
-  /// What it is to a person that this fails: fills in "… was ended by signal 11": "asking the driver".
+  std::string name;  ///< name of its section
+  /// Completes "… was ended by signal 11", for example "asking the driver".
   std::string activity;
-  std::string suggestion{};  ///< for a crash or a hang, which say nothing of themselves
+  std::string suggestion{};  ///< advice after a crash or a timeout, which have no message of their own
   double timeout_seconds = 30;
-  Severity on_failure = Severity::kFail;  ///< of an error, a crash, a hang
+  Severity on_failure = Severity::kFail;  ///< of an error, a crash or a timeout
 };
 
-/// Does `examine` in a process of its own (base/apart.h): on an odd machine it may throw, crash or hang, and that is a
-/// finding. Never throws.
+/// Calls `examine` in a child process (base/apart.h), because it may throw, crash or hang on a
+/// broken machine; that is a finding then. Never throws.
 Section examine_in_subprocess(const Examination& examination, const std::function<void(Section&)>& examine);
 
-/// What the doctor is asked, and what has been found out by the time an examination begins.
+/// The request to the doctor, and the results of earlier examinations.
 struct DoctorContext {
   std::string device = "auto";
   std::string config{};
   std::vector<std::string> overrides{};
-  std::filesystem::path output_dir{};  ///< of the flag or the configuration; empty: none is given
+  std::filesystem::path output_dir{};  ///< from the flag or the configuration; empty: none
   engine::Precision precision = engine::Precision::kBf16;
-  std::vector<std::string> foreign_settings{};  ///< that the environment held (memory/foreign_settings.h)
-  std::filesystem::path model{};                ///< folder with the files of a small preset; empty: there is none
+  std::vector<std::string> foreign_settings{};  ///< of the environment (memory/foreign_settings.h)
+  std::filesystem::path model{};                ///< folder with the files of a small preset; empty: none
 
   bool is_virtual() const { return device.starts_with("virtual:"); }
 };
 
-// Each examines one thing, in a process of its own, and never throws.
+// Each examines one subject in a child process and never throws.
 
-/// Model, cores, and which kernels LibTorch takes.
+/// Examines the processor: model, cores, and LibTorch's instruction set.
 Section examine_processor();
-/// What there is of the host's memory, and what bounds it.
+/// Examines the host's memory and its limits.
 Section examine_host_memory();
-/// LibTorch's libraries.
+/// Examines LibTorch's libraries.
 Section examine_libraries(const DoctorContext& context);
-/// Driver and cards. facts: "device", what training would be on: cpu, cuda:N or virtual:CARD.
+/// Examines driver and GPUs. facts: "device", the device of a training: cpu, cuda:N or
+/// virtual:NAME.
 Section examine_driver(const DoctorContext& context);
-/// The folder of results and the one of temporary files.
+/// Examines the folder of results and that of temporary files.
 Section examine_disk(const DoctorContext& context);
-/// What train would refuse of a configuration and of the files that it names. facts: "precision", "output_dir".
+/// Examines a configuration and the files that it names, as train would. facts: "precision",
+/// "output_dir".
 Section examine_config(const DoctorContext& context);
-/// Whether planning works: a small rehearsal in its child process.
+/// Examines whether planning works, with a small dry run in its child process.
 Section examine_planning(const DoctorContext& context);
-/// Two seconds of training on `device`, compared with the CPU.
+/// Trains two seconds on `device` and compares the results with those of the CPU.
 Section examine_step(const DoctorContext& context, const std::string& device);
 
 }  // namespace vlmtrain::app

@@ -5,10 +5,11 @@
 
 namespace vlmtrain::app {
 
-/// The program as it is called, without LibTorch, whose loading takes longer than these answers: help, the version, the
-/// options, and what is wrong with words or a configuration. For all else it becomes the program that does the work,
-/// vlmtrain-core in the same folder (app/run.h), with the same words, environment and streams. Returns an exit code
-/// (base/error.h) where it does not. `arguments` are those behind the program's name, `argv` all of them.
+/// Runs the parts of the program that need no LibTorch, whose loading takes longer than these
+/// answers: help, version, options, and errors of the command line or configuration. For all else
+/// it executes vlmtrain-core in the same folder (app/run.h) in this process, with the same
+/// arguments, environment and streams. Returns an exit code (base/error.h) otherwise. `arguments`
+/// are those after the program's name, `argv` all of them.
 int run_front_end(const std::vector<std::string>& arguments, char** argv);
 
 }  // namespace vlmtrain::app

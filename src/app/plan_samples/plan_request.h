@@ -9,15 +9,15 @@
 
 namespace vlmtrain::app {
 
-/// The card to plan for: one that is named, or that of this machine. Throws UserError (kUsage).
+/// Returns the GPU to plan for: the named one, or that of this machine. Throws UserError (kUsage).
 planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments);
 
-/// The configuration, if there is one, with what the flags say; a 7B model with LoRA if nothing says which. Throws
-/// UserError (kUsage), also for arguments that contradict each other.
+/// Returns the configuration with the flags applied; without a model a 7B one with LoRA. Throws
+/// UserError (kUsage) also for contradictory arguments.
 train::Config make_plan_config(const PlanArguments& arguments);
 
-/// Hands what `vlmtrain plan` with these arguments asks of the planner to `callback`, while the files of its model and
-/// of its data set are at hand. Throws UserError.
+/// Calls `callback` with the planner's request of `vlmtrain plan`, while temporary files of its
+/// model exist. Throws UserError.
 void make_plan_request(const PlanArguments& arguments,
                        const std::function<void(const planner::PlanRequest&)>& callback);
 

@@ -11,22 +11,22 @@
 
 namespace vlmtrain::app {
 
-/// The samples that flags describe instead of a data set: all alike, or a mix of several kinds.
+/// The samples that flags describe in place of a data set: equal ones, or a mix of variants.
 class SyntheticSamples {
  public:
-  /// `arguments` and `config` must outlive it and what it gives. Throws UserError (kUsage) for numbers that no sample
-  /// has.
+  /// `arguments` and `config` must outlive the object and its results. Throws UserError (kUsage)
+  /// for numbers that no sample can have.
   SyntheticSamples(const PlanArguments& arguments, const train::Config& config)
       : arguments_(arguments), config_(config), variants_(make_sample_variants(arguments.samples, config)) {}
 
-  /// What a run has to hold. Throws UserError (kUsage) for a sample that training would refuse (data.max_length,
-  /// data.max_images_per_sample), with what would make it one that is taken. Where data.on_bad_sample=skip, kinds of a
-  /// mix that are refused are left out.
+  /// Returns the workload of a run. Throws UserError (kUsage), with advice, for a sample that
+  /// training would reject (data.max_length, data.max_images_per_sample). With
+  /// data.on_bad_sample=skip rejected variants of a mix are left out.
   planner::Workload workload() const;
-  /// The keys and flags that make them smaller.
+  /// Returns the keys and flags that make the samples smaller.
   std::vector<planner::SampleLimit> limits() const;
-  /// Once there is a workload: what else there is to know of the largest: kinds that are left out, frames that are not
-  /// looked at, more tokens than the model has positions for.
+  /// Returns remarks on the largest sample: rejected variants, unused frames, more tokens than the
+  /// model has positions for. REQUIRES: workload() was called.
   std::vector<std::string> remarks() const;
 
  private:

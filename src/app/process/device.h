@@ -12,21 +12,21 @@
 
 namespace vlmtrain::app {
 
-/// The card of `virtual:NAME`, such as virtual:h100; nothing for another device. Throws UserError (kUsage) for a name
-/// that is not in the table of GPUs.
+/// Returns the GPU of `virtual:NAME`, for example virtual:h100; nothing for another device. Throws
+/// UserError (kUsage) for an unknown name.
 std::optional<planner::VirtualGpu> parse_virtual_gpu(const std::string& device);
 
-/// What `device` is for one rank of several: of cuda and auto, where this process sees several cards, the one with the
-/// number that the rank has on its machine. Throws UserError (kUsage) where it has no card of its own.
+/// Returns the device of one rank of several: for cuda and auto, where the process sees several
+/// GPUs, the one with the rank's number on its machine. Throws UserError (kUsage) where no GPU
+/// remains for the rank.
 std::string choose_rank_device(const std::string& device, const distributed::Launch& launch);
 
-/// As memory::open_device; a process on a virtual card opens that. Throws UserError (kUsage) in a process that has the
-/// stand-ins for the CUDA libraries although a real card is asked for.
+/// Opens a device as memory::open_device does, or the virtual GPU of this process. Throws UserError
+/// (kUsage) for a real GPU in a process with the stub CUDA libraries.
 at::Device open_device(const std::string& device);
 
-/// Does what answers with up to `max_new_tokens` new tokens. Where memory runs out for them, a UserError (kDoesNotFit)
-/// names
-/// --max-new-tokens.
+/// Calls `generate`, which generates up to `max_new_tokens` tokens. Throws UserError (kDoesNotFit)
+/// that names --max-new-tokens where memory runs out.
 void generate_or_explain_oom(int64_t max_new_tokens, const std::function<void()>& generate);
 
 }  // namespace vlmtrain::app

@@ -10,8 +10,8 @@
 
 namespace vlmtrain::app {
 
-/// A new folder below the system's folder for temporary files, removed with the object, or where a
-/// signal ends the process. Throws UserError (kFailed).
+/// A new folder in the system's folder for temporary files. It is removed with the object, or when
+/// a signal ends the process. The constructor throws UserError (kFailed).
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -26,17 +26,17 @@ class TemporaryFolder {
   std::optional<io::TempFileCleanup> cleanup_;
 };
 
-/// A preset's files, and a tokenizer, in a folder that lives as long as the object.
+/// A temporary folder with a preset's files and a tokenizer.
 class PresetFolder {
  public:
-  /// `tokenizer`: a tokenizer.json; empty: none, or the preset's own. Throws UserError (kUsage) for an unknown preset
-  /// and for a tokenizer that it does not need.
+  /// `tokenizer`: path of a tokenizer.json; empty: none, or the preset's own. Throws UserError
+  /// (kUsage) for an unknown preset and for a tokenizer that it does not need.
   PresetFolder(std::string preset, std::string tokenizer);
 
   const std::filesystem::path& path() const { return folder_.path(); }
-  /// Throws UserError (kUsage) that says which one to give.
+  /// Throws UserError (kUsage) that names the missing tokenizer.
   void require_tokenizer() const;
-  /// The text with the preset's name, and the tokenizer's, instead of files in the folder.
+  /// Replaces paths in the folder by the names that the user gave for preset and tokenizer.
   std::string replace_paths(std::string text) const;
 
  private:
@@ -45,9 +45,9 @@ class PresetFolder {
   TemporaryFolder folder_;
 };
 
-/// Calls `callback` with `config` whose model.path is a folder: its own, or, where it names a preset, that of `preset`,
-/// which is null else. A UserError of `callback` comes out in the user's words. Throws UserError (kUsage) for a
-/// `tokenizer` beside a folder.
+/// Calls `callback` with `config`, whose model.path becomes a folder: its own, or that of a preset.
+/// `preset` is null for the first. Messages of a UserError name the preset, not the folder. Throws
+/// UserError (kUsage) for a `tokenizer` without a preset.
 void with_model_folder(train::Config config, const std::string& tokenizer,
                        const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback);
 

@@ -2,7 +2,7 @@
 
 namespace vlmtrain::app {
 
-/// Said of a thread that the system does not start.
+/// Message for a thread that the system does not start.
 extern const char* const kThreadLimitMessage;
 
 }  // namespace vlmtrain::app
