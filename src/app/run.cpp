@@ -53,7 +53,7 @@ bool is_thread_start_failure(const std::exception& error) {
   return system_error != nullptr && system_error->code() == std::errc::resource_unavailable_try_again;
 }
 
-/// What LibTorch and the system throw: memory that ran out, a device that failed, or else a bug.
+/// Reports errors of LibTorch and the system: out of memory, a failed device, or else a bug.
 ExitCode report_unexpected_error(const std::exception& error) {
   if (const auto out_of_memory = memory::detect_out_of_memory(error)) {
     const bool on_host = out_of_memory->kind == memory::MemoryKind::kHost;
@@ -78,7 +78,7 @@ ExitCode report_unexpected_error(const std::exception& error) {
   return ExitCode::kFailed;
 }
 
-/// Says what went wrong, and with which exit code the process ends.
+/// Reports the error and returns its exit code.
 ExitCode report_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -115,7 +115,8 @@ ExitCode run_command(const CommandLine& command_line) {
 
 int run(std::vector<std::string> arguments) {
   reopen_closed_streams();
-  // A write above the limit of `ulimit -f` is an error like a full disk, with a message; it must not kill.
+  // A write above the limit of `ulimit -f` must be an error with a message, like a full disk, and
+  // not kill the process.
   std::signal(SIGXFSZ, SIG_IGN);
   CommandLine command_line;
   const auto exit_code = command_line.parse(std::move(arguments));

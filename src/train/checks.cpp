@@ -137,7 +137,7 @@ bool is_within(const fs::path& path, const fs::path& folder) {
   return std::ranges::mismatch(outer, inner).in1 == outer.end();
 }
 
-/// A run leaves its lock beside whatever else it writes.
+/// Every run leaves run.lock next to its files.
 void check_no_foreign_files(const fs::path& folder) {
   std::error_code ignored_error;
   if (fs::exists(fs::symlink_status(folder / "run.lock", ignored_error))) return;
@@ -150,7 +150,7 @@ void check_no_foreign_files(const fs::path& folder) {
   }
 }
 
-/// Whether the file is as a run writes it.
+/// Returns whether the file has exactly the text that a run writes.
 bool is_resolved(const fs::path& config_file) {
   Config config;
   OptionTable options = declare(config);

@@ -39,7 +39,7 @@ std::shared_ptr<const io::Records> read_records(const std::filesystem::path& pat
 
 namespace {
 
-/// The sources of data.train, each with the places that it is to have of it.
+/// Opens the sources of data.train, each restricted to `split_indices` where a share is held out.
 std::shared_ptr<const data::DataSet> open_sources(const Config& config,
                                                   std::vector<int64_t> data::HoldOutSplit::*split_indices,
                                                   std::vector<SourceSplit>* source_splits) {
@@ -113,7 +113,7 @@ data::LoaderSettings make_loader_settings(const Config& config) {
 
 namespace {
 
-/// An adapter names its base in JSON.
+/// Throws for a path that the JSON of an adapter cannot name as its base.
 void check_base_name(const std::filesystem::path& base) {
   const std::string path = std::filesystem::absolute(base).string();
   if (is_utf8(path)) return;
@@ -204,7 +204,7 @@ models::FrozenParts make_frozen_parts(const ModelOptions& options) {
 
 namespace {
 
-/// REQUIRES: what is frozen is.
+/// REQUIRES: the frozen parts of `model` are frozen.
 void check_trainable(const models::VisionLanguageModel& model) {
   const auto is_trained = [](const nn::Parameter& parameter) { return parameter.tensor.requires_grad(); };
   if (std::ranges::none_of(model.parameters().all(), is_trained)) {
@@ -285,7 +285,7 @@ engine::LearningRates compute_learning_rates(const engine::TrainingOptions& opti
 
 namespace {
 
-/// The first of them.
+/// Lists only the first names: a model may lack thousands of weights.
 std::string format_list(const std::vector<std::string>& names) {
   constexpr size_t kMaxListed = 6;
   const auto first = std::span(names).first(std::min(names.size(), kMaxListed));

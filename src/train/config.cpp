@@ -47,7 +47,7 @@ void declare(OptionTable& table, ModelOptions& options) {
 
 constexpr int64_t kMaxLoraRank = 65'536;
 
-/// Of names and regular expressions, whose cost grows with their length.
+/// Limits names and regular expressions, whose cost grows with their length.
 Check<std::vector<std::string>> check_entry_lengths() {
   constexpr size_t kMaxEntryLength = 1000;
   return {fmt::format("a list of entries of at most {} characters each", kMaxEntryLength),

@@ -17,7 +17,8 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// To see what a kernel gives, and to go on without one that misbehaves: names with commas between them.
+/// Environment variable with names of kernels, separated by commas, that ATen's operations replace:
+/// to measure a kernel, or to continue without a wrong one.
 constexpr const char* kDisableVariable = "VLMTRAIN_WITHOUT_KERNELS";
 
 kernels::Kernel find_kernel(std::string_view name) {

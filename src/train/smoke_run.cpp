@@ -26,7 +26,7 @@ constexpr int64_t kSmokeRunSamples = 4;
 constexpr int64_t kSmokeRunMicroBatch = 2;
 constexpr double kSmokeRunLearningRate = 1e-3;
 
-/// The same wherever they are drawn.
+/// Returns the same samples on every machine.
 std::vector<data::Sample> make_smoke_run_samples(const std::filesystem::path& model, int64_t vocabulary) {
   const auto shape = models::compute_sample_shape(model, {.text_tokens = 96, .label_tokens = 32});
   std::vector<data::Sample> samples;
@@ -45,7 +45,7 @@ std::vector<data::Sample> make_smoke_run_samples(const std::filesystem::path& mo
   return samples;
 }
 
-/// A model and its optimizer, as a run has them.
+/// A model and its optimizer, built as for a run.
 class SmokeTrainer {
  public:
   explicit SmokeTrainer(const SmokeRunSettings& settings) {
@@ -69,7 +69,7 @@ class SmokeTrainer {
     return gradients;
   }
 
-  /// Waits for it.
+  /// Runs a step and waits for it.
   double step() {
     const engine::LearningRates rates{kSmokeRunLearningRate, kSmokeRunLearningRate, kSmokeRunLearningRate};
     return engine::optimizer_step(*training_, make_input(), kLayout, rates).loss.item<double>();
@@ -119,7 +119,7 @@ SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& ex
                                  ? std::numeric_limits<double>::infinity()
                                  : actual_gradient->second.sub(gradient).norm().item<double>() /
                                        std::max(gradient.norm().item<double>(), min_norm);
-    // What is not a number is further off than any number.
+    // NaN must count as the largest deviation.
     if (deviation <= result.gradient) continue;
     result.gradient = deviation;
     result.parameter = name;
@@ -129,7 +129,7 @@ SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& ex
 }
 
 SmokeRunTolerance get_smoke_run_tolerance(engine::Precision precision) {
-  // In fp32 it is the order of long sums that differs, not the rounding of what is kept between operations.
+  // In fp32 only the order of long sums differs; lower precisions also round between operations.
   if (precision == engine::Precision::kFp32) return {.loss = 128.0 / (1 << 24), .gradient = 1024.0 / (1 << 24)};
   const double unit = precision == engine::Precision::kBf16 ? 1.0 / 256 : 1.0 / 2048;
   return {.loss = 2 * unit, .gradient = 32 * unit};

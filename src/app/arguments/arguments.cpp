@@ -13,18 +13,18 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Of an answer: more than any model has positions for.
+/// Longest answer: more tokens than any model has positions for.
 constexpr int64_t kMaxNewTokens = 10'000'000;
 
 constexpr int64_t kMaxLocalRanks = 1024;
 constexpr int64_t kMaxShownSamples = 100;
 
-/// Of an option that names a file or folder, or whose value cannot be empty for another reason.
+/// For options that name a file or folder, or need a value for another reason.
 CLI::Validator not_empty() {
   return {[](const std::string& value) { return std::string(value.empty() ? "is empty; give a value" : ""); }, ""};
 }
 
-/// CLI11 makes a vast number of one below 0.
+/// CLI11 converts a negative number to a huge unsigned one.
 CLI::Validator non_negative() {
   return {[](const std::string& value) {
             return std::string(value.starts_with('-') ? value + ": must be a whole number of at least 0" : "");
@@ -70,7 +70,7 @@ void declare(CLI::App& command, TrainArguments& arguments) {
 
 namespace {
 
-/// A flag that is another way to write a configuration key.
+/// Adds a flag that sets the configuration key `key`.
 void add_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag, const std::string& key,
                   const std::string& description) {
   command
@@ -297,7 +297,7 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
   command.add_option("--mask-out", arguments.mask_out,
                      "folder for the masks that the answer stands for: mask_1.png, … and overlay.png");
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
-  // Not "overrides", which take any key: a flag that is none of these is no key either.
+  // The name is not "overrides", which would accept any key: an unknown flag is no key here.
   command.add_option(
       "volume_settings", arguments.volume_settings,
       "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; else media are read as the "

@@ -49,7 +49,7 @@ bool accepts_keys(const CLI::App& command) {
                      [](const CLI::Option* option) { return option->get_name(true) == "overrides"; });
 }
 
-/// `value` is what stood behind the flag, if anything.
+/// `value` is the argument that follows the flag, if any.
 std::string describe_unknown_flag(const CLI::App& command, const std::string& flag, const std::string& value) {
   const std::string argument = strip_dashes(flag);
   const auto flags = list_flags(command);
@@ -78,7 +78,7 @@ std::string describe_unknown_flag(const CLI::App& command, const std::string& fl
                                 : fmt::format("vlmtrain {} --help lists them", command.get_name()));
 }
 
-/// Of CLI11's "Could not convert: --images = two".
+/// Rewrites CLI11's "Could not convert: --images = two".
 std::string describe_invalid_number(const CLI::App& command, const std::string& message) {
   constexpr std::string_view kEquals = " = ";
   const auto begin = message.find("--");
@@ -91,7 +91,7 @@ std::string describe_invalid_number(const CLI::App& command, const std::string& 
                      is_fraction ? "24" : "2", message.substr(equals + kEquals.size()));
 }
 
-/// What stands behind a flag, unless that is the next one.
+/// Returns the argument that follows a flag unless it is another flag.
 std::string find_flag_value(const std::string& flag, const std::vector<std::string>& arguments) {
   const auto it = std::find(arguments.begin(), arguments.end(), flag);
   if (arguments.end() - it < 2 || (it + 1)->starts_with('-')) return "";
@@ -132,8 +132,8 @@ std::string describe_unknown_command(const CLI::App& app, const std::string& arg
       suggestion ? fmt::format("did you mean {}?", *suggestion) : "vlmtrain --help lists the known ones");
 }
 
-/// What is wrong with a command line that CLI11 refuses, with the remedy, as one line. `arguments` as typed, behind the
-/// program's name.
+/// Returns one line about the error of a command line that CLI11 rejects, with advice. `arguments`
+/// as typed, without the program's name.
 std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& error,
                                  const std::vector<std::string>& arguments) {
   const auto commands = app.get_subcommands();
@@ -142,7 +142,7 @@ std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& err
                              : describe_unknown_command(app, arguments.front());
   }
   const CLI::App& command = *commands.front();
-  // A flag that there is none of may be why another one is missing.
+  // An unknown flag may be a misspelled required one, so it is reported first.
   const auto remaining = command.remaining();
   const bool has_unknown_flag = !remaining.empty() && remaining.front().starts_with('-');
   if (has_unknown_flag || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
@@ -163,7 +163,7 @@ struct CommandDeclaration {
   void (*declare)(CLI::App& command, Arguments& arguments);
 };
 
-/// Not for people: the planner starts it.
+/// Hidden from the help: only the planner starts it.
 void declare_dry_run(CLI::App& command, Arguments& /*all*/) {
   command.group("");
 }
@@ -192,7 +192,7 @@ constexpr CommandDeclaration kCommands[] = {
     {"rehearse", "run steps on a virtual card, as lines on stdin say", declare_dry_run},
 };
 
-/// `vlmtrain --config F` is `vlmtrain train --config F`.
+/// Makes `vlmtrain --config F` mean `vlmtrain train --config F`.
 void insert_default_command(std::vector<std::string>& arguments) {
   constexpr std::string_view kTopLevelFlags[] = {"--help", "-h", "--version"};
   if (arguments.empty() || !arguments.front().starts_with('-')) return;
@@ -213,7 +213,7 @@ CommandLine::CommandLine() : app_("Fine-tunes vision-language models and plans i
 
 std::optional<ExitCode> CommandLine::parse(std::vector<std::string> arguments) {
   insert_default_command(arguments);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 expects
   try {
     app_.parse(reversed);
   } catch (const CLI::Success& success) {  // --help or --version

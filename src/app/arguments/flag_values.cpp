@@ -13,7 +13,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// The number that is all of `text`.
+/// Returns the number that is all of `text`.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

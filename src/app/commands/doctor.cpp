@@ -23,20 +23,20 @@ void check_device(const std::string& device) {
   throw usage_error("device {}: unknown; write auto, cpu, cuda, cuda:N or virtual:CARD", device);
 }
 
-/// The smallest preset's files, where a folder for them can be had.
+/// Returns the files of the smallest preset, where a folder for them can be created.
 std::optional<PresetFolder> make_small_model() {
   for (const char* const folder : {"", "/dev/shm", "."}) {
     if (*folder != '\0') setenv("TMPDIR", folder, /*overwrite=*/1);
     try {
       return std::optional<PresetFolder>(std::in_place, "smolvlm-tiny", "");
     } catch (const std::exception&) {
-      // The disk's examination says why.
+      // The examination of the disk names the reason.
     }
   }
   return std::nullopt;
 }
 
-/// What the configuration says to the other examinations.
+/// Passes what the configuration says on to the other examinations.
 void apply_config_facts(const Section& config, DoctorContext& context) {
   context.output_dir = config.facts.value("output_dir", "");
   context.precision = engine::parse_precision(config.facts.value("precision", "")).value_or(context.precision);
@@ -67,10 +67,10 @@ std::vector<Section> examine(DoctorContext context) {
   return sections;
 }
 
-/// What all comes to.
+/// The summary of all examinations.
 struct Diagnosis {
   std::string device;
-  std::string first_failure;  ///< empty: nothing
+  std::string first_failure;  ///< empty: none
 
   bool would_train() const { return first_failure.empty(); }
   std::string to_text() const {

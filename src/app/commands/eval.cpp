@@ -53,8 +53,8 @@ std::string format_rows(const std::map<std::string, evaluation::MaskScoreSums>& 
   return text;
 }
 
-/// Scores of masks as `eval` prints them for people, all of them, by task and by what they show; empty where there is
-/// no mask.
+/// Returns the table of mask scores for people: all masks, by task and by structure; empty where
+/// there are no masks.
 std::string format_mask_table(const evaluation::MaskScores& scores) {
   if (scores.total().masks == 0) return "";
   std::string text = format_header(scores.by_task().empty() ? "masks" : "masks by task");
@@ -97,7 +97,7 @@ Auto<int64_t> parse_batch_size(const std::string& text) {
   throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMaxBatchSize);
 }
 
-/// --base, or where the folder that an adapter names as its base does not exist, model.path.
+/// Returns --base or, where the base that an adapter names does not exist, model.path.
 std::string find_base(const EvalArguments& arguments, const train::Config& config,
                       const std::filesystem::path& checkpoint) {
   if (!arguments.base.empty() || !models::is_adapter(checkpoint)) return arguments.base;
@@ -116,9 +116,11 @@ std::string find_base(const EvalArguments& arguments, const train::Config& confi
 
 ExitCode eval(const EvalArguments& arguments) {
   init_logging(/*quiet=*/false);
-  // "closed":true,"expected":"… or false: before any long text of a line.
+  // The signature is part of "closed":true,"expected":"… or of false, which precede any long text
+  // of a line.
   check_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
-  // What starts the program once more comes before the configuration: one from a pipe can be read once.
+  // Opening the device may execute the program again, so it comes before the configuration: a pipe
+  // can be read only once.
   const at::Device device = open_device(arguments.device);
   if (device.is_cpu()) restart_with_openmp_wait_policy();
   train::Config config;

@@ -41,7 +41,8 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Where the checkpoint is of no run.
+/// Longest prompt of a checkpoint that no run wrote: the default of data.max_length would cut
+/// prompts that the model can read.
 constexpr int64_t kMaxPromptTokens = 8192;
 
 void check_sampling(const engine::SamplingSettings& sampling) {
@@ -51,7 +52,7 @@ void check_sampling(const engine::SamplingSettings& sampling) {
   }
 }
 
-/// Before the model is loaded and a picture decoded.
+/// Runs before the model is loaded and an image decoded.
 void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor,
                   int64_t max_length) {
   const std::string source = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
@@ -83,13 +84,14 @@ models::ProcessorSettings load_processor_settings(const GenerateArguments& argum
   return train::make_processor_settings(options);
 }
 
-/// The masks that the tokens of an answer stand for, and the picture that they lie in.
+/// The masks of an answer, and their image.
 struct AnswerMasks {
   at::Tensor image;                   ///< uint8 [3, height, width]
   std::vector<at::Tensor> predicted;  ///< uint8 [height, width] of 0 and 1
 };
 
-/// Of a sample that Processor::make_mask_prompt made of the record's answer: its masks in its first picture's own size.
+/// Returns the masks at the size of the record's first image. `sample`: the result of
+/// Processor::make_mask_prompt() for the answer.
 AnswerMasks draw_answer_masks(const models::VisionLanguageModel& model, const io::Record& record,
                               const data::Sample& sample, at::Device device) {
   AnswerMasks masks{.image = image::decode_image(record.images.front()), .predicted = {}};
@@ -102,7 +104,8 @@ AnswerMasks draw_answer_masks(const models::VisionLanguageModel& model, const io
   return masks;
 }
 
-/// The record's own masks of that picture. Where they cannot be used, a warning says so, and there are none.
+/// Returns the record's own masks of its first image. Warns where they cannot be used, and returns
+/// none.
 std::vector<at::Tensor> load_true_masks(const models::Processor& processor, const io::Record& record) {
   std::string problem = record.mask_problem;
   try {
@@ -120,7 +123,7 @@ std::vector<at::Tensor> load_true_masks(const models::Processor& processor, cons
   return {};
 }
 
-/// Before the model is loaded.
+/// Runs before the model is loaded.
 void check_masks(const GenerateArguments& arguments, const models::Processor& processor, const io::Record& record) {
   if (arguments.mask_out.empty()) return;
   check_draws_masks(processor, arguments.checkpoint);
@@ -132,7 +135,8 @@ void check_masks(const GenerateArguments& arguments, const models::Processor& pr
   check_mask_folder(arguments.mask_out);
 }
 
-/// What the answer's masks are, as --json has it. Written to --mask-out where it is given; else drawn for --json only.
+/// Returns the answer's masks as --json prints them. Writes them to --mask-out where it is given;
+/// without it they are computed for --json only.
 nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const models::VisionLanguageModel& model,
                                        const models::Processor& processor, const io::Record& record,
                                        const data::Sample& prompt, const std::vector<int64_t>& answer,
@@ -222,9 +226,10 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   }
   const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
   if (!arguments.json) {
-    // What a model answers may be anything; into a file or a pipe it goes as it is.
+    // A terminal must not receive control characters of an answer; a file or a pipe gets the exact
+    // text.
     fmt::print("{}\n", isatty(STDOUT_FILENO) == 1 ? to_printable_lines(text) : text);
-    std::fflush(stdout);  // what is said of masks comes behind it
+    std::fflush(stdout);  // messages about masks follow
   }
   nlohmann::ordered_json json{{"text", text},
                               {"token_ids", answers[0]},

@@ -17,7 +17,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Puts `num_files` times `mark` before `text` unless the prompt has a mark for each itself.
+/// Inserts `mark` `num_files` times before `text` unless the prompt has one mark per file.
 void insert_marks(std::string_view mark, std::string_view media_name, size_t num_files, std::string& text) {
   size_t num_marks = 0;
   for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) ++num_marks;
@@ -29,7 +29,8 @@ void insert_marks(std::string_view mark, std::string_view media_name, size_t num
   }
 }
 
-/// Files of --volume, and those of --image that are named like one, with what --modality says of them.
+/// Adds the files of --volume, and those of --image with a volume's extension, with their
+/// --modality.
 void add_volumes(const GenerateArguments& arguments, io::Record& record) {
   for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
   const auto volumes = io::find_volumes(record);
@@ -45,7 +46,8 @@ void add_volumes(const GenerateArguments& arguments, io::Record& record) {
                     pluralize(std::ssize(volumes), "volume"));
 }
 
-/// Where the record is that `name` names by its id, or by its place from 1; the first without a name.
+/// Returns the index of the record with the id `name` or at the position `name`, from 1; of the
+/// first record without a name.
 std::optional<int64_t> find_record_index(const std::string& name, const io::Records& records) {
   if (name.empty()) return 0;
   for (int64_t index = 0; index < records.size(); ++index) {

@@ -15,7 +15,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// A model of the parts that are given.
+/// Writes a model that is composed of given parts.
 void init_from_parts(const InitArguments& arguments) {
   const auto assembled = models::assemble({.preset = arguments.preset,
                                            .text_model = arguments.text_model,

@@ -19,7 +19,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// The card that memory is predicted for: one that is named.
+/// Returns the GPU that a flag names for the prediction of memory.
 std::optional<planner::TargetGpu> find_requested_gpu(const InspectArguments& arguments) {
   if (arguments.gpu_flags.gpu.empty() && !arguments.gpu_flags.gpu_gigabytes) return std::nullopt;
   planner::TargetGpu target = resolve_target_gpu(arguments.gpu_flags);

@@ -24,7 +24,8 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// As the run goes on: the word is for one change, and would let the next one pass unasked.
+/// Returns the configuration as the run continues with it: without training.resume=changed, which
+/// is meant for one change and would allow the next one silently.
 std::string to_resolved_yaml(train::Config& config, const OptionTable& options) {
   const train::ResumePolicy policy = config.resume;
   if (policy == train::ResumePolicy::kChanged) config.resume = train::ResumePolicy::kAuto;
@@ -33,7 +34,7 @@ std::string to_resolved_yaml(train::Config& config, const OptionTable& options) 
   return yaml;
 }
 
-/// What every rank would find is said once.
+/// Runs the checks whose errors every rank would print.
 void check_before_launch(const TrainArguments& arguments) {
   std::error_code ignored_error;
   if (!std::filesystem::is_regular_file(arguments.config, ignored_error) &&
@@ -47,7 +48,8 @@ void check_before_launch(const TrainArguments& arguments) {
   static_cast<void>(parse_virtual_gpu(arguments.device));
 }
 
-/// Variables of another launcher would be taken for this process's place in its ranks, also where they are left over.
+/// Variables of another launcher, even leftover ones, would give this process a place among its
+/// ranks.
 void check_no_other_launcher(int64_t count) {
   const char* const launcher = std::getenv(kLauncherVariable);
   if (launcher != nullptr && std::string_view(launcher) == kLaunchFlag) return;
@@ -81,7 +83,8 @@ ExitCode train(const TrainArguments& arguments) {
     return launch_ranks(arguments.launch);
   }
   const bool is_reporting_rank = !launch || launch->rank == 0;
-  // What starts the program once more comes before the configuration: one from a pipe can be read once.
+  // Opening a virtual GPU may execute the program again, so it comes before the configuration: a
+  // pipe can be read only once.
   if (const auto virtual_gpu = parse_virtual_gpu(arguments.device); virtual_gpu && !planner::is_on_virtual_gpu())
     planner::restart_on_virtual_gpu(*virtual_gpu);
   const at::Device device = open_device(launch ? choose_rank_device(arguments.device, *launch) : arguments.device);

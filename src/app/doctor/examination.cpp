@@ -27,7 +27,7 @@ void print_section(const Section& section) {
   std::printf("\n%s\n", io::to_json_string(json).c_str());
 }
 
-/// What print_section() wrote behind whatever libraries did.
+/// Finds the output of print_section() after whatever libraries printed.
 bool read_section(const std::string& out, Section& section) {
   const size_t end = out.find_last_not_of('\n');
   if (end == std::string::npos) return false;

@@ -12,10 +12,10 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Less is taken by the context and the libraries' workspaces alone.
+/// Context and libraries' workspaces alone take about this much.
 constexpr int64_t kMinFreeBytes = 1'000'000'000;
 
-/// What the driver reads that makes a run slow.
+/// A variable that makes every kernel launch wait.
 constexpr const char* kLaunchBlockingVariable = "CUDA_LAUNCH_BLOCKING";
 
 void check_environment(Section& section, const DoctorContext& context) {
@@ -37,7 +37,7 @@ void check_environment(Section& section, const DoctorContext& context) {
   }
 }
 
-/// A card that this process sees.
+/// The examination of one visible GPU.
 class GpuExamination {
  public:
   GpuExamination(int index, const memory::VisibleGpu& gpu)
@@ -54,7 +54,7 @@ class GpuExamination {
             {"error", memory_.error}};
   }
 
-  /// The case of docs/doctor.md.
+  /// Returns the name that docs/doctor.md uses.
   std::string name() const {
     if (!memory::has_kernel_code(gpu_.architecture)) return "no code";
     if (is_full()) return "no memory";
@@ -122,7 +122,7 @@ void examine_gpus(Section& section, const DoctorContext& context, const std::vec
   if (context.device != "cpu") section.facts["device"] = fmt::format("cuda:{}", device_index);
 }
 
-/// Where no card can be had.
+/// Explains why there is no usable GPU.
 void examine_missing_gpu(Section& section, const DoctorContext& context, const memory::DriverProbe& driver) {
   const bool is_expected = driver.state != memory::DriverState::kUnusable && driver.reason.empty();
   const std::string reason = is_expected ? "no NVIDIA driver is here (no libcuda.so.1)" : driver.reason;

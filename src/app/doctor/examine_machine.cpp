@@ -29,7 +29,7 @@ std::string get_variable(const char* name) {
 
 memory::CpuKernels probe_cpu_kernels() {
   const SubprocessResult result = run_in_subprocess(memory::print_cpu_kernels, kKernelTimeoutSeconds);
-  // What was told before it broke off counts all the same.
+  // Output before a crash counts.
   auto kernels = memory::parse_cpu_kernels(result.stdout_text);
   if (!result.succeeded()) throw std::runtime_error("a product of 16 bits " + result.describe_exit());
   return kernels;
@@ -57,7 +57,7 @@ void add_facts(Section& section, const memory::CpuKernels& kernels) {
   section.facts["bf16"] = memory::to_string(kernels.bf16);
 }
 
-/// What the environment makes of the processor.
+/// Reports environment variables that limit the processor.
 void check_environment(Section& section, const memory::CpuInfo& processor, const memory::CpuKernels& kernels) {
   const std::string aten = get_variable("ATEN_CPU_CAPABILITY");
   if (!aten.empty()) {
@@ -85,7 +85,7 @@ void check_environment(Section& section, const memory::CpuInfo& processor, const
         "OMP_NUM_THREADS={:.0f}",
         *processor.quota_cores, pluralize(threads, "thread"), std::ceil(*processor.quota_cores)));
   }
-  // Ranks, loader threads and libraries start so many without doing much.
+  // Ranks, loader threads and libraries start about this many threads in a small run.
   constexpr int64_t kMinStartableThreads = 64;
   if (processor.startable_threads && *processor.startable_threads < std::max(kMinStartableThreads, 4 * threads)) {
     section.warn(fmt::format(
@@ -171,7 +171,7 @@ namespace {
 
 constexpr int64_t kLowDiskBytes = 2'000'000'000;
 
-/// `name`: what the folder is for.
+/// `name`: the purpose of the folder.
 void examine_folder(Section& section, const std::string& name, const std::filesystem::path& folder,
                     Severity failure_severity) {
   const io::FolderProbe probe = io::probe_folder(folder);

@@ -27,10 +27,11 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// What is wrong with all samples of a data set shows in so many.
+/// Samples to check: an error that all samples of a data set share appears in the first few
+/// hundred.
 constexpr int64_t kMaxSamples = 512;
 
-/// As far as a run would get before it plans and loads.
+/// Runs the checks of a run before it plans and loads.
 void check_like_run(const train::Config& config, const DoctorContext& context, Section& section) {
   train::check_run_files(config, context.config);
   train::check_required_keys(config);
@@ -69,13 +70,13 @@ namespace {
 
 struct DryRunSteps {
   int64_t steps = 0;
-  double step_seconds = 0;  ///< of the rehearsals themselves
+  double step_seconds = 0;  ///< of the dry runs themselves
   double seconds = 0;       ///< with the start of the process
   int64_t reserved_bytes = 0;
 };
 
-/// Steps of a small model on a virtual card, in the planner's child process, for so many seconds. Throws as
-/// planner::DryRunProcess.
+/// Dry-runs steps of a small model on a virtual GPU, in the planner's child process, for `seconds`.
+/// Throws as planner::DryRunProcess.
 DryRunSteps dry_run_steps(const std::filesystem::path& model, engine::Precision precision,
                           const planner::VirtualGpu& virtual_gpu, double seconds) {
   constexpr int64_t kSteps = 4;
@@ -105,7 +106,8 @@ DryRunSteps dry_run_steps(const std::filesystem::path& model, engine::Precision 
 }  // namespace
 
 Section examine_planning(const DoctorContext& context) {
-  // A run on a GPU goes on without a plan, one on the CPU rehearses nothing.
+  // Failure is a warning: a run on a GPU continues without a plan, and one on the CPU needs no dry
+  // run.
   return examine_in_subprocess(
       {.name = "planning", .activity = "rehearsing a step", .on_failure = Severity::kWarn}, [&](Section& section) {
         if (context.model.empty()) return section.warn("not tried: there is no folder for a small model's files");
@@ -118,7 +120,7 @@ Section examine_planning(const DoctorContext& context) {
 
 namespace {
 
-constexpr double kSmokeRunSeconds = 1;  // on the device, and as long on the CPU
+constexpr double kSmokeRunSeconds = 1;  // on the device, and again on the CPU
 
 nlohmann::ordered_json make_facts(const train::SmokeRun& run) {
   return {{"steps", run.steps},
@@ -127,7 +129,7 @@ nlohmann::ordered_json make_facts(const train::SmokeRun& run) {
           {"last_loss", run.last_loss}};
 }
 
-/// The precision of the configuration, or else one that the card has.
+/// Returns the configuration's precision, or one that the GPU supports.
 std::optional<engine::Precision> choose_precision(const memory::Gpu& gpu, const DoctorContext& context,
                                                   Section& section) {
   if (planner::supports_precision(gpu, context.precision)) return context.precision;
@@ -145,7 +147,7 @@ bool has_learned(const train::SmokeRun& run) {
   return std::isfinite(run.last_loss) && run.last_loss < run.first_loss;
 }
 
-/// A trial, where it was, and the CPU's in fp32.
+/// A smoke run on a device, and the reference on the CPU in fp32.
 struct Comparison {
   std::string location;
   engine::Precision precision;
@@ -163,7 +165,7 @@ void compare(const Comparison& comparison, Section& section) {
   section.facts["gradient_difference"] = deviation.gradient;
   section.facts["gradient_tolerance"] = tolerance.gradient;
   section.facts["parameter"] = deviation.parameter;
-  // Not the other way round, for what is not a number.
+  // Written so that NaN counts as different.
   const bool is_equal = deviation.loss <= tolerance.loss && deviation.gradient <= tolerance.gradient;
   const std::string difference_text = fmt::format(
       "loss within {:.1e} and gradients within {:.1e} of the CPU's in fp32 (rounding explains {:.1e} and "
@@ -220,7 +222,7 @@ void warn_missing_kernels(const std::string& problem, Section& section) {
                   problem));
 }
 
-/// What the environment leaves out, which a run that is started from here would do without as well.
+/// Reports kernels that the environment disables, also for a run that is started from here.
 void warn_disabled_kernels(Section& section) {
   try {
     const auto disabled = train::find_kernels_disabled_by_environment();

@@ -21,8 +21,8 @@ namespace {
 
 constexpr const char* kCoreProgram = "vlmtrain-core";
 
-/// Throws UserError (kUsage) for keys and values that the command would refuse. A pipe is the command's: it can be read
-/// once.
+/// Throws UserError (kUsage) for keys and values that the command would reject. Does not read a
+/// pipe, which the command can read only once.
 void check_config_file(const std::string& file, const std::vector<std::string>& overrides) {
   std::error_code ignored_error;
   if (std::filesystem::exists(file, ignored_error) && !std::filesystem::is_regular_file(file, ignored_error)) return;
@@ -42,7 +42,7 @@ void check_command_config(const CommandLine& command_line) {
 ExitCode print_options(const OptionsArguments& arguments) {
   try {
     return flush_stdout(options(arguments));
-  } catch (const std::system_error&) {  // of {fmt}, where more is printed than a buffer holds
+  } catch (const std::system_error&) {  // thrown by {fmt} where the output exceeds a buffer
     const ExitCode flush_code = flush_stdout(ExitCode::kSuccess);
     if (flush_code == ExitCode::kSuccess) throw;
     return flush_code;
@@ -54,13 +54,13 @@ std::filesystem::path find_core_program() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCoreProgram;
 }
 
-/// Whether the command will rehearse for certain, and needs no look at this machine's card for that.
+/// Returns whether the command needs dry runs for certain, without a look at this machine's GPU.
 bool needs_dry_run(const CommandLine& command_line) {
   const PlanArguments& plan = command_line.arguments().plan;
   return command_line.command() == "plan" && (!plan.gpu.empty() || plan.gpu_gigabytes);
 }
 
-/// Becomes the core, in this process. Throws UserError where that is not possible.
+/// Executes the core in this process. Throws UserError where that fails.
 [[noreturn]] void start_core(const std::filesystem::path& core, char** argv) {
   execv(core.c_str(), argv);
   throw run_error(
@@ -73,12 +73,12 @@ bool needs_dry_run(const CommandLine& command_line) {
 
 int run_front_end(const std::vector<std::string>& arguments, char** argv) {
   reopen_closed_streams();
-  std::signal(SIGXFSZ, SIG_IGN);  // as in run(): an error with a message
+  std::signal(SIGXFSZ, SIG_IGN);  // as in run(): writing fails with a message
   CommandLine command_line;
   if (const auto exit_code = command_line.parse(arguments)) return static_cast<int>(*exit_code);
   try {
-    // The core answers them, once its libraries are loaded: a run that is stopped before is to be requeued as any
-    // other.
+    // The core handles stop signals once its libraries are loaded, so that a run stopped before
+    // that is requeued like any other.
     if (command_line.command() == "train") train::block_stop_signals();
     if (command_line.command() == "options") return static_cast<int>(print_options(command_line.arguments().options));
     check_command_config(command_line);

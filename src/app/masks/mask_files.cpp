@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOverlay = "overlay.png";
 
-/// Of "mask_12.png" 12; nothing of another name.
+/// Returns 12 for "mask_12.png"; nothing for another name.
 std::optional<int64_t> parse_mask_number(const fs::path& file) {
   return file.extension() == ".png" ? parse_suffix_int("mask_", file.stem().string()) : std::nullopt;
 }

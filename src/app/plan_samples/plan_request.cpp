@@ -21,7 +21,8 @@ namespace {
 
 constexpr const char* kDefaultModel = "llava-1.5-7b";
 
-/// What was typed for a key, the last word on it; nothing if the key was not typed. A section is its keys.
+/// Returns the last value that was typed for a key; nothing if there is none. A section stands for
+/// its keys.
 std::optional<std::string> find_setting(const PlanArguments& arguments, const std::string& key_or_section) {
   std::optional<std::string> setting;
   for (const auto* settings : {&arguments.key_flags, &arguments.overrides}) {
@@ -33,7 +34,7 @@ std::optional<std::string> find_setting(const PlanArguments& arguments, const st
   return setting;
 }
 
-/// --finetune says in a word what the keys of LoRA say in several; they must not say otherwise.
+/// Throws where --finetune contradicts the keys of LoRA.
 void check_finetune(const PlanArguments& arguments, const train::Config& config) {
   const auto refuse = [](const std::string& key, const std::string& flag, const std::string& advice) {
     throw usage_error("--finetune {} contradicts {}: {}", flag, key, advice);
@@ -102,14 +103,14 @@ namespace {
 
 planner::FlagSyntax make_flag_syntax(const PlanArguments& arguments) {
   planner::FlagSyntax syntax;
-  // The card of this machine is what it is: another one is typed as its size.
+  // Suggestions name another GPU by its size where the user gave none by name.
   syntax.gpu_by_size = arguments.gpu.empty();
   syntax.gpu = syntax.gpu_by_size ? "--gpu-gb {}" : "--gpu {}";
   if (arguments.finetune == "full") syntax.lora_argument = "--finetune lora";
   return syntax;
 }
 
-/// Everything of a request but what the samples are.
+/// Sets everything of a request but the samples.
 void fill_request(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
   request.workload.nodes = arguments.nodes;
   request.job.nodes = arguments.nodes;

@@ -19,7 +19,7 @@ struct PixelSize {
   int64_t width = 0, height = 0;
 };
 
-/// WIDTHxHEIGHT, in pixels; nothing where the flag was not given.
+/// Parses WIDTHxHEIGHT, in pixels; returns nothing for empty text.
 std::optional<PixelSize> parse_pixel_size(const char* flag, const std::string& text) {
   if (text.empty()) return std::nullopt;
   PixelSize size;
@@ -48,7 +48,7 @@ void check_flags(const SampleFlags& arguments) {
   if (flag_name) throw usage_error("{}: of which video? give --video-frames too, such as --video-frames 32", flag_name);
 }
 
-/// What all kinds have alike.
+/// Returns what all variants share.
 models::SyntheticSample make_common_sample(const SampleFlags& arguments, const train::Config& config) {
   models::SyntheticSample sample;
   sample.video_frames = arguments.video_frames.value_or(0);
@@ -88,8 +88,9 @@ std::string describe_variant(const SampleVariant& variant) {
                      data::describe_media(variant.shape));
 }
 
-/// What training makes of a sample that is too long (data.on_too_long): the highest limit of its pixels with which it
-/// fits, in the steps and down to the floor of models/processing. Nothing: it does not fit so.
+/// Returns the shape of a sample that training shrinks because it is too long (data.on_too_long):
+/// the highest pixel limit with which it fits, in the steps and with the minimum of
+/// models/processing. Returns nothing where no limit makes it fit.
 std::optional<data::SampleShape> shrink_shape(const train::Config& config, models::SyntheticSample sample,
                                               const data::SampleShape& full_shape, int64_t max_tokens) {
   if (config.data.on_too_long != data::LongSamplePolicy::kShrink || full_shape.image_tokens == 0) return std::nullopt;
@@ -116,12 +117,12 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
     }
     return shape;
   } catch (const UserError& error) {
-    if (error.code() == ExitCode::kUsage) return std::nullopt;  // a family whose pictures are all alike
+    if (error.code() == ExitCode::kUsage) return std::nullopt;  // all images of the family have one size
     throw;
   }
 }
 
-/// As the processor would refuse it.
+/// Sets the rejection that the processor would report.
 void check_acceptance(SampleVariant& variant, const train::Config& config, const models::ContextLength& context) {
   const auto& data = config.data;
   if (data.max_images_per_sample && variant.num_media > *data.max_images_per_sample) {
@@ -141,7 +142,8 @@ void check_acceptance(SampleVariant& variant, const train::Config& config, const
 std::vector<SampleVariant> make_sample_variants(const SampleFlags& arguments, const train::Config& config) {
   check_flags(arguments);
   models::SyntheticSample sample = make_common_sample(arguments, config);
-  // Without a mix all are alike, and have as many images as the family gives them where no flag says how many.
+  // Without a mix all samples are equal, with the family's default number of images where no flag
+  // gives one.
   const auto mix =
       arguments.mix.empty() ? std::vector{ImageMixComponent{.share = 1.0}} : parse_image_mix(arguments.mix);
   const auto context = models::read_context_length(config.model.path);

@@ -22,13 +22,14 @@ std::vector<SampleVariant> filter_accepted(std::vector<SampleVariant> variants) 
   return variants;
 }
 
-/// Whether kinds are left out, and others not.
+/// Returns whether some variants are dropped and others are not.
 bool drops_variants(const train::Config& config, const std::vector<SampleVariant>& variants) {
   return variants.size() > 1 && config.data.on_bad_sample == data::BadSamplePolicy::kSkip &&
          !filter_accepted(variants).empty();
 }
 
-/// A rank's samples of a usual step: each kind in its exact share, spread over the step.
+/// Returns one rank's samples of an average step: each variant in its exact share, spread over the
+/// step.
 std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant>& variants, int64_t samples) {
   std::vector<double> shares;
   shares.reserve(variants.size());
@@ -41,7 +42,7 @@ std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant
   return shapes;
 }
 
-/// Kinds ascend, so that the last one is the largest: a step may be drawn that has no other.
+/// Variants ascend, so the last one is the largest; some step may consist of it alone.
 planner::Workload make_workload(const std::vector<SampleVariant>& variants, const PlanArguments& arguments,
                                 const train::Config& config) {
   planner::Workload workload{.candidates = {{.shapes = {variants.back().shape}, .first_sample_id = {}}},
@@ -51,7 +52,7 @@ planner::Workload make_workload(const std::vector<SampleVariant>& variants, cons
   return workload;
 }
 
-/// With another number of a limit; nothing where that is none, or where samples are refused with it.
+/// Returns the samples under a changed limit; nothing for an invalid limit or rejected samples.
 template <class Change>
 std::optional<planner::LimitedSamples> apply_change(PlanArguments arguments, train::Config config,
                                                     const Change& change) {
@@ -70,12 +71,12 @@ std::optional<planner::LimitedSamples> apply_change(PlanArguments arguments, tra
         std::llround((1 - remaining_share) * static_cast<double>(limited_samples.num_samples));
     return limited_samples;
   } catch (const UserError& error) {
-    if (error.code() == ExitCode::kUsage) return std::nullopt;  // a number that is none
+    if (error.code() == ExitCode::kUsage) return std::nullopt;  // an invalid number
     throw;
   }
 }
 
-/// The largest number of a limit with which every sample is taken; nothing if there is none.
+/// Returns the largest limit with which every sample is accepted; nothing where there is none.
 std::optional<int64_t> find_largest_accepted(const planner::SampleLimit& limit) {
   int64_t lower = limit.find_min() / limit.multiple, upper = limit.current / limit.multiple;
   if (lower > upper || !limit.measure(lower * limit.multiple, /*all=*/true)) return std::nullopt;
@@ -99,7 +100,7 @@ UserError make_refusal_error(const std::vector<SampleVariant>& variants,
   if (max_length > 0) suggestions.push_back(fmt::format("data.max_length={}", max_length));
   if (!filter_accepted(variants).empty()) suggestions.emplace_back("data.on_bad_sample=skip");
   for (const auto& limit : limits) {
-    if (limit.argument_format.starts_with("data.max_images_per_sample=")) continue;  // skipping does what it would
+    if (limit.argument_format.starts_with("data.max_images_per_sample=")) continue;  // skipping has the same effect
     const auto value = find_largest_accepted(limit);
     if (value) suggestions.push_back(fmt::format(fmt::runtime(limit.argument_format), *value));
   }

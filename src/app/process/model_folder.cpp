@@ -48,7 +48,8 @@ PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
                       preset_);
   }
   std::filesystem::copy_file(tokenizer_, file);
-  // The published tokenizer's, which the given one need not be; tokenizer.json has all tokens.
+  // It belongs to the published tokenizer, which the given one may not be; tokenizer.json has all
+  // tokens.
   std::filesystem::remove(folder_.path() / "added_tokens.json");
 }
 

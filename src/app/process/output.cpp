@@ -18,7 +18,7 @@ void check_overwrite(const OutputFile& output) {
   std::error_code error;
   if (output.path.empty() || !std::filesystem::is_regular_file(output.path, error)) return;
   if (std::filesystem::file_size(output.path, error) == 0) return;
-  // Looked at by its content: an input has many names, such as those of hard and symbolic links.
+  // Content identifies an input, which may have many names through hard and symbolic links.
   std::string head(kSignatureBytes, '\0');
   std::ifstream file(output.path, std::ios::binary);
   file.read(head.data(), kSignatureBytes);
@@ -35,7 +35,7 @@ std::string_view get_environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Asks the environment's locale without making it the program's.
+/// Asks for the environment's locale without setting the program's.
 bool locale_is_utf8() {
   const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);
   if (locale == nullptr) return false;

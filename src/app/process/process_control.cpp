@@ -36,10 +36,11 @@ namespace vlmtrain::app {
 namespace {
 
 constexpr const char* kLauncherPidVariable = "VLMTRAIN_LAUNCHER_PROCESS";
-/// That ranks take to end by themselves once one has failed, at most; then they are killed.
+/// Seconds that ranks have to end by themselves after one has failed; then they are killed. Ranks
+/// notice a lost rank within half a minute.
 constexpr time_t kRankExitTimeoutSeconds = 45;
 
-/// One that nobody listens at now, as the system gives it.
+/// Returns a port that the system assigns and nobody listens on.
 int64_t find_free_port() {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -87,8 +88,9 @@ class LocalRanks {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Ranks may have the signal too, as from a terminal, or may have started after it: SIGTERM asks for the same stop as
-  /// SIGINT, however often it comes. Whoever interrupts again later does not wait for a checkpoint.
+  /// Ranks may have received the signal as well, as from a terminal, or start after it. SIGTERM
+  /// requests the same stop as SIGINT however often it comes; a later second interrupt means that
+  /// the user does not wait for a checkpoint.
   void forward_signal(int signal) {
     constexpr std::chrono::duration<double> kInterruptWindow(train::kInterruptWindowSeconds);
     if (signal == SIGINT && first_interrupt_ && Clock::now() - *first_interrupt_ > kInterruptWindow) {
@@ -154,7 +156,8 @@ class LocalRanks {
 
   void handle_rank_exit(pid_t pid, int status) {
     if (WIFSIGNALED(status) && is_stop_requested_ && is_stop_signal(WTERMSIG(status))) {
-      // Before the rank was far enough to answer. The others find it lost, which is no failure.
+      // The rank ended before it could handle the signal. Other ranks find it lost, which is no
+      // failure.
       if (!std::exchange(was_stopped_, true)) {
         spdlog::info(
             "stopped by signal {} before a step was done, so there is no checkpoint to write; the same command starts "
@@ -178,12 +181,12 @@ class LocalRanks {
 
   const int64_t count_;
   sigset_t signals_{};
-  std::map<pid_t, int64_t> ranks_by_pid_;  // ranks
-  std::set<pid_t> suspended_pids_;         // of these, as by SIGSTOP
-  std::optional<ExitCode> failure_code_;   // the first
+  std::map<pid_t, int64_t> ranks_by_pid_;  // rank by process id
+  std::set<pid_t> suspended_pids_;         // stopped by SIGSTOP or the like
+  std::optional<ExitCode> failure_code_;   // of the first failure
   bool is_stop_requested_ = false;
-  bool was_stopped_ = false;                          // a rank ended by the request itself, before its steps
-  std::optional<Clock::time_point> first_interrupt_;  // first
+  bool was_stopped_ = false;                          // a rank ended by the stop request before its steps
+  std::optional<Clock::time_point> first_interrupt_;  // the first interrupt
 };
 
 }  // namespace
@@ -210,7 +213,7 @@ void exit_before_first_step(int signal) {
   _exit(static_cast<int>(ExitCode::kStopped));
 }
 
-/// Shells tell by it that a script is to end, too.
+/// Ends by the signal, so that shells end their script as well.
 void exit_by_signal(int signal) {
   [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
   ::signal(signal, SIG_DFL);
@@ -219,7 +222,7 @@ void exit_by_signal(int signal) {
   sigaddset(&mask, signal);
   pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
   raise(signal);
-  // A container's first process gets there: signals do not end it by themselves.
+  // Reached in a container's first process, which signals do not end by default.
   constexpr int kSignalExitBase = 128;
   _exit(kSignalExitBase + signal);
 }
@@ -227,7 +230,7 @@ void exit_by_signal(int signal) {
 }  // namespace
 
 void exit_on_signal(std::string_view command) {
-  if (command == "rehearse") return;  // the run that it belongs to ends it
+  if (command == "rehearse") return;  // its run ends it
   train::install_stop_handlers(command == "train" ? exit_before_first_step : exit_by_signal);
 }
 

@@ -17,19 +17,20 @@ namespace vlmtrain::app {
 void reopen_closed_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The least free number is the stream's own. Stdout's is not for writing.
+    // open() returns the lowest free number, which is the stream's own. Stdout is opened for
+    // reading only, so that writing fails.
     open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 
 ExitCode flush_stdout(ExitCode code) {
   errno = 0;
-  std::cout.flush();  // hands on to stdout
+  std::cout.flush();  // flushes into stdout
   std::fflush(stdout);
   int error = errno;
-  train::wait_if_exiting();  // what the lack of a reader does
+  train::wait_if_exiting();  // the same reason that closed the reader's end
   if (std::ferror(stdout) == 0) return code;
-  // A line before the last may have met it first; what stands in the way of one more byte is the same.
+  // An earlier line may have met the error already; one more byte fails in the same way.
   if (error == 0 && write(STDOUT_FILENO, "\n", 1) < 0) error = errno;
   const char* const reason = error != 0 ? std::strerror(error) : "a part of it is lost";
   std::fprintf(stderr, "vlmtrain: error: stdout cannot be written: %s; send the output to where there is room\n",
@@ -48,7 +49,8 @@ bool set_openmp_wait_policy() {
 
 void restart_with_openmp_wait_policy() {
   if (set_openmp_wait_policy()) restart_program();
-  // Where it cannot be started again, it goes on as it is: slower on a busy machine, no different otherwise.
+  // Where the program cannot be executed again, it continues: slower on a busy machine, otherwise
+  // the same.
 }
 
 }  // namespace vlmtrain::app

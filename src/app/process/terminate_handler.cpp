@@ -1,7 +1,7 @@
 #include "app/process/terminate_handler.h"
 
-// What a process says that ends by an exception which nobody can catch: one of a library's initialiser, which runs
-// before main, or of a thread. Memory may be what is lacking, so nothing here takes any.
+// Messages of a process that ends by an uncaught exception: in a library's initializer, which runs
+// before main, or in a thread. Memory may be exhausted, so nothing here allocates.
 
 #include <cxxabi.h>
 #include <unistd.h>
@@ -59,7 +59,7 @@ void install_terminate_handler(int /*argc*/, char** /*argv*/, char** /*environme
   std::set_terminate(handle_terminate);
 }
 
-// The loader calls it before the initialisers of all libraries.
+// The loader calls it before the initializers of all libraries.
 [[gnu::section(".preinit_array"), gnu::used]] void (*preinit_entry)(int, char**, char**) = install_terminate_handler;
 
 }  // namespace

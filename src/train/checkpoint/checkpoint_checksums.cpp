@@ -62,8 +62,8 @@ void verify_size(const fs::path& file, const io::Checksum& saved) {
   }
 }
 
-/// Whether another program has written the file again, or removed it: damage to a disk or a copy keeps the size or
-/// cuts the file off, which its reader finds.
+/// Returns whether another program has replaced or removed the file. A damaged disk or copy keeps
+/// the size or truncates the file, which its reader notices.
 bool was_rewritten(const fs::path& file, const io::Checksum& saved) {
   std::error_code error;
   const auto bytes = fs::file_size(file, error);
@@ -128,8 +128,9 @@ bool verify_checksums(const fs::path& checkpoint, VerifiedFiles scope) {
   const auto checksums = read_checksums(checkpoint);
   if (!checksums) return false;
   std::vector<std::future<void>> pending_reads;
-  // A disk or a network file system gives more to several readers, and one of them has a hash to compute.
-  // Each takes address space for a stack and memory of its own.
+  // A disk or a network file system serves several readers faster, and each computes a hash. A
+  // reader takes address space for its stack and memory of its own, so that a limited process uses
+  // one.
   rlimit address_space{};
   getrlimit(RLIMIT_AS, &address_space);
   const bool can_use_threads = address_space.rlim_cur == RLIM_INFINITY;
@@ -155,7 +156,7 @@ bool verify_checksums(const fs::path& checkpoint, VerifiedFiles scope) {
     }
     try {
       pending_reads.push_back(std::async(std::launch::async, verify));
-    } catch (const std::system_error&) {  // no thread can be had
+    } catch (const std::system_error&) {  // no thread can be started
       verify();
     }
   }

@@ -17,7 +17,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Copies of tensors in the host's memory, one of each.
+/// Copies of tensors in host memory, each tensor once.
 class HostCopyCache {
  public:
   const at::Tensor& get(const at::Tensor& tensor) {
@@ -31,13 +31,13 @@ class HostCopyCache {
 
  private:
   struct Entry {
-    at::Tensor original, copy;  // the first is kept so that its address stays its own
+    at::Tensor original, copy;  // the original is kept so that its address stays unique
   };
   std::map<const at::TensorImpl*, Entry> copies_;
 };
 
-/// The optimizer's state, and the fp32 values of what is saved in another type, where the state does not have them.
-/// `masters` may be pieces (engine/saved_pieces.h).
+/// Returns the optimizer's state, and the fp32 values of weights that are saved with another type
+/// where the state lacks them. `masters` may be shards (engine/saved_pieces.h).
 io::NamedTensors make_optimizer_tensors(const models::VisionLanguageModel& model, io::NamedTensors tensors,
                                         const io::NamedTensors& masters, const models::SaveOptions& save_settings) {
   std::set<std::string> names;
@@ -69,7 +69,7 @@ CheckpointContent make_checkpoint_content(const RunState& state, const models::V
     }
   }
   models::SaveOptions save_settings{.base = &base, .dtype = dtype, .master_weights = {}};
-  // Where ranks share them, each has all weights, in the type that it computes with.
+  // Ranks that share master weights each have all weights only in the type that they compute with.
   if (optimizer.shard().covers_all()) save_settings.master_weights = {masters.begin(), masters.end()};
   CheckpointContent content;
   content.step = state.step;
@@ -105,7 +105,7 @@ int64_t compute_write_buffer_bytes(const models::VisionLanguageModel& model) {
 
 namespace {
 
-// Of a part's metadata.
+// Key of a shard's metadata.
 constexpr const char* kShardKey = "part";
 constexpr const char* kStepKey = "step";
 
@@ -114,7 +114,7 @@ std::string get_metadata(const io::SafetensorsFile& file, const char* key) {
   return it == file.metadata().end() ? "?" : it->second;
 }
 
-/// As many parts as the name of any of them says; nothing where there are none.
+/// Returns the number of shards in the name of any of them; nothing where there are none.
 std::optional<int64_t> count_shards(const std::filesystem::path& folder) {
   std::optional<int64_t> num_shards;
   std::error_code error;

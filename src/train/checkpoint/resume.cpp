@@ -34,7 +34,7 @@ constexpr FreezablePart kFreezableParts[] = {
     {"model.freeze_language_model", nn::Component::kLanguageModel, &models::FrozenParts::language_model},
     {"model.freeze_mask_encoder", nn::Component::kMaskEncoder, &models::FrozenParts::mask_encoder}};
 
-/// That a run can train, as it is set up.
+/// Returns the parameters that a run can train with its settings.
 std::vector<nn::Parameter> find_trainable_parameters(const models::VisionLanguageModel& model,
                                                      nn::Component component) {
   const bool has_lora = model.parameters().lora().has_value();
@@ -71,7 +71,7 @@ std::vector<std::string> resume_freezing(const Config& config, const nlohmann::o
     }
   }
   if (model.parameters().lora()) return still_frozen;
-  // What is trained from now on begins with the values that it had while it was frozen.
+  // Parts that are trained from now on start with their frozen values.
   models::freeze(model, previously_frozen);
   models::restore_frozen_weights(model, checkpoint, base, static_cast<uint64_t>(config.training.seed));
   models::freeze(model, frozen);

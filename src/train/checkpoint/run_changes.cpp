@@ -13,8 +13,8 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// What changes no number beyond rounding, or which random numbers are drawn from now on (training.kernels), and what
-/// an error's message tells to change before going on, such as data.max_length.
+/// Keys that change results at most by rounding or by other random numbers (training.kernels), and
+/// keys that error messages suggest to change before resuming, such as data.max_length.
 constexpr std::string_view kAllowedKeys[]{"data.eval",
                                           "data.ignore_keys",
                                           "data.image_root",
@@ -131,7 +131,7 @@ bool contains_key(std::span<const std::string_view> keys, std::string_view key) 
   return std::ranges::find(keys, key) != keys.end();
 }
 
-/// kStepsKey is in their place.
+/// kStepsKey stands for these keys in a fingerprint.
 bool sets_run_length(std::string_view key) {
   return key == "training.max_steps" || key == "training.epochs";
 }

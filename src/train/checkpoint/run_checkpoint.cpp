@@ -39,7 +39,7 @@ std::map<std::string, at::Tensor> load_optimizer_state(const std::filesystem::pa
   return state;
 }
 
-/// Ascending by step.
+/// Returns the checkpoints in ascending order of their steps.
 std::vector<std::pair<int64_t, std::filesystem::path>> list_checkpoints(const std::filesystem::path& folder) {
   std::vector<std::pair<int64_t, std::filesystem::path>> checkpoints;
   if (!std::filesystem::exists(folder)) return checkpoints;
@@ -51,7 +51,8 @@ std::vector<std::pair<int64_t, std::filesystem::path>> list_checkpoints(const st
   return checkpoints;
 }
 
-/// Parses the JSON files of a checkpoint that has no checksums; not the tokenizer, whose vocabulary is long.
+/// Parses the JSON files of a checkpoint without checksums, except tokenizer.json with its long
+/// vocabulary.
 void check_json_files(const std::filesystem::path& checkpoint) {
   for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
     const auto& file = entry.path();
@@ -59,12 +60,12 @@ void check_json_files(const std::filesystem::path& checkpoint) {
   }
 }
 
-/// Opens every file that a run goes on from: sizes, headers and the contents of small files are checked, no tensor is
-/// read.
+/// Opens every file that a resumed run reads. Checks sizes, headers and the contents of small
+/// files; reads no tensor.
 void check_complete(const std::filesystem::path& checkpoint) {
   const auto state = get_state_folder(checkpoint);
   const bool has_state = std::filesystem::exists(state / "state.json");
-  // A part of another step is named as such, not by its size.
+  // Opened before sizes are compared, so that the error names a shard of another step as such.
   if (has_state) open_optimizer_files(state);
   if (!verify_checksums(checkpoint, VerifiedFiles::kSmall)) check_json_files(checkpoint);
   if (!has_state) {
@@ -99,7 +100,7 @@ std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesyste
 std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir) {
   const auto newest = find_newest_checkpoint(run_dir);
   std::error_code error;
-  // A checkpoint that was published without its state is one all the same.
+  // A checkpoint that was published without its state is still a checkpoint.
   if (!newest || !std::filesystem::exists(get_state_folder(*newest) / "state.json", error)) return std::nullopt;
   const auto best = load_run_state(*newest).evaluation.best_step;
   if (!best) return std::nullopt;
@@ -174,7 +175,7 @@ std::filesystem::path RunCheckpoints::write_sharded(const CheckpointContent& con
         get_state_folder(shared_folder) / make_optimizer_file_name(shard.shard.rank, shard.shard.count),
         content.optimizer, make_shard_metadata(shard.shard.rank, content.step));
   }
-  // All parts are whole, and rank 0 knows their checksums.
+  // After the exchange all shards are whole, and rank 0 knows their checksums.
   const auto shard_checksums = consensus.all_gather_strings(to_json_text(collect_checksums(shared_folder, recorder)));
   if (folder) {
     CheckpointChecksums checksums;
@@ -272,7 +273,8 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder) tr
 }
 
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer) {
-  // Each tensor is mapped when its turn comes: all at once are as much address space again as the optimizer takes.
+  // Tensors are mapped one by one: all at once would take as much address space again as the
+  // optimizer.
   std::map<std::string, engine::LazyTensor> state;
   for (const auto& path : find_optimizer_files(get_state_folder(checkpoint))) {
     const auto file = std::make_shared<const io::OnDemandSafetensors>(path);

@@ -43,25 +43,25 @@ void check_range(std::string_view key, int64_t value, int64_t min_value, int64_t
       path.string(), key, value, min_value, max_value);
 }
 
-/// A count of the fingerprint; nothing where it has none.
+/// Returns a count of the fingerprint; nothing where it has none.
 std::optional<int64_t> parse_count(const nlohmann::ordered_json& fingerprint, const char* key) {
   return parse_suffix_int("", get_setting_text(fingerprint, key));
 }
 
-/// The most steps that a run of the fingerprint takes from its last change on. The one it names goes through each
-/// sample once an epoch; how often sources repeat their samples is in their text, which checksums hold and no bound
-/// does.
+/// Returns the most steps of a run with the fingerprint, counted from its last change. The
+/// fingerprint's number is for one pass over each sample per epoch; sources that repeat samples
+/// have no bound, and checksums protect their text.
 int64_t compute_max_steps(const nlohmann::ordered_json& fingerprint) {
   const bool may_repeat = get_setting_text(fingerprint, "data.train").find("repeat") != std::string::npos;
   return may_repeat ? engine::kMaxSteps : parse_count(fingerprint, kStepsKey).value_or(engine::kMaxSteps);
 }
 
 void check_ranges(const RunState& state, const std::filesystem::path& checkpoint, const std::filesystem::path& path) {
-  // Far above what any run reaches, and far below where counting on overflows.
+  // Far above the values of any run, and far below those at which additions overflow.
   constexpr int64_t kMaxEpochs = int64_t{1} << 53;
   constexpr int64_t kMaxSamples = int64_t{1} << 53;
   check_range("changed_at", state.last_change_step, 0, engine::kMaxSteps, path);
-  // Epochs begin anew where the data set changes.
+  // Epochs start over where the data set changes.
   const int64_t steps = std::min(state.last_change_step + compute_max_steps(state.fingerprint), engine::kMaxSteps);
   if (state.total_steps) check_range("total_steps", *state.total_steps, 1, steps, path);
   const auto folder_step = parse_checkpoint_step(checkpoint);
@@ -88,7 +88,7 @@ void check_ranges(const RunState& state, const std::filesystem::path& checkpoint
   }
 }
 
-/// Of a checkpoint from before there were lanes too.
+/// Also parses the cursor of checkpoints that are older than lanes.
 data::Cursor parse_cursor(const nlohmann::ordered_json& json, int64_t step, const std::string& path) {
   const auto parse_position = [&](const nlohmann::ordered_json& position) {
     return data::EpochPosition{.epoch = io::get<int64_t>(position, "epoch", path),

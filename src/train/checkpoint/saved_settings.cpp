@@ -100,7 +100,7 @@ namespace {
 
 constexpr std::string_view kSection = "data.volume.";
 
-/// key=value of each that lies in the section.
+/// Returns the settings of the section, each as key=value.
 std::vector<std::string> extract_volume_settings(const nlohmann::ordered_json& values) {
   std::vector<std::string> settings;
   for (const auto& [key, value] : values.items()) {
@@ -201,9 +201,9 @@ void resolve_run_chat_template_date(data::DataOptions& data, const fs::path& run
   try {
     resolve_chat_template_date(data, run_dir.empty() ? std::nullopt : find_newest_checkpoint(run_dir));
   } catch (const UserError&) {
-    return;  // the run's start says what is wrong with the checkpoint
+    return;  // the run's start reports what is wrong with the checkpoint
   } catch (const fs::filesystem_error&) {
-    return;  // the same of the folder
+    return;  // the run's start reports what is wrong with the folder
   }
 }
 

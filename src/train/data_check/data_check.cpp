@@ -65,10 +65,11 @@ void copy_index_file(const fs::path& source_file, const fs::path& target_file) {
 
 namespace {
 
-/// Of a data set that is not to be looked at whole: what a plan is made for then.
+/// Samples that are checked for a plan where data.check_at_start does not check all. More would
+/// start a run later; fewer would miss more of the large samples.
 constexpr int64_t kPlanSamples = 512;
 
-/// Another program may make other samples of the same files.
+/// The key includes what other programs may change: the same files can become other samples.
 std::string make_cache_key(const std::filesystem::path& model, const models::ProcessorSettings& settings) {
   ContentHash program;
   std::error_code error;
@@ -86,7 +87,7 @@ data::SampleIndex index_with_progress(const io::Records& records, const models::
   return data::index_samples(records, processor, settings);
 }
 
-/// At all samples.
+/// Checks every sample.
 data::SampleIndex check_all_samples(const io::Records& records, const models::Processor& processor,
                                     const Config& config, const std::filesystem::path& file,
                                     data::SampleIndexSettings index_settings) {
@@ -116,7 +117,7 @@ data::SampleIndex check_data(const io::Records& records, const models::Processor
     return check_all_samples(records, processor, config, file, {.cache = cache.empty() ? shared_cache : cache});
   }
   std::error_code error;
-  // Nothing but a file: a pipe in its place would be waited for.
+  // Copying anything but a regular file, such as a pipe, would block.
   const bool shared_exists = std::filesystem::is_regular_file(shared_cache, error);
   if (shared_exists && !std::filesystem::exists(cache, error)) copy_index_file(shared_cache, cache);
   auto sample_index = check_all_samples(records, processor, config, file, {.cache = cache});
@@ -145,7 +146,7 @@ void check_no_bad_samples(const io::Records& records, const models::Processor& p
 
 namespace {
 
-/// Samples that the run trained on so far, for all that is known: their keys were passed over.
+/// Warns about samples whose keys an older version ignored, which the run may have trained on.
 void warn_about_ignored_keys(const data::SampleIndex& sample_index, const Config& config, const data::Ledger& ledger) {
   int64_t samples = 0;
   for (const auto& [index, problem] : sample_index.problems) {
@@ -193,7 +194,7 @@ void warn_if_no_media(const char* key, const std::string& dataset, const data::M
       sample_index.is_complete ? "" : " that were looked at", kMedia);
 }
 
-/// Whether both name the same file or folder.
+/// Returns whether both name the same file or folder.
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;
   return a == b || std::filesystem::equivalent(a, b, error);
@@ -234,7 +235,7 @@ void log_packs(const data::SampleOrder& order) {
 
 void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& sample_index) {
   if (sample_index.is_complete) data::log_notices(sample_index.notices, config.data.eval, sample_index.shapes.size());
-  // A few samples that a run holds out may be without media by chance; what is said of data.train is said of them.
+  // A few held-out samples may lack media by chance, so remarks of data.train stand for them.
   if (config.evaluation.is_enabled() && data::parse_hold_out_share(config.data)) return;
   warn_if_no_media("data.eval", config.data.eval, data::count_media(sample_index.shapes), sample_index);
 }
@@ -268,7 +269,7 @@ void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_
 
 namespace {
 
-/// Row groups of this size are read at little cost, and few of them are in memory.
+/// Row groups of 64 MB are read at little cost, and several of them fit in memory.
 constexpr int64_t kTargetRowGroupBytes = 64'000'000;
 
 int64_t recommend_row_group_size(const io::LargeRowGroup& group) {

@@ -42,7 +42,7 @@ void EvaluationSet::check_samples(const Config& config, const models::Processor&
   if (num_dropped() > 0) records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(usable_indices));
 }
 
-/// As far as the samples were looked at (data.check_at_start).
+/// Samples that were not checked (data.check_at_start) may have masks.
 void EvaluationSet::require_masks(const std::vector<int64_t>& usable_indices) const {
   const auto may_have_masks = [this](int64_t index) {
     const auto shape = sample_index_.shapes[index];
@@ -70,7 +70,8 @@ int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& ca
   int64_t max_bytes = 0;
   for (const auto& batch : candidates) {
     const data::SampleShape& shape = batch.shapes.front();
-    // Its number, whether it is a label, and where its feature stands; beside grids three positions as well.
+    // Token id, label flag and position of the image feature take 32 bytes; models with grids add
+    // three positions.
     const int64_t bytes_per_token = shape.grids.empty() ? 32 : 48;
     max_bytes =
         std::max(max_bytes, shape.pixel_rows * shape.row.bytes() + bytes_per_token * shape.tokens + shape.mask_bytes());

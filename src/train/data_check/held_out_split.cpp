@@ -22,7 +22,8 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr const char* kHeldOutFile = "held_out.json";
-/// Contents that a run remembers which does not look at its data.
+/// Held-out contents that held_out.json remembers of a run which does not check its data. Each has
+/// to be read; more would slow the start down.
 constexpr int64_t kMaxUncheckedContents = 256;
 
 int64_t get_num_workers(const Config& config) {
@@ -36,7 +37,7 @@ nlohmann::ordered_json to_json(const data::HoldOutState& source_record) {
           {"stamp", source_record.stamp}, {"places", source_record.indices}, {"contents", std::move(contents)}};
 }
 
-/// What cannot be one was changed: places would be those of other samples.
+/// Rejects edited indices, which would be those of other samples.
 bool is_valid(const data::HoldOutState& source_record) {
   const auto is_index = [&](int64_t index) { return index >= 0 && index < source_record.samples; };
   const auto is_entry = [&](const auto& entry) { return is_index(entry.first); };

@@ -17,9 +17,9 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr int64_t kPrefetchPerWorker = 16;
-/// Of each kind of largest sample, this many global batches are measured where not all are.
+/// Global batches that are measured of each type of largest sample where not all samples are.
 constexpr int64_t kBatchesMeasured = 4;
-/// Image tokens' squares below which a picture shows nothing.
+/// Image tokens below which an image shows hardly anything: a grid of 4 by 4 tokens.
 constexpr int64_t kMinImageTokens = 16;
 
 template <class Size>
@@ -56,13 +56,14 @@ void for_each_shape(const data::SampleIndex& samples, const Action& action) {
   }
 }
 
-/// The records under changed settings. What is measured first are those that are the largest without.
+/// The records under changed settings. The samples that are largest without changes are measured
+/// first.
 class LimitEvaluator {
  public:
   LimitEvaluator(const io::Records& records, const Config& config, const planner::Workload& workload)
       : records_(records), config_(config), baseline_workload_(workload) {}
 
-  /// What half of the samples do not exceed.
+  /// Returns the size that half of the samples do not exceed.
   int64_t compute_median(int64_t (*size)(const data::SampleShape& shape)) {
     measure_baseline();
     std::vector<int64_t> sizes;
@@ -72,7 +73,7 @@ class LimitEvaluator {
     return *middle;
   }
 
-  /// Where a limit only leaves samples out.
+  /// For limits that only leave samples out.
   std::optional<planner::LimitedSamples> drop_larger(int64_t (*size)(const data::SampleShape& shape),
                                                      int64_t max_size) {
     measure_baseline();
@@ -87,14 +88,14 @@ class LimitEvaluator {
     measure_baseline();
     data::SampleIndex measured;
     try {
-      // All are those, too, that are too long without the limit.
+      // All samples include those that are too long without the limit.
       measured = measure(options, all ? list_all_indices() : find_largest_indices());
     } catch (const UserError& error) {
-      if (error.code() == ExitCode::kUsage) return std::nullopt;  // a number that this processor does not take
+      if (error.code() == ExitCode::kUsage) return std::nullopt;  // the processor rejects the number
       throw;
     }
     auto samples = make_limited_samples(measured);
-    if (samples && !all) samples->num_dropped = 0;  // the largest alone do not say
+    if (samples && !all) samples->num_dropped = 0;  // the largest samples alone do not tell
     return samples;
   }
 
@@ -123,7 +124,8 @@ class LimitEvaluator {
     return indices;
   }
 
-  /// By tokens, tiles, labels, images and text: whichever of them a limit leaves to decide.
+  /// Returns the largest samples by tokens, tiles, labels, images and text: any of these sizes may
+  /// be the largest under a limit.
   const std::vector<int64_t>& find_largest_indices() {
     if (!largest_.empty()) return largest_;
     std::set<int64_t> indices;
@@ -140,7 +142,7 @@ class LimitEvaluator {
     return largest_;
   }
 
-  /// Anything but a bad sample, such as memory that runs out, says nothing about the sample.
+  /// Errors other than those of a bad sample, such as out of memory, do not depend on the sample.
   static void rethrow_unless_bad_sample(const std::exception_ptr& error) {
     try {
       std::rethrow_exception(error);
@@ -149,7 +151,7 @@ class LimitEvaluator {
     }
   }
 
-  /// Those that can be used.
+  /// Measures the usable ones of `indices`.
   data::SampleIndex measure(const data::DataOptions& options, const std::vector<int64_t>& indices) const {
     const auto processor =
         models::load_processor(config_.model.path, make_processor_settings(options, config_.model.adapter));
@@ -174,7 +176,7 @@ class LimitEvaluator {
   const io::Records& records_;
   const Config& config_;
   planner::Workload baseline_workload_;
-  data::SampleIndex baseline_;  // without other settings; shapes and ids alone
+  data::SampleIndex baseline_;  // without changed settings; only shapes and ids
   std::vector<int64_t> largest_;
 };
 

@@ -16,7 +16,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Of the units that a lane has in `steps` steps of so many each, by the shares of each step.
+/// Returns the units of a source in `steps` steps, by its share in each step.
 double count_units_drawn(const data::SampleOrder& order, int64_t source, const Config& config, int64_t steps) {
   std::vector<int64_t> starts{0};
   for (const auto& change : config.data.task_shares.changes()) starts.push_back(change.from_step);
@@ -37,7 +37,7 @@ std::vector<int64_t> find_first_samples(const data::SampleOrder& order,
   std::vector<int64_t> samples;
   data::Cursor cursor = order.start();
   std::map<int64_t, data::SourceIterator> walks;
-  // Where most samples are bad, it is not gone through all of them for a few.
+  // Bounds the search where most samples are bad.
   constexpr int64_t kMaxUnits = 100'000;
   for (int64_t unit = 0; unit < kMaxUnits && std::ssize(samples) < count; ++unit) {
     const int64_t source = order.mixture_sampler().choose_source(cursor);
@@ -54,7 +54,7 @@ void add_order(const data::SampleOrder& order, const data::Ledger& ledger, const
                report::Inspection& inspection) {
   const double units = data::count_epoch_units(order, ledger);
   inspection.steps = compute_total_steps(config.training, units);
-  // With a goal of tokens it is not known beforehand how many units a step takes.
+  // With global_batch_tokens the units of a step are not known in advance.
   const bool has_fixed_steps = !config.training.balance.global_batch_tokens;
   const auto total_units = static_cast<double>(inspection.steps * config.training.global_batch_size);
   if (has_fixed_steps && units > 0) inspection.epochs = total_units / units;

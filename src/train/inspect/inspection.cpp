@@ -77,7 +77,7 @@ class DataInspector {
     return folder_.empty() ? std::filesystem::path() : folder_ / name;
   }
 
-  /// Of the records that are named: by an id, or by a place from 1.
+  /// Returns the indices of the requested records, named by id or by position from 1.
   std::vector<int64_t> find_requested_indices() const {
     std::vector<int64_t> indices;
     for (const std::string& name : request_.records) {
@@ -109,7 +109,7 @@ class DataInspector {
     }
     try {
       auto order = make_draw_order(*records_, config_, sample_index_);
-      // What is larger than a pack has become a problem by now.
+      // Samples larger than a pack are among the problems by now.
       if (sample_index_.num_usable() == 0) {
         result_.order_error = kNoneUsable;
       } else {
@@ -121,7 +121,7 @@ class DataInspector {
     }
   }
 
-  /// A run stops once a source or task has lost all its samples.
+  /// Reports sources and tasks without usable samples, at which a run would stop.
   void check_sources() {
     const auto is_usable = [this](int64_t sample) { return sample_index_.shapes.has(sample); };
     for (int64_t source = 0; order_ && source < order_->num_sources(); ++source) {
@@ -149,7 +149,7 @@ class DataInspector {
 
   static bool is_quiet() { return !spdlog::should_log(spdlog::level::info); }
 
-  /// Adds what decoding shows to what headers show.
+  /// Adds what only decoding shows.
   void decode(const io::Records& records, size_t set, data::SampleIndex& sample_index) const {
     std::optional<report::CountProgress> progress;
     int64_t last_total = -1;
@@ -309,7 +309,7 @@ class DataInspector {
   }
 
   static constexpr const char* kNoneUsable = "none of the samples can be used";
-  static constexpr size_t kTrainSet = 0, kEvalSet = 1;  // in index_
+  static constexpr size_t kTrainSet = 0, kEvalSet = 1;  // indices into index_
 
   const data::NoticeCollector notices_;  // of the media of all samples; reported at the end
   const std::chrono::steady_clock::time_point start_;

@@ -12,7 +12,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// What makes values comparable.
+/// Returns the settings that make results comparable.
 nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& evaluation_set) {
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
@@ -22,9 +22,10 @@ nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& eva
           {"training.best_metric", to_string(config.evaluation.best_metric)}};
 }
 
-/// Of the metric; nothing where there is none, or it is not finite.
+/// Returns the metric's value; nothing where it is missing or not finite.
 std::optional<double> get_metric_value(BestMetric metric, const report::EvaluationScore& score) {
-  if (!std::isfinite(score.loss)) return std::nullopt;  // right answers or not, such a model has no weights
+  if (!std::isfinite(score.loss))
+    return std::nullopt;  // a model without a finite loss has broken weights, whatever its answers are
   const auto value = [&]() -> std::optional<double> {
     switch (metric) {
       case BestMetric::kExactMatch:

@@ -59,7 +59,7 @@ std::string find_unsafe_save_reason(const std::exception& error, const RunErrorS
 
 namespace {
 
-/// Adds the time that it lives to `seconds`.
+/// Adds its lifetime to `seconds`.
 class ScopedTimer {
  public:
   explicit ScopedTimer(double& seconds) : seconds_(seconds) {}
@@ -147,7 +147,7 @@ bool RunSaver::save_async() {
   try {
     writing_ = std::async(std::launch::async, [this, copies = make_copied_content(), lock = ranks_.lock_checkpoint(),
                                                ledger = format_ledger()]() mutable {
-      // To be gone, whatever happens, before anybody asks what came of it.
+      // Released, even after an exception, before the result can be asked for.
       const CheckpointLock::Guard held_lock = std::move(lock);
       const CheckpointContent content = std::move(copies);
       memory::use_single_aten_thread();
@@ -209,7 +209,7 @@ RunSaver::SavedCheckpoint RunSaver::write(const CheckpointContent& content, cons
 }
 
 void RunSaver::poll() {
-  // By this clock, and not wait_for(), whose symbol older hosts lack (cmake/portable).
+  // wait_until() with this clock, since older hosts lack the symbol of wait_for() (cmake/portable).
   constexpr std::chrono::system_clock::time_point kLongAgo;
   if (writing_.valid() && writing_.wait_until(kLongAgo) == std::future_status::ready) finish();
 }

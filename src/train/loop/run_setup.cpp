@@ -31,11 +31,12 @@ namespace vlmtrain::train {
 
 namespace {
 
-// The limits in trainer_state/state.json.
+// Keys of the limits in trainer_state/state.json.
 constexpr const char* kHostLimitKey = "tensor_limit_bytes";
 constexpr const char* kDeviceLimitKey = "limit_bytes";
 
-/// Of the machines that hold a whole training each, where ranks may share one within them.
+/// Returns the number of machines that hold a whole training each, where the ranks of a machine
+/// share one.
 int64_t count_shard_nodes(const Config& config, const RankGroup& ranks) {
   const auto& sharding = config.distributed.sharding;
   if (ranks.is_single_process() || (sharding && sharding != engine::Sharding::kHybrid)) return 1;
@@ -43,7 +44,7 @@ int64_t count_shard_nodes(const Config& config, const RankGroup& ranks) {
     return ranks.world_size() / ranks.ranks_per_node();
   } catch (const UserError&) {
     if (sharding) throw;
-    return 1;  // it is not chosen then
+    return 1;  // the sharding will not be chosen then
   }
 }
 
@@ -86,7 +87,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
 void RunSetup::find_checkpoint(const Config& config) {
   const auto checkpoint = checkpoints.newest();
   auto fingerprint = make_run_fingerprint(config, records->size());
-  // A virtual card holds no values.
+  // A virtual GPU holds no values.
   if (!is_dry_run()) {
     base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
     fingerprint[kBaseKey] = models::compute_base_fingerprint(*base);
@@ -260,7 +261,8 @@ void RunSetup::make_plans(const Config& config, at::Device device, planner::Job&
   if (plan && job.sharding != own_sharding) plan_with_sharding(job.sharding);
 }
 
-/// In all ranks; how long steps take on a CPU is not predicted. Throws what refuses the last.
+/// All ranks take the first sharding that fits, because step times on a CPU are not predicted.
+/// Rethrows the error of the last one.
 template <class MakePlan>
 engine::Sharding RunSetup::find_first_fitting_sharding(const planner::Job& job, const MakePlan& make_plan) const {
   const auto shardings = planner::list_possible_shardings(job);
@@ -277,7 +279,8 @@ engine::Sharding RunSetup::find_first_fitting_sharding(const planner::Job& job, 
   return shardings.back();
 }
 
-/// Plans of ranks with other samples may differ; what the others chose for want of memory fits here as well.
+/// Ranks have different samples and may plan differently; a sharding that one rank needs for its
+/// memory fits on all.
 engine::Sharding RunSetup::find_max_sharding(engine::Sharding own_sharding) const {
   for (const auto& rank_sharding :
        ranks_.consensus().all_gather_strings(std::to_string(static_cast<int>(own_sharding)))) {
@@ -287,7 +290,7 @@ engine::Sharding RunSetup::find_max_sharding(engine::Sharding own_sharding) cons
   return own_sharding;
 }
 
-/// What the checkpoint says that the run goes on from.
+/// Returns the checkpoint's plan unless settings have changed.
 std::optional<SavedPlan> RunSetup::load_saved_plan(at::Device device) const {
   const auto& json = device.is_cpu() ? state.host_memory : state.device_memory;
   if (!resumed || json.is_null() || !changes.empty()) return std::nullopt;
@@ -364,7 +367,7 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
   }
   model = load_model(config, job, device, checkpoint, /*load_weights=*/!is_dry_run());
   std::optional<models::BaseWeights>
-      checkpoint_weights;  // the checkpoint, where more than the model's weights is taken of it
+      checkpoint_weights;  // set where more than the model's weights is read from the checkpoint
   if (base && checkpoint && !(changes.empty() && state.frozen_after_training.empty())) {
     const bool has_lora = model->parameters().lora().has_value();
     checkpoint_weights.emplace(has_lora ? std::filesystem::path(config.model.path) : *checkpoint,

@@ -18,7 +18,7 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr int64_t kMaxNewTokens = 64;
-/// As many as the report shows of an answer.
+/// The report shows no more masks of an answer.
 constexpr size_t kMaxMasks = 6;
 
 std::vector<report::PredictedMask> make_overlays(const io::Record& record,
@@ -32,7 +32,7 @@ std::vector<report::PredictedMask> make_overlays(const io::Record& record,
                           .dice = mask.dice,
                           .overlay = report::make_overlay_uri(image, mask.predicted, mask.truth)});
     } catch (const std::exception&) {
-      continue;  // the report then shows the words alone
+      continue;  // the report then shows only text
     }
   }
   return overlays;
@@ -47,7 +47,7 @@ SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
     : model_(model), processor_(processor), share_(share), callbacks_(callbacks) {
   for (const int64_t index : sample_evenly(records, count)) records_.push_back(records.at(index));
   settings_.device = device;
-  settings_.batch_size = 1;  // as little memory as can be
+  settings_.batch_size = 1;  // takes the least memory
   settings_.max_new_tokens = kMaxNewTokens;
   settings_.on_bad_sample = data::BadSamplePolicy::kSkip;
   settings_.on_event = [this](report::EventKind /*kind*/, const std::string& message,
@@ -77,7 +77,7 @@ void SamplePredictions::start_clock() {
 
 void SamplePredictions::after_checkpoint(int64_t step) {
   saved_step_ = step;
-  // It is saved again where an evaluation was made up.
+  // A step is saved again after a late evaluation; it is answered once.
   if (answered_step_ < step) answer_all(step);
 }
 
@@ -92,7 +92,7 @@ double SamplePredictions::seconds_so_far() const {
 
 bool SamplePredictions::has_time_left() const {
   if (share_ >= 1) return true;
-  if (answers_ == 0) return share_ > 0;  // nobody knows yet what one takes
+  if (answers_ == 0) return share_ > 0;  // the duration of an answer is not known yet
   return answer_seconds_ * static_cast<double>(answers_ + 1) / static_cast<double>(answers_) <=
          share_ * seconds_so_far();
 }
@@ -129,7 +129,7 @@ bool SamplePredictions::answer_next(int64_t step) {
       return false;
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kBadData) throw;
-    // The log says why it cannot be used.
+    // The log names the reason already.
     records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(next_));
     return true;
   } catch (const std::exception& error) {
@@ -172,7 +172,7 @@ const SamplePredictions::Thumbnails& SamplePredictions::thumbnails(const io::Rec
     try {
       result.images.push_back(report::make_thumbnail_uri(image));
     } catch (const std::exception&) {
-      continue;  // the report then shows the words alone
+      continue;  // the report then shows only text
     }
     const std::string name = image.is_volume ? io::describe_volume(record, index) : "";
     result.captions.push_back(image.is_volume && name.empty() ? fmt::format("volume {}", index + 1) : name);

@@ -158,8 +158,8 @@ void StepRunner::release_device_memory() {
   if (look_ahead_) look_ahead_->mark_desynchronized();
 }
 
-/// The twin says that the step does not fit however it is cut. It is tried in the smallest pieces: what it has to fit
-/// into is the plan's limit, below the card's.
+/// Warns that the look-ahead found no split that fits. The step is tried in the smallest
+/// micro-batches: it was tested against the plan's limit, which is below the GPU's memory.
 void StepRunner::warn_oversized(const PlannedStep& step) const {
   std::vector<std::string> ids;
   if (step.plan.oversized_sample) {
@@ -172,7 +172,8 @@ void StepRunner::warn_oversized(const PlannedStep& step) const {
             ids);
 }
 
-/// Drops a sample that does not fit, or stops the run over it. In every process: the order of samples is theirs all.
+/// Drops a sample that does not fit, or stops the run, on all ranks alike, since they share the
+/// order of samples.
 void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& error) {
   constexpr const char* kReason = "does not fit into memory";
   std::vector<int64_t> indices;
@@ -211,7 +212,8 @@ void StepRunner::on_failure(const std::string& reason, const engine::StepLayout&
   if (look_ahead_) look_ahead_->raise_margin();
 }
 
-/// Before the next step, where much of what is reserved was of no use even at the peak.
+/// Empties the cache where much of the reserved memory was unused even at the peak, which only
+/// fragmentation explains.
 void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemory& memory) {
   const auto reserved = static_cast<double>(memory.reserved_peak_bytes);
   const auto unused = static_cast<double>(memory.reserved_peak_bytes - memory.allocated_peak_bytes);

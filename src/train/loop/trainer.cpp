@@ -57,7 +57,8 @@ TrainingSummary train_as_rank(const Config& config, const std::string& resolved_
   try {
     return trainer->train();
   } catch (const c10::AcceleratorError&) {
-    // To free what a broken device knows of throws in destructors, which would end the process without a word.
+    // Destructors that free memory of a broken device throw, which would terminate the process
+    // without a message.
     static_cast<void>(trainer.release());
     throw;
   }

@@ -33,7 +33,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Of what LibTorch throws only what happened, not the trace behind it.
+/// Errors of LibTorch have a stack trace after their first line.
 std::string get_reason(const std::exception& error) {
   return dynamic_cast<const c10::Error*>(&error) == nullptr ? error.what() : get_first_line(error.what());
 }
@@ -80,7 +80,7 @@ TrainingSummary TrainingLoop::train() {
   if (run_.plan) {
     run_.plan->report_measured(peaks_.peak_memory(), peaks_.max_used_bytes(), run_.state.step,
                                look_ahead_summary_ ? &*look_ahead_summary_ : nullptr);
-    // Who asks a run to stop does not wait.
+    // After a stop request the measurements would delay the exit by dry runs.
     if (!is_stopped && ranks_.is_main_process())
       run_.plan->record_measurements(peaks_.max_context_bytes(), peaks_.peak_memory(), step_times_);
   }
@@ -115,7 +115,7 @@ void TrainingLoop::add_evaluation_summary(TrainingSummary& summary) const {
 
 void TrainingLoop::add_evaluations() {
   if (!run_.evaluation_set) {
-    // What was the best stays so, and its checkpoint: evaluations may be turned on again.
+    // The best result and its checkpoint stay, because evaluations may be enabled again.
     run_.state.evaluation.is_due = false;
     return;
   }
@@ -172,26 +172,27 @@ void TrainingLoop::run_steps() {
   if (run_.resumed && !stops_at_start) {
     run_predictions([this](SamplePredictions& predictions) { predictions.answer_saved_step(run_.state.step); });
   }
-  // What loading left behind is not what a step leaves behind.
+  // Loading leaves more in the allocator's cache than steps do.
   memory::release_unused(device_);
   run_missed_evaluation();
   if (predictions_) predictions_->start_clock();
   while (!is_finished() && !is_stop_requested()) {
-    // 1. The samples of this step, exactly the global batch, and how its micro-batches are to be cut.
+    // 1. Draw the samples of the step, exactly the global batch, and plan its micro-batches.
     const auto start = Clock::now();
     PlannedStep step = runner_->next(step_seconds_);
     memory_watch_.before_step();
-    // 2. Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out.
+    // 2. Run forward and backward passes and the optimizer; the guard repeats them with smaller
+    // micro-batches where memory runs out.
     const uint64_t step_seed = derive_stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
     const auto objective = run_.tasks->make_objective(step.step, step_seed);
     const CompletedStep completed =
         runner_->run(step, *objective, step_seed, [this, &step] { return compute_rates(step); });
-    // 3. Report. On a GPU the numbers arrive during the next step.
+    // 3. Report. On a GPU the results arrive during the next step.
     record_step(step, completed, objective);
     runner_->after_step(step, completed);
     const double seconds = seconds_since(start);
     pending_->report.metrics.step_seconds = seconds;
-    // The first step loads kernels: no measure of a step.
+    // The first step also loads kernels.
     if (step.step > first_step_) step_seconds_ = seconds;
     if (run_.plan && step.step > first_step_) step_times_.record(step, completed, seconds);
     // 4. Evaluate.
@@ -199,7 +200,7 @@ void TrainingLoop::run_steps() {
     const bool is_best = pending_->report.metrics.evaluation && pending_->report.metrics.evaluation->is_best;
     const bool saves_checkpoint = should_all_save(is_save_step() || (is_best && config_.output.keep_best));
     if (device_.is_cpu() || saves_checkpoint || pending_->report.metrics.evaluation) finish_pending();
-    // 5. Save, and tell of what was written meanwhile.
+    // 5. Save, and report checkpoints that have become whole.
     saver_.poll();
     if (saves_checkpoint) save();
   }
@@ -248,9 +249,9 @@ bool TrainingLoop::should_all_save(bool wants_save) const {
 }
 
 std::optional<report::EvaluationMetrics> TrainingLoop::evaluate() {
-  // On the CPU its batches are as large as fits beside no copies.
+  // On the CPU evaluation batches are planned for memory without the copies of a checkpoint.
   if (device_.is_cpu()) saver_.finish();
-  // What the step left in the cache would come on top of what was planned.
+  // The step's cache would add to the planned memory of the evaluation.
   if (!device_.is_cpu()) memory::release_unused(device_);
   memory::reset_peaks(device_);
   auto evaluation = [&] {
@@ -340,7 +341,7 @@ void TrainingLoop::finish_pending() {
   callbacks_.on_step(report);
   memory_watch_.observe(report);
   gradient_watch_.observe(report);
-  anomaly_watch_.observe(report);  // last: it may end the run
+  anomaly_watch_.observe(report);  // last, since it may throw
 }
 
 bool TrainingLoop::is_save_step() const {
@@ -350,7 +351,7 @@ bool TrainingLoop::is_save_step() const {
 void TrainingLoop::save(bool is_last) {
   saver_.save(/*goes_on=*/!is_last && !has_finished_steps());
   run_predictions([this](SamplePredictions& predictions) { predictions.after_checkpoint(run_.state.step); });
-  runner_->release_device_memory();  // by predictions
+  runner_->release_device_memory();  // after predictions
 }
 
 void TrainingLoop::report_event(report::EventKind kind, std::string message, std::vector<std::string> ids) {

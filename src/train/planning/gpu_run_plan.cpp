@@ -16,14 +16,15 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Of which the sum is taken: a rehearsal of each takes some tenths of a second.
+/// Timed steps of one sum. Predicting each takes some tenths of a second at the run's end; fewer
+/// would average less noise.
 constexpr size_t kMaxTimedSteps = 6;
 
 }  // namespace
 
 void StepTimes::record(const PlannedStep& step, const CompletedStep& completed, double seconds) {
   if (completed.failed_attempts > 0 || completed.layout != step.layout) {
-    steps_.clear();  // what it took is part of no step's time
+    steps_.clear();  // time of a repeated step belongs to no single step
     return;
   }
   TimedStep timed_step{.samples = {}, .seconds = seconds - step.data_wait_seconds};
@@ -50,7 +51,7 @@ std::optional<double> StepTimes::compute_ratio(const planner::Job& job, const pl
 
 namespace {
 
-/// What the run itself is to blame for is thrown as it is.
+/// Errors that the run itself causes are thrown unchanged.
 planner::Plan make_plan_or_throw(const planner::PlanRequest& request) {
   try {
     return planner::make_plan(request);
@@ -62,14 +63,14 @@ planner::Plan make_plan_or_throw(const planner::PlanRequest& request) {
   }
 }
 
-/// Nothing on a virtual card, of which there is nothing to learn.
+/// Returns nothing on a virtual GPU, on which measurements mean nothing.
 std::optional<PastRuns> load_gpu_past_runs(const planner::TargetGpu& target) {
   if (planner::is_on_virtual_gpu()) return std::nullopt;
   return load_past_runs(find_past_runs_file(), describe_gpu_environment(target.device_name));
 }
 
-/// With what was kept for all that changes no cut, if that fits: a card that has some MB less than when the run began
-/// is no reason to recompute other blocks.
+/// Plans with the saved recomputation where that fits: a GPU with some MB less than at the start is
+/// no reason to recompute other blocks.
 planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const SavedPlan& saved_plan) {
   const auto limit =
       planner::compute_memory_limit(request.target, request.mode, request.limit_gigabytes, request.workload.world_size);
@@ -123,7 +124,8 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   spdlog::info("plan: {}; made in {:.1f} s", report::format_plan_headline(plan_), plan_.effort.seconds);
   memory::set_expandable_segments(step_config().expandable_segments);
   if (has_oversized_micro_batch_ && !config.memory.look_ahead) {
-    // Nothing else keeps its steps out of the margin, which is for what no plan can know.
+    // The allocator would otherwise use the margin, which is meant for memory that no plan can
+    // know.
     memory::limit_reserved_bytes(device, plan_.limit.limit_bytes);
   } else if (config.memory.limit_gb) {
     memory::limit_reserved_bytes(device, plan_.limit.gpu_bytes - plan_.limit.context_bytes);
@@ -186,7 +188,7 @@ void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::Device
   if (planner::is_on_virtual_gpu()) return;
   const auto file = find_past_runs_file();
   if (file.empty()) return;
-  constexpr int64_t kMaxContexts = 2;  // more than that is other processes' too
+  constexpr int64_t kMaxContexts = 2;  // a larger difference includes other processes
   PastRuns measured_runs{.runs = 1};
   if (plan_.target.other_process_bytes == 0 && context_bytes > 0 &&
       context_bytes <= kMaxContexts * plan_.target.gpu->context_bytes) {
@@ -221,7 +223,7 @@ void continue_without_plan(const Config& config, at::Device device, const Planni
       "everything recomputed, but for what the configuration fixes (memory.recompute, training.micro_batch_size)",
       failure.what());
   std::error_code ignored;
-  if (ranks.is_main_process()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of the run before
+  if (ranks.is_main_process()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of an earlier start
   memory::set_expandable_segments(config.memory.expandable_segments);
   if (!config.memory.limit_gb) return;
   const auto target = planner::make_target_gpu(memory::describe(device));

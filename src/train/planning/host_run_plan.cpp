@@ -52,7 +52,7 @@ std::string describe_step_config(const planner::StepConfig& step_config, const C
   return text;
 }
 
-/// To be put behind a command.
+/// Returns the settings as arguments of a command.
 std::string format_settings(const planner::StepConfig& step_config) {
   return fmt::format(
       "training.micro_batch_size={} memory.recompute={} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
@@ -65,18 +65,18 @@ std::string describe_limit(const CpuMemoryLimit& limit) {
                      limit.available.limit_source, limit.margin_percent);
 }
 
-/// Of two runs of the same thing the resident sets differ by some pages; their limits should not.
+/// Resident sets of two equal runs differ by some pages; rounding gives both the same limit.
 int64_t round_up(int64_t bytes) {
   constexpr int64_t kStep = int64_t{32} << 20;
   return (bytes + kStep - 1) / kStep * kStep;
 }
 
-/// Packs of small samples have more than others.
+/// Packs of small samples have more samples than other packs.
 int64_t compute_max_samples_per_step(const planner::Workload& workload) {
   return workload.packed ? 2 * workload.samples_per_rank() : workload.samples_per_rank();
 }
 
-/// "sample s0 of 20,011 tokens and 2 images".
+/// Returns for example "sample s0 of 20,011 tokens and 2 images".
 std::string describe_sample(const planner::SampleBatch& sample) {
   const data::SampleShape& shape = sample.shapes.front();
   std::string text = fmt::format("sample {} of {}", sample.first_sample_id, pluralize(shape.tokens, "token"));
@@ -169,7 +169,7 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
     split_plan_ = plan.split;
     if (saved_plan && is_split_by_memory) saved_plan_.step_config.memory_costs = saved_plan->step_config.memory_costs;
     plan_ = std::move(plan);
-    // What malloc keeps is beside the tensors, which alone are counted.
+    // The limit counts tensors only; malloc keeps further memory.
     enforced_limit_bytes_ -= std::min(plan_->malloc_cached_bytes, enforced_limit_bytes_ / 2);
   } catch (const UserError&) {
     throw;
@@ -184,7 +184,7 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
   }
 }
 
-/// What there is now counts only where it is less than the run was planned for.
+/// The available memory counts only where it is less than the run was planned for.
 void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_splits, const SavedPlan& saved_plan) {
   const int64_t current_limit_bytes = saved_plan_.limit_bytes;
   saved_plan_.limit_bytes = saved_plan.limit_bytes;

@@ -49,7 +49,7 @@ UserError make_damage_error(const std::filesystem::path& file, const std::string
   return data_error("{}: {}", file.string(), problem);
 }
 
-/// Numbers that no run measures would make plans that nobody can follow.
+/// Rejects numbers that no run can measure: plans would become useless.
 Entry parse_entry(const nlohmann::json& json, const std::filesystem::path& file) {
   const std::string source = file.string();
   const auto get_name = [&](const char* key) {
@@ -94,7 +94,7 @@ std::vector<Entry> read_entries(const std::filesystem::path& file) {
   return entries;
 }
 
-/// What is there, or nothing, with a line that says why.
+/// Returns the readable entries; logs why there are none.
 std::vector<Entry> try_read_entries(const std::filesystem::path& file) {
   try {
     return read_entries(file);
@@ -118,7 +118,7 @@ std::string format_entries(const std::vector<Entry>& entries) {
   return io::to_json_string(nlohmann::ordered_json{{"version", kVersion}, {"places", environments}}, 2) + "\n";
 }
 
-/// One process at a time changes the file; the lock goes with the object, or with the process.
+/// Lock of the file against other processes; released with the object or by the end of the process.
 class FileLock {
  public:
   explicit FileLock(const std::filesystem::path& file)
@@ -144,7 +144,7 @@ class FileLock {
   bool is_locked_ = false;
 };
 
-/// The larger; nothing only where both are.
+/// Returns the larger one; nothing where both are missing.
 template <class Number>
 std::optional<Number> max_if_any(const std::optional<Number>& a, const std::optional<Number>& b) {
   return a && b ? std::max(a, b) : a ? a : b;
@@ -218,7 +218,7 @@ std::filesystem::path find_past_runs_file() {
   if (override_path == "off") return {};
   if (!override_path.empty()) return override_path;
   constexpr const char* kFile = "vlmtrain/past_runs.json";
-  // The XDG Base Directory Specification: a path that is not absolute is passed over.
+  // The XDG Base Directory Specification says that relative paths are ignored.
   if (const std::filesystem::path state = get_variable("XDG_STATE_HOME"); state.is_absolute()) return state / kFile;
   if (const std::filesystem::path home = get_variable("HOME"); home.is_absolute()) return home / ".local/state" / kFile;
   return {};

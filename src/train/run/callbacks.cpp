@@ -16,7 +16,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Adds the time that it lives to `seconds`.
+/// Adds its lifetime to `seconds`.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
@@ -98,7 +98,7 @@ EpochRows::EpochRows(const std::filesystem::path& run_folder) : run_folder_(run_
   restart();
 }
 
-/// Whatever the file holds.
+/// Overwrites the file, whatever it holds.
 void EpochRows::restart() {
   const auto path = run_folder_ / "epochs.jsonl";
   io::write_file(path, "");
@@ -110,7 +110,8 @@ void EpochRows::on_past_step(const nlohmann::json& line) {
 }
 
 void EpochRows::on_step(const StepReport& step) {
-  // As the file has it, so that a row is the same whenever it is made.
+  // The step passes through the file's format, so that a row is the same when a resumed run
+  // rebuilds it.
   on_past_step(nlohmann::json::parse(step.metrics.to_json_line()));
 }
 
@@ -139,7 +140,7 @@ void HtmlReport::on_end(bool /*well*/) {
   write();
 }
 
-/// A page that cannot be written is no reason to stop a run.
+/// A failure to write the report does not stop the run.
 void HtmlReport::write() {
   const auto start = Clock::now();
   try {
@@ -195,7 +196,7 @@ bool ProgressBar::is_at_least_as_good(const report::EvaluationBaseline& current,
 
 void ProgressBar::log_evaluation(const report::StepMetrics& metrics) {
   const auto current = report::make_evaluation_baseline(metrics.step, metrics.evaluation->total);
-  // Of another data set or metric.
+  // A best result of another data set or metric starts a new series.
   if (metrics.evaluation->is_best && best_ && !is_at_least_as_good(current, *best_)) best_.reset();
   progress_.clear();
   spdlog::info("{}", report::format_evaluation_line(metrics, best_, metric_));
@@ -206,7 +207,7 @@ void ProgressBar::on_event(const report::Event& event) {
   progress_.clear();
   switch (event.kind) {
     case report::EventKind::kCheckpoint:
-      break;  // seen by the folder, too often for the log
+      break;  // visible in the folder, and too frequent for the log
     case report::EventKind::kFailed:
       break;  // the command's last line says it
     case report::EventKind::kResumed:

@@ -25,11 +25,12 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// That a checkpoint which is being written is waited for where a rank is lost: it is worth more than the minutes that
-/// all ranks' machines do nothing, but a file system may be lost, too. What is cut off has its temporary name only.
+/// Longest wait for a checkpoint that is being written when a rank is lost. The checkpoint is worth
+/// more than idle minutes of all machines, but a lost file system would block forever. An
+/// interrupted checkpoint has only its temporary name.
 constexpr auto kMaxWriteTime = std::chrono::minutes(5);
 
-/// While it waits in a call of a library, for a rank that will not come.
+/// Ends the process while the main thread waits in a library for a rank that will not come.
 [[noreturn]] void exit_with_failure(const distributed::Failure& failure) {
   [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
   spdlog::error("{}; this rank ends with it", failure.text());
@@ -153,7 +154,7 @@ bool RankGroup::any_rank_stops(bool stops) const {
 std::string RankGroup::describe_waits() const {
   if (wait_seconds_.empty()) return {};
   const auto [min_wait, max_wait] = std::ranges::minmax_element(wait_seconds_);
-  if (*max_wait == 0) return {};  // on virtual cards
+  if (*max_wait == 0) return {};  // on virtual GPUs
   return fmt::format("; rank {} was waited for most: it waited {:.1f} s for the others, rank {} {:.1f} s",
                      min_wait - wait_seconds_.begin(), *min_wait, max_wait - wait_seconds_.begin(), *max_wait);
 }
@@ -183,15 +184,15 @@ void RankGroup::report_failures(const std::function<void()>& action) const {
   if (is_single_process()) return action();
   try {
     action();
-    consensus_->all_gather_strings("");  // rank 0 may save for longer than the others
+    consensus_->all_gather_strings("");  // rank 0 may take longer to save
   } catch (const UserError& error) {
     ranks_->fail(error.code(), error.what());
-    // The device would be waited for on the way out.
+    // Leaving normally would wait for the device.
     if (!are_reductions_complete()) exit_with_failure({.rank = rank(), .code = error.code(), .reason = error.what()});
     if (is_main_process()) throw;
     spdlog::error("{}", error.what());
     if (ranks_->has_lost_rank0()) throw;
-    throw AlreadyReported(error.code(), error.what());  // rank 0 ends with the same words
+    throw AlreadyReported(error.code(), error.what());  // rank 0 ends with the same message
   } catch (const std::exception& error) {
     ranks_->fail(ExitCode::kFailed, get_first_line(error.what()));
     throw;

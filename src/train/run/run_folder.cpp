@@ -30,7 +30,7 @@ std::string describe_this_process() {
                      fmt::gmtime(std::time(nullptr)));
 }
 
-/// One line of it, as its holder wrote it.
+/// Returns the line that the lock's holder wrote.
 std::string read_holder(int descriptor) {
   std::string text(kMaxHolderBytes, '\0');
   const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
@@ -80,7 +80,7 @@ RunLock::RunLock(const std::filesystem::path& run_dir) {
   if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
     throw run_error("{} is {}, where the file that keeps a second run out belongs; remove it", path.string(), kind);
   }
-  // Not to wait where somebody has put a pipe there.
+  // O_NONBLOCK: opening a pipe of that name would block.
   descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (descriptor_ < 0) {
     throw run_error("cannot write {}: {}; choose an output.dir in which you may write", path.string(),

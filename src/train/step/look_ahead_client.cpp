@@ -15,8 +15,9 @@ namespace {
 
 constexpr size_t kComparedSteps = 20;
 constexpr int64_t kMinRaiseBytes = int64_t{64} << 20;
-constexpr int64_t kRaiseDivisor = 50;     // of the limit
-constexpr int64_t kMaxMarginDivisor = 4;  // so that something is left to plan with
+constexpr int64_t kRaiseDivisor =
+    50;  // a failure lowers the limit by 2 %, the size of the prediction errors that were measured
+constexpr int64_t kMaxMarginDivisor = 4;  // keeps most of the limit for plans
 constexpr int64_t kMaxGoodSteps = 640;
 
 }  // namespace
@@ -83,7 +84,7 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
   summary_.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!forecast) {
     ++summary_.late_steps;
-    mark_desynchronized();  // the twin may have decided something that the run does not know
+    mark_desynchronized();  // the child may have planned with a release that the run does not know
     if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !is_unavailable()) {
       look_ahead_.reset();
       on_event_(report::EventKind::kLookAhead,
@@ -109,15 +110,15 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
   return plan;
 }
 
-/// The plan's limit is not the card's: the step may go well all the same. If it does not, the guard says whose fault it
-/// is.
+/// The plan's limit is below the GPU's memory, so the step may succeed. If it fails, the guard
+/// names the sample.
 StepPlan LookAheadClient::handle_unfit(const planner::MemoryForecast& forecast) {
   ++summary_.unfit_steps;
   StepPlan plan{.layout = forecast.layout, .empty_cache_first = forecast.empty_cache_first, .peaks = {}, .fits = false};
   if (forecast.completed) {
     plan.peaks = forecast.peaks;
   } else {
-    mark_desynchronized();  // the twin's step ended where the run's goes on
+    mark_desynchronized();  // the child's step ended where the run continued
     if (forecast.failed_micro_batch >= 0) {
       plan.oversized_sample = forecast.layout.split.micro_batch(forecast.failed_micro_batch).front();
     }
@@ -128,7 +129,7 @@ StepPlan LookAheadClient::handle_unfit(const planner::MemoryForecast& forecast) 
 void LookAheadClient::compare(int64_t step, const StepPlan& plan, const memory::DeviceMemory& measured_memory,
                               bool matches_forecast) {
   if (!matches_forecast) mark_desynchronized();
-  // What went well although it was given up had more room than the twin's limit leaves.
+  // A step that was predicted not to fit and succeeded had more room than the child's limit leaves.
   if (matches_forecast && !plan.fits && !plan.peaks) margin_.record_success(0);
   if (!plan.peaks || step < first_comparable_step_) return;
   const int64_t excess = measured_memory.reserved_peak_bytes - plan.peaks->reserved_bytes;
@@ -143,7 +144,7 @@ void LookAheadClient::mark_desynchronized() {
   first_comparable_step_ = last_submitted_ + 1;
 }
 
-/// Never more than the card has for this process now: others may have taken some.
+/// Never more than the GPU has for this process now: other processes may have taken some.
 int64_t LookAheadClient::compute_limit_bytes() const {
   int64_t limit = settings_.limit_bytes;
   if (!device_.is_cpu()) {

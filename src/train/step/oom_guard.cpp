@@ -31,7 +31,7 @@ OomGuard::OomGuard(engine::Training& training, at::Device device, const engine::
 
 namespace {
 
-/// What those say that have anything to say; of several processes by their ranks.
+/// Joins the reasons of the ranks that have one, with their numbers where there are several ranks.
 std::string join_rank_reasons(const std::vector<std::string>& rank_reasons) {
   if (rank_reasons.size() == 1) return rank_reasons.front();
   std::string text;
@@ -94,7 +94,7 @@ OomGuard::Attempt OomGuard::attempt(const engine::StepInput& input, const Learni
   return result;
 }
 
-/// The failed attempt's tensors are gone by now, but for the gradient sums.
+/// REQUIRES: the failed attempt's tensors are destroyed, except the gradient sums.
 void OomGuard::recover(memory::MemoryKind memory_kind) {
   if (memory_kind != MemoryKind::kDevice) memory::release_pinned(device_);
   training_.gradient_buckets.reset();

@@ -52,12 +52,13 @@ void check_samples_reach_trained_parts(const Config& config, const nn::Parameter
 namespace {
 
 constexpr int64_t kMaxConsecutiveSkips = 3;
-/// Below it an overflow is no longer one of scale.
+/// Loss scale below which an overflow is an error of the model, not of the scale.
 constexpr double kMinLossScale = 1;
 
 }  // namespace
 
-/// One that a lower scale may mend: a scale that does not go down from one skipped step to the next mends nothing.
+/// Returns whether a lower loss scale may solve the overflow. A scale that does not fall from one
+/// skipped step to the next does not.
 bool AnomalyWatch::is_scale_overflow(const report::StepMetrics& metrics) {
   const auto previous = std::exchange(last_skipped_scale_, metrics.loss_scale);
   return metrics.loss_scale && *metrics.loss_scale > kMinLossScale && std::isfinite(metrics.loss) &&

@@ -12,13 +12,14 @@ namespace vlmtrain::train {
 
 namespace {
 
-constexpr int64_t kWindowSteps = 10;  // steps
-constexpr size_t kRecentWindows = 4;  // rises from stretch to stretch that are looked at
+constexpr int64_t kWindowSteps = 10;  // steps of a window: its lowest value hides the peaks of single steps
+constexpr size_t kRecentWindows = 4;  // rises in a row that make a leak; fewer would report chance
 constexpr size_t kMaxWindows = 1000;
-/// Of an earlier rise, what a leak is at least: its allocations are not the same in each stretch.
+/// Smallest ratio of a rise to an earlier one that still is a leak: allocations differ between
+/// windows, so that a constant leak has no constant rise.
 constexpr double kMinRiseRatio = 0.9;
-/// The same of the later two quarters of a half against the earlier two. A logarithm's last quarter is 0.6 of the
-/// first.
+/// Smallest ratio of the rise in the later half of the second half to that in its earlier half. The
+/// last quarter of a logarithm rises 0.6 times as much as the quarter before.
 constexpr double kMinEvenness = 0.7;
 constexpr size_t kMinQuarterWindows = 2;
 
@@ -75,7 +76,7 @@ namespace {
 
 constexpr int64_t kTracedSteps = 3;
 constexpr int64_t kMinDeviceGrowthBytes = 4 << 20;
-/// Caches of the loader and of libraries settle within some hundred megabytes.
+/// Caches of the loader and of libraries grow by some hundred megabytes before they settle.
 constexpr int64_t kMinHostGrowthBytes = int64_t{256} << 20;
 
 }  // namespace
@@ -124,7 +125,7 @@ void MemoryWatch::warn_if_full(const report::StepMetrics& metrics) {
                                              format_bytes(used), format_bytes(total), memory_name,
                                              100 * static_cast<double>(used) / static_cast<double>(total), advice)});
   };
-  // What this process has reserved, and what the card has left for it.
+  // Memory that this process has reserved, and memory that the GPU has available for it.
   const int64_t available_bytes = metrics.reserved_bytes + metrics.device_free_bytes.value_or(-metrics.reserved_bytes);
   warn(device_level_, metrics.reserved_peak_bytes, available_bytes, "of the card's memory that this process can have",
        "a step that needs more is done in smaller pieces. memory.limit_gb leaves more room");
