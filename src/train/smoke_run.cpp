@@ -22,8 +22,11 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr uint64_t kSmokeRunSeed = 1;
+/// The smallest batch with several micro-batches of several samples, so that a step accumulates
+/// gradients.
 constexpr int64_t kSmokeRunSamples = 4;
 constexpr int64_t kSmokeRunMicroBatch = 2;
+/// High enough that the loss of a tiny model falls within a few steps.
 constexpr double kSmokeRunLearningRate = 1e-3;
 
 /// Returns the same samples on every machine.

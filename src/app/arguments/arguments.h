@@ -49,7 +49,7 @@ struct TrainArguments {
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, TrainArguments& arguments);
 
-/// Rank of --finetune lora without lora.rank: the one that messages and docs/examples.md suggest.
+/// Rank of --finetune lora without lora.rank: the one that messages and docs/lora.md suggest.
 inline constexpr int64_t kDefaultLoraRank = 16;
 
 /// The arguments of `vlmtrain plan`.

@@ -41,8 +41,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Longest prompt of a checkpoint that no run wrote: the default of data.max_length would cut
-/// prompts that the model can read.
+/// Longest prompt for a checkpoint that no run wrote: the default of data.max_length.
 constexpr int64_t kMaxPromptTokens = 8192;
 
 void check_sampling(const engine::SamplingSettings& sampling) {

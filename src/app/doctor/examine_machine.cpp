@@ -18,6 +18,7 @@ namespace vlmtrain::app {
 
 namespace {
 
+/// Generous for loading LibTorch from a cold network disk; a hang must end.
 constexpr double kKernelTimeoutSeconds = 20;
 constexpr const char* kVariables[] = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
                                       "OMP_NUM_THREADS", "MKL_NUM_THREADS"};
@@ -114,6 +115,7 @@ Section examine_processor() {
 }
 
 Section examine_host_memory() {
+  // Not measured: too little for LibTorch, a small model and its optimizer.
   constexpr int64_t kLowBytes = 2'000'000'000;
   return examine_in_subprocess(
       {.name = "memory", .activity = "looking at the host's memory", .on_failure = Severity::kWarn},
@@ -169,6 +171,7 @@ Section examine_libraries(const DoctorContext& context) {
 
 namespace {
 
+/// Less than one checkpoint of a small model.
 constexpr int64_t kLowDiskBytes = 2'000'000'000;
 
 /// `name`: the purpose of the folder.

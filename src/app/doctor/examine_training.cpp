@@ -79,6 +79,7 @@ struct DryRunSteps {
 /// Throws as planner::DryRunProcess.
 DryRunSteps dry_run_steps(const std::filesystem::path& model, engine::Precision precision,
                           const planner::VirtualGpu& virtual_gpu, double seconds) {
+  // Steps per dry run: enough to include the allocator's reuse of memory.
   constexpr int64_t kSteps = 4;
   const auto job = planner::with_precision({.model = model}, precision);
   const planner::SampleGroup samples{
@@ -186,6 +187,7 @@ void compare(const Comparison& comparison, Section& section) {
 
 void advise_fp32(const train::SmokeRun& half_run, const train::SmokeRun& fp32_run, engine::Precision precision,
                  Section& section) {
+  // Smaller differences may be noise in one second of steps.
   constexpr double kMinSpeedup = 1.2;
   if (fp32_run.steps_per_second < kMinSpeedup * half_run.steps_per_second) return;
   section.warn(fmt::format("training.precision=fp32 is {:.1f} times as fast as {} on this CPU, for a small model",

@@ -134,6 +134,7 @@ bool verify_checksums(const fs::path& checkpoint, VerifiedFiles scope) {
   rlimit address_space{};
   getrlimit(RLIMIT_AS, &address_space);
   const bool can_use_threads = address_space.rlim_cur == RLIM_INFINITY;
+  // Not measured: a few readers keep a disk busy, and each holds a buffer.
   constexpr size_t kMaxReaders = 4;
   const auto limit_pending_reads = [&pending_reads](size_t max_pending) {
     for (size_t i = 0; i + max_pending < pending_reads.size(); ++i) {

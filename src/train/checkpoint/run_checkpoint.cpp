@@ -24,6 +24,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Size of a weight file, the default of transformers' save_pretrained.
 constexpr int64_t kShardBytes = 5'000'000'000;
 constexpr const char* kBestLink = "best";
 

@@ -35,6 +35,7 @@ namespace vlmtrain::train {
 namespace fs = std::filesystem;
 
 fs::path get_shared_index_file(const std::string& dataset, int64_t samples) {
+  // Checking fewer samples takes about a second.
   constexpr int64_t kMinCachedSamples = 10'000;
   const fs::path cache = io::get_user_cache_folder();
   std::error_code error;

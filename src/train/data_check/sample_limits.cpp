@@ -16,6 +16,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Keeps workers busy while the largest samples decode.
 constexpr int64_t kPrefetchPerWorker = 16;
 /// Global batches that are measured of each type of largest sample where not all samples are.
 constexpr int64_t kBatchesMeasured = 4;

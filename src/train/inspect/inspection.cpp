@@ -27,6 +27,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// As many rows as the report shows without scrolling.
 constexpr int64_t kNumLargestSamples = 10;
 
 class DataInspector {

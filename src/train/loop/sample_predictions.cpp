@@ -17,6 +17,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// The report shows about this much of an answer; longer ones would use up the share of time.
 constexpr int64_t kMaxNewTokens = 64;
 /// The report shows no more masks of an answer.
 constexpr size_t kMaxMasks = 6;

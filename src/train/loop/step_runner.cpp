@@ -11,6 +11,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Steps that are planned ahead: one to dry-run while one runs.
 constexpr int64_t kPrefetchSteps = 2;
 
 void use_default_plan(PlannedStep& step) {
@@ -97,6 +98,7 @@ double StepPrefetcher::fill_queue() {
 
 namespace {
 
+/// Emptying the cache costs a step its allocations, so it happens at most every hundred steps.
 constexpr int64_t kCacheEmptyInterval = 100;
 
 data::LoaderSettings make_step_loader_settings(const Config& config, const RunSetup& run, const RankGroup& ranks) {

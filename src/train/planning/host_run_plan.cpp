@@ -67,6 +67,7 @@ std::string describe_limit(const CpuMemoryLimit& limit) {
 
 /// Resident sets of two equal runs differ by some pages; rounding gives both the same limit.
 int64_t round_up(int64_t bytes) {
+  // Above the differences of resident sets between equal runs, small next to any model.
   constexpr int64_t kStep = int64_t{32} << 20;
   return (bytes + kStep - 1) / kStep * kStep;
 }
@@ -178,6 +179,7 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
         "host memory: no plan could be made ({}); the run goes on with what takes least memory: single samples, "
         "everything recomputed, but for what the configuration fixes; and what goes over {} is cut",
         get_first_line(error.what()), format_gb(limit.available.bytes));
+    // More blocks than any model has.
     constexpr int64_t kAllBlocks = 1'000'000;
     saved_plan_.step_config =
         saved_plan ? saved_plan->step_config : make_min_memory_config(config, kAllBlocks, kAllBlocks);

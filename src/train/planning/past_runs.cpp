@@ -32,11 +32,17 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr int64_t kVersion = 1;
+/// More machines and GPUs than a user works with; bounds the file.
 constexpr size_t kMaxEnvironments = 64;
+/// Far above the size of kMaxEnvironments entries; a larger file is not ours.
 constexpr uintmax_t kMaxFileBytes = 1 << 20;
+/// Longest name of a device, driver or library version that is accepted.
 constexpr size_t kMaxNameLength = 256;
+/// Far above the number of any user's runs.
 constexpr int64_t kMaxRuns = 1'000'000'000;
+/// Larger contexts include other processes' memory.
 constexpr int64_t kMaxContextBytes = int64_t{64} << 30;
+/// A larger ratio is a broken measurement.
 constexpr double kMaxRatio = 1000;
 constexpr std::chrono::milliseconds kLockTimeout{1000};
 

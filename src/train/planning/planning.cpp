@@ -114,6 +114,8 @@ PlanningInputs prepare_planning_inputs(const data::DataSet& records, const model
 }
 
 planner::StepConfig make_min_memory_config(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
+  // Tokens of a loss chunk, chosen so that its logits are small next to the activations of a layer;
+  // smaller chunks are slower.
   constexpr int64_t kSmallLossChunk = 128;
   const models::RecomputeBlocks all{.vision = vision_blocks, .language = language_blocks};
   const planner::RecomputeOption& recompute = config.memory.recompute;

@@ -176,6 +176,7 @@ std::string RankGroup::describe_traffic(int64_t steps) const {
 }
 
 bool RankGroup::are_reductions_complete() const {
+  // Generous: ranks that are alive complete a reduction together.
   constexpr auto kTimeout = std::chrono::seconds(2);
   return is_single_process() || ranks_->collectives().are_reductions_complete(kTimeout);
 }

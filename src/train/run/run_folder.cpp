@@ -23,6 +23,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Longer than describe_this_process() with the longest host name.
 constexpr size_t kMaxHolderBytes = 512;
 
 std::string describe_this_process() {

@@ -13,11 +13,17 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Steps whose largest excess counts: long enough to contain the large batches of a run, short
+/// enough to forget a change of the other processes on the GPU.
 constexpr size_t kComparedSteps = 20;
+/// A few segments of PyTorch's allocator; a smaller raise would change nothing on a small GPU.
 constexpr int64_t kMinRaiseBytes = int64_t{64} << 20;
-constexpr int64_t kRaiseDivisor =
-    50;  // a failure lowers the limit by 2 %, the size of the prediction errors that were measured
-constexpr int64_t kMaxMarginDivisor = 4;  // keeps most of the limit for plans
+/// An unforeseen failure lowers the limit by 2 %. A smaller share fails again, a larger one splits
+/// steps that would fit (docs/memory.md).
+constexpr int64_t kRaiseDivisor = 50;
+/// At most a quarter, so that most of the limit remains for plans.
+constexpr int64_t kMaxMarginDivisor = 4;
+/// Five doublings of twenty steps; beyond that a run would hardly ever try its full limit again.
 constexpr int64_t kMaxGoodSteps = 640;
 
 }  // namespace
@@ -44,10 +50,15 @@ int64_t LookAheadMargin::bytes() const {
 
 namespace {
 
+/// The slowdown that the look-ahead may cause.
 constexpr double kMaxWaitShare = 0.01;
+/// Below this a wait is shorter than a context switch of a loaded machine.
 constexpr double kMinWaitSeconds = 0.002;
+/// Only a child that hangs takes this long for a dry run.
 constexpr double kLockstepWaitSeconds = 120;
+/// A child that is late this often is slower than the run, not delayed once.
 constexpr int64_t kMaxConsecutiveLateSteps = 10;
+/// The first steps load kernels and fill caches, and would dominate the worst error.
 constexpr int64_t kFirstCountedStep = 10;
 
 }  // namespace

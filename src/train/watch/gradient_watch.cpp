@@ -51,6 +51,8 @@ void check_samples_reach_trained_parts(const Config& config, const nn::Parameter
 
 namespace {
 
+/// One or two bad batches happen in healthy runs; weights that produce three in a row do not
+/// recover.
 constexpr int64_t kMaxConsecutiveSkips = 3;
 /// Loss scale below which an overflow is an error of the model, not of the scale.
 constexpr double kMinLossScale = 1;

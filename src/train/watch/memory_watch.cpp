@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kWindowSteps = 10;  // steps of a window: its lowest value hides the peaks of single steps
 constexpr size_t kRecentWindows = 4;  // rises in a row that make a leak; fewer would report chance
+/// Bounds the memory and time of the watch.
 constexpr size_t kMaxWindows = 1000;
 /// Smallest ratio of a rise to an earlier one that still is a leak: allocations differ between
 /// windows, so that a constant leak has no constant rise.
@@ -21,6 +22,7 @@ constexpr double kMinRiseRatio = 0.9;
 /// Smallest ratio of the rise in the later half of the second half to that in its earlier half. The
 /// last quarter of a logarithm rises 0.6 times as much as the quarter before.
 constexpr double kMinEvenness = 0.7;
+/// A quarter of one window would compare single values.
 constexpr size_t kMinQuarterWindows = 2;
 
 double ratio(int64_t bytes, int64_t reference) {
@@ -74,7 +76,10 @@ std::optional<int64_t> GrowthTrend::find_linear_rise() const {
 
 namespace {
 
+/// Allocations that survive three steps are not those of the pipeline of steps; tracing slows a
+/// step down.
 constexpr int64_t kTracedSteps = 3;
+/// Twice the smallest block that PyTorch's allocator takes from the driver.
 constexpr int64_t kMinDeviceGrowthBytes = 4 << 20;
 /// Caches of the loader and of libraries grow by some hundred megabytes before they settle.
 constexpr int64_t kMinHostGrowthBytes = int64_t{256} << 20;

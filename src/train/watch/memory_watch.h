@@ -27,7 +27,9 @@ class FillLevel {
   }
 
  private:
+  /// Share of a memory at which other processes or fragments may make the next step fail.
   static constexpr double kFullShare = 0.95;
+  /// Below kFullShare, so that usage around it does not repeat the warning.
   static constexpr double kResetShare = 0.90;
   bool was_reported_ = false;
 };
