@@ -35,8 +35,14 @@ struct SourceSplit {
 /// null. Throws UserError (kBadData) where there are no records.
 std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
                                                            std::vector<SourceSplit>* source_splits = nullptr);
+
+/// Opens the records of data.eval. Throws UserError (kBadData) where there are none.
 std::shared_ptr<const io::Records> open_evaluation_records(const Config& config);
+
+/// Opens the records of a file. Throws UserError (kBadData) where it has none.
 std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings);
+
+/// Returns how the records of a data set are read.
 io::RecordSettings make_record_settings(const data::DataOptions& data);
 
 /// Returns how samples become model inputs. `adapter` is the adapter that training continues, whose
@@ -44,7 +50,9 @@ io::RecordSettings make_record_settings(const data::DataOptions& data);
 models::ProcessorSettings make_processor_settings(const data::DataOptions& data,
                                                   const std::filesystem::path& adapter = {});
 
+/// Returns the settings of the data loader.
 data::LoaderSettings make_loader_settings(const Config& config);
+
 /// Returns the adapters of a run: those of model.adapter, or what the section `lora` asks for;
 /// nothing where the weights themselves are trained. `adapter` is the folder of the run's newest
 /// adapters, which have the same settings; empty: none. Throws UserError (kUsage).
@@ -58,6 +66,7 @@ nn::Quantization resolve_quantization(const Config& config);
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, planner::Job job, at::Device device,
                                                         const std::optional<std::filesystem::path>& checkpoint,
                                                         bool load_weights);
+
 /// Returns in what model.path may differ from its config.json: what the configuration allows, and
 /// what an adapter replaces as a whole. With `is_strict`, for a checkpoint of the run itself,
 /// nothing may differ.
@@ -71,8 +80,14 @@ void check_new_weights(const models::LoadResult& loaded_weights, bool with_lora,
 
 /// Returns output.dtype; nothing for auto.
 std::optional<at::ScalarType> get_save_dtype(const OutputOptions& options);
+
+/// Returns the parts of the model that section `model` freezes.
 models::FrozenParts make_frozen_parts(const ModelOptions& options);
+
+/// Returns the settings of the optimizer.
 engine::AdamWSettings make_adamw_settings(const engine::TrainingOptions& options);
+
+/// Returns the learning rate of each part of the model at a factor of the schedule.
 engine::LearningRates compute_learning_rates(const engine::TrainingOptions& options, double schedule_factor);
 
 }  // namespace vlmtrain::train

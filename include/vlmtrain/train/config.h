@@ -13,6 +13,7 @@
 
 namespace vlmtrain::train {
 
+/// Section `model`: the checkpoint, its quantization and its frozen parts.
 struct ModelOptions {
   std::string path;
   std::string adapter;
@@ -76,6 +77,7 @@ struct DistributedOptions {
   int64_t rendezvous_seconds = 60;
 };
 
+/// Section `output`: what a run writes, and when.
 struct OutputOptions {
   std::string dir;
   OutputDtype dtype = OutputDtype::kAuto;

@@ -25,6 +25,8 @@ struct RunEnvironment {
 
 /// Returns the environment of this machine for a GPU with the name that its driver reports.
 RunEnvironment describe_gpu_environment(const std::string& device_name);
+
+/// Returns the environment of this machine for runs on the CPU.
 RunEnvironment describe_cpu_environment();
 
 /// Measurements of past runs in one environment, relative to their plans.
@@ -63,6 +65,8 @@ void calibrate(planner::TargetGpu& target, const PastRuns& past_runs);
 
 /// Multiplies the predicted times of `plan` by the measured ratio.
 void calibrate(planner::Plan& plan, const PastRuns& past_runs);
+
+/// Multiplies the predicted times of a table of savings by the measured ratio.
 void calibrate(std::vector<planner::SavingsRow>& rows, const PastRuns& past_runs);
 
 }  // namespace vlmtrain::train

@@ -26,6 +26,7 @@ std::span<const std::string_view> get_keys_with_policy(ChangePolicy policy);
 /// Fingerprint keys that stand for values derived from the configuration and the data set.
 inline constexpr const char* kSamplesKey = "samples in data.train";
 inline constexpr const char* kOrderKey = "sizes of the samples in data.train";
+
 /// models::compute_base_fingerprint(); checkpoints of older versions lack it.
 inline constexpr const char* kBaseKey = "weights in model.path";
 inline constexpr const char* kStepsKey = "steps (training.max_steps or training.epochs)";

@@ -20,6 +20,7 @@ struct CheckpointContent;  // train/checkpoint_content.h
 /// Returns the newest checkpoint of the run in `run_dir`; nothing where it has none. Writes
 /// nothing.
 std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_dir);
+
 /// Returns the checkpoint that the newest one's state calls the best; nothing where that was
 /// removed.
 std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir);
@@ -95,12 +96,15 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder);
 
 /// Restores moments and master weights. Throws UserError (kBadData).
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
+
 /// Restores the optimizer of a run that continues with other settings, as far as parameters match
 /// (AdamW::migrate_state). Master weights that the state lacks, because the checkpoint's weights
 /// are fp32, come from `checkpoint_weights`.
 engine::MigratedState migrate_optimizer(const std::filesystem::path& checkpoint,
                                         const models::BaseWeights& checkpoint_weights, const nn::ParameterStore& store,
                                         engine::AdamW& optimizer);
+
+/// Reads trainer_state/ledger.json. Throws UserError (kBadData).
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint);
 
 }  // namespace vlmtrain::train

@@ -23,9 +23,11 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
 /// Returns the most pixels of an image in these batches, as the vision tower takes them; 0 without
 /// images.
 int64_t compute_max_pixels(const planner::Workload& workload);
-/// Returns the fewest pixels that a processor accepts for such images; suggested numbers are
-/// multiples of it.
+
+/// Returns the fewest pixels that a processor accepts for such images.
 int64_t compute_min_pixels(const planner::Workload& workload);
+
+/// Returns the unit of numbers of pixels worth suggesting for such images.
 int64_t compute_pixel_unit(const planner::Workload& workload);
 
 }  // namespace vlmtrain::train

@@ -35,6 +35,7 @@ std::vector<std::string> load_media_settings(const std::filesystem::path& checkp
 std::vector<std::string> apply_saved_media_settings(const std::filesystem::path& checkpoint, data::DataOptions& options,
                                                     const std::vector<std::string>& explicit_keys = {});
 
+/// Settings of a command line, divided by their keys.
 struct ParsedMediaSettings {
   std::vector<std::string> keys;            ///< those of kMediaKeys
   std::vector<std::string> other_settings;  ///< settings of other keys, unchanged

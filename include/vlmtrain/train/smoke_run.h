@@ -22,6 +22,7 @@ struct SmokeRunSettings {
 
 inline constexpr int64_t kMinSmokeRunSteps = 3;
 
+/// The result of a smoke run.
 struct SmokeRun {
   double first_loss = 0;
   double last_loss = 0;                           ///< loss of the batch that all steps train on
@@ -42,6 +43,7 @@ struct SmokeRunDifference {
   std::string parameter{};  ///< the parameter with the largest gradient difference
 };
 
+/// Returns the differences of two smoke runs with the same settings but device and precision.
 SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& expected);
 
 /// The difference from an fp32 run on the CPU that the rounding of a precision explains.
@@ -50,6 +52,7 @@ struct SmokeRunTolerance {
   double gradient = 0;
 };
 
+/// Returns the tolerance for a smoke run in `precision`.
 SmokeRunTolerance get_smoke_run_tolerance(engine::Precision precision);
 
 }  // namespace vlmtrain::train

@@ -13,6 +13,7 @@
 
 namespace vlmtrain::train {
 
+/// The result of train().
 struct TrainingSummary {
   bool stopped = false;                             ///< a signal ended the run early; a checkpoint is written
   int64_t steps = 0;                                ///< completed steps, by this process and the earlier ones

@@ -11,6 +11,7 @@
 
 namespace vlmtrain::app {
 
+/// The meaning of a finding for training.
 enum class Severity {
   kOk,
   kWarn,  ///< worth knowing; training starts all the same
@@ -20,6 +21,7 @@ enum class Severity {
 /// Returns the word that is printed: ok, note or mend.
 const char* to_string(Severity severity);
 
+/// One result of an examination.
 struct Finding {
   Severity severity = Severity::kOk;
   std::string text;  ///< one line
@@ -70,20 +72,27 @@ struct DoctorContext {
 
 /// Examines the processor: model, cores, and LibTorch's instruction set.
 Section examine_processor();
+
 /// Examines the host's memory and its limits.
 Section examine_host_memory();
+
 /// Examines LibTorch's libraries.
 Section examine_libraries(const DoctorContext& context);
+
 /// Examines driver and GPUs. facts: "device", the device of a training: cpu, cuda:N or
 /// virtual:NAME.
 Section examine_driver(const DoctorContext& context);
+
 /// Examines the folder of results and that of temporary files.
 Section examine_disk(const DoctorContext& context);
+
 /// Examines a configuration and the files that it names, as train would. facts: "precision",
 /// "output_dir".
 Section examine_config(const DoctorContext& context);
+
 /// Examines whether planning works, with a small dry run in its child process.
 Section examine_planning(const DoctorContext& context);
+
 /// Trains two seconds on `device` and compares the results with those of the CPU.
 Section examine_step(const DoctorContext& context, const std::string& device);
 

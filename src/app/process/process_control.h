@@ -9,6 +9,7 @@ namespace vlmtrain::app {
 
 /// Environment variable that names the launcher of a rank.
 inline constexpr const char* kLauncherVariable = "VLMTRAIN_LAUNCHER";
+
 /// Its value for ranks of launch_ranks(), which have the launcher's arguments.
 inline constexpr const char* kLaunchFlag = "--launch";
 

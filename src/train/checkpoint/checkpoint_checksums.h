@@ -18,11 +18,13 @@ CheckpointChecksums collect_checksums(const std::filesystem::path& folder, const
 /// Returns the content of trainer_state/checksums.json: {"algorithm": "XXH64", "files": {name:
 /// {"bytes", "xxh64"}}}.
 std::string to_json_text(const CheckpointChecksums& checksums);
+
 /// Parses the output of to_json_text(). Throws UserError (kBadData), with `source`, for other text.
 CheckpointChecksums parse_checksums(const std::string& text, const std::string& source);
 
 /// Writes trainer_state/checksums.json of `checkpoint`.
 void write_checksums(const std::filesystem::path& checkpoint, const CheckpointChecksums& checksums);
+
 /// Returns the checksums of a checkpoint; nothing for one of an older version, which has none.
 std::optional<CheckpointChecksums> read_checksums(const std::filesystem::path& checkpoint);
 

@@ -60,6 +60,7 @@ std::vector<std::filesystem::path> find_optimizer_files(const std::filesystem::p
 /// Opens the files of the optimizer's state. Throws UserError (kBadData) that names a shard of
 /// another rank or another step than the first.
 std::vector<io::SafetensorsFile> open_optimizer_files(const std::filesystem::path& trainer_state);
+
 /// Returns the name of all shards together for error messages.
 std::string format_optimizer_files_name(const std::filesystem::path& trainer_state);
 

@@ -84,6 +84,7 @@ class RunSaver {
   /// Returns the seconds that steps waited for checkpoints.
   double seconds() const { return seconds_; }
 
+  /// Writes ledger.json into the run's folder.
   void write_ledger() const;
 
   /// Saves the completed steps of a run that failed, where find_unsafe_save_reason() allows it.

@@ -89,7 +89,7 @@ TrainingSummary TrainingLoop::train() {
     spdlog::info("{}{}", text, ranks_.describe_waits());
   }
   run_predictions([](SamplePredictions& predictions) { predictions.finish(); });
-  callbacks_.on_end(/*well=*/true);
+  callbacks_.on_end(/*succeeded=*/true);
   TrainingSummary summary{
       .stopped = is_stopped && (!is_finished() || run_.state.evaluation.is_due),
       .steps = run_.state.step,
@@ -371,7 +371,7 @@ void TrainingLoop::finish_after_error(const std::exception& error) {
   try {
     report_event(report::EventKind::kFailed, get_reason(error));
     saver_.write_ledger();
-    callbacks_.on_end(/*well=*/false);
+    callbacks_.on_end(/*succeeded=*/false);
   } catch (const std::exception& second_error) {
     spdlog::warn("the run's last words were not written: {}", second_error.what());
   }

@@ -39,6 +39,7 @@ class TrainingLoop {
 
   void log_run() const;
 
+  /// Runs the steps to the end, with evaluations and checkpoints between them.
   void run_steps();
 
   /// Destroys loader and look-ahead before the last save, so that nothing decodes ahead any more.

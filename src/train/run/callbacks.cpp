@@ -121,7 +121,7 @@ void EpochRows::on_late_evaluation(int64_t /*step*/, const report::EvaluationMet
   report::read_json_lines(run_folder_ / "metrics.jsonl", [this](const auto& line) { on_past_step(line); });
 }
 
-void EpochRows::on_end(bool /*well*/) {
+void EpochRows::on_end(bool /*succeeded*/) {
   if (const auto row = epochs_.current_epoch()) rows_->append(io::to_json_string(*row));
 }
 
@@ -137,7 +137,7 @@ void HtmlReport::on_step(const StepReport& /*step*/) {
   if (Clock::now() >= next_write_) write();
 }
 
-void HtmlReport::on_end(bool /*well*/) {
+void HtmlReport::on_end(bool /*succeeded*/) {
   write();
 }
 

@@ -44,7 +44,7 @@ class Callback {
   virtual void on_prediction(const report::Prediction& /*prediction*/) {}
   /// The end of the run; all its files are written. `succeeded`: it ended by its last step or by a
   /// requested stop, not by an error.
-  virtual void on_end(bool /*well*/) {}
+  virtual void on_end(bool /*succeeded*/) {}
 };
 
 /// The callbacks of a run, in the order in which they were added.
@@ -52,11 +52,12 @@ class CallbackList {
  public:
   void add(std::unique_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
+  // Each calls the function of all callbacks.
   void on_past_step(const nlohmann::json& line);
-  void on_step(const StepReport& on_step);
+  void on_step(const StepReport& step);
   void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation);
-  void on_event(const report::Event& on_event);
-  void on_prediction(const report::Prediction& on_prediction);
+  void on_event(const report::Event& event);
+  void on_prediction(const report::Prediction& prediction);
   void on_end(bool succeeded);
 
   /// Returns the seconds spent in callbacks.
@@ -153,7 +154,7 @@ class ProgressBar final : public Callback {
   void on_step(const StepReport& step) override;
   void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
   void on_event(const report::Event& event) override;
-  void on_end(bool /*well*/) override { progress_.clear(); }
+  void on_end(bool /*succeeded*/) override { progress_.clear(); }
 
  private:
   /// Compares two evaluations by the run's metric.

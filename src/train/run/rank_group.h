@@ -36,6 +36,7 @@ class CheckpointLock {
     CheckpointLock* lock_;
   };
 
+  /// Waits for the lock and returns its guard.
   Guard acquire() {
     std::unique_lock lock(mutex_);
     released_.wait(lock, [this] { return !is_held_ && !is_closed_; });
@@ -85,6 +86,7 @@ class RankGroup {
   /// so that tests can form groups on one machine.
   int64_t ranks_per_node() const;
   const engine::Consensus& consensus() const { return *consensus_; }
+  /// Returns this rank's part of each global batch.
   data::LoaderShard make_loader_shard() const;
 
   /// Calls `action` on rank 0, then on all other ranks, which can read the files that rank 0 wrote.

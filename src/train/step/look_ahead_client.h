@@ -36,6 +36,7 @@ class LookAheadMargin {
   /// negative).
   void record_success(int64_t excess_bytes);
 
+  /// Returns the additional margin.
   int64_t bytes() const;
 
  private:
@@ -46,6 +47,7 @@ class LookAheadMargin {
   std::deque<int64_t> excess_bytes_;  // of the last steps
 };
 
+/// The plan that the look-ahead starts from.
 struct LookAheadSettings {
   planner::Job job;
   planner::StepConfig step_config;
@@ -76,8 +78,10 @@ class LookAheadClient {
  public:
   using OnEvent = std::function<void(report::EventKind, const std::string& message)>;
 
+  /// Starts the child process. Its failure is an event, not an error.
   LookAheadClient(LookAheadSettings settings, at::Device device, OnEvent on_event);
 
+  /// Submits a step: shapes of its samples and the planned layout.
   void submit(int64_t step, const std::vector<data::SampleShape>& samples, const engine::StepLayout& layout);
 
   /// Waits at most 1 % of a step's duration. Returns `default_layout` without an answer.

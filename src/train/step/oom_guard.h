@@ -53,6 +53,7 @@ class OomGuard {
   /// Called for each failed attempt that is repeated.
   using OnFailure = std::function<void(const std::string& reason, const engine::StepLayout& next)>;
 
+  /// The references must outlive the object.
   OomGuard(engine::Training& training, at::Device device, const engine::Consensus& consensus, OnFailure on_failure);
 
   /// Runs a step. `seed` is that of its random stream. Throws OversizedSampleError, UserError

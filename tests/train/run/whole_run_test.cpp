@@ -207,7 +207,7 @@ TEST_F(WholeRunTest, WritesTheReportAtIntervals) {
   EXPECT_TRUE(fs::remove(file));
   page.on_step({});
   EXPECT_FALSE(fs::exists(file)) << "ten seconds are not over";
-  page.on_end(/*well=*/true);
+  page.on_end(/*succeeded=*/true);
   EXPECT_TRUE(fs::exists(file));
 }
 
