@@ -18,6 +18,7 @@
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/mask_families.h"
 #include "vlmtrain/train/components.h"
+#include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/run_checkpoint.h"
 
 namespace vlmtrain::train {

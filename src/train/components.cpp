@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "train/balance.h"
 #include "train/data_check/data_check.h"
 #include "train/data_check/held_out_split.h"
 #include "vlmtrain/base/error.h"
@@ -18,6 +19,7 @@
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/base_fingerprint.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/mask_families.h"
 #include "vlmtrain/planner/host_plan.h"
 
 namespace vlmtrain::train {

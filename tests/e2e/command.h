@@ -26,7 +26,7 @@
 
 namespace vlmtrain::e2e {
 
-/// Where a run on a virtual RTX 4090 writes, under its test's folder.
+/// Folder of a dry run on a virtual RTX 4090, within the folder of its test.
 inline constexpr const char* kVirtualRun = "run/virtual-rtx4090/";
 
 inline std::string read_text(const std::filesystem::path& path) {
@@ -116,7 +116,7 @@ inline void copy_program(const std::filesystem::path& folder) {
   for (const char* const name : {"vlmtrain", "vlmtrain-core"}) {
     std::filesystem::copy(program.parent_path() / name, folder / name);
   }
-  // Without its own kernels it would plan otherwise.
+  // Without custom kernels plans would differ.
   constexpr const char* kKernels = "libvlmtrain_kernels.so";
   if (std::filesystem::exists(program.parent_path() / kKernels)) {
     std::filesystem::copy(program.parent_path() / kKernels, folder / kKernels);

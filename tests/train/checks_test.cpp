@@ -50,7 +50,7 @@ class RunFilesTest : public testing::Test {
 
 TEST_F(RunFilesTest, AcceptsInputsInOtherFolders) {
   EXPECT_NO_THROW(check_run_files(config_, config_file_));
-  config_.data.eval = write_input(run_folder() / "my_data/eval.json");  // beside what the run writes
+  config_.data.eval = write_input(run_folder() / "my_data/eval.json");  // next to the run's files
   config_.model.adapter =
       write_input(run_folder() / "checkpoints-of-last-week/step-1/adapter_config.json").parent_path();
   EXPECT_NO_THROW(check_run_files(config_, config_file_));

@@ -5,6 +5,7 @@
 
 #include "base/captured_log.h"
 #include "planner/user_error.h"
+#include "vlmtrain/train/checks.h"
 
 namespace vlmtrain::train {
 

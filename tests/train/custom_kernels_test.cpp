@@ -17,8 +17,8 @@ class DisabledKernelsTest : public testing::Test {
  protected:
   void TearDown() override { unsetenv("VLMTRAIN_WITHOUT_KERNELS"); }
 
-  static KernelSet find_disabled_with(const char* names,
-                                      kernels::KernelBackend choice = kernels::KernelBackend::kCustom) {
+  static KernelSet list_disabled_kernels(const char* names,
+                                         kernels::KernelBackend choice = kernels::KernelBackend::kCustom) {
     setenv("VLMTRAIN_WITHOUT_KERNELS", names, /*overwrite=*/1);
     engine::TrainingOptions options;
     options.kernels = choice;
@@ -28,24 +28,24 @@ class DisabledKernelsTest : public testing::Test {
 
 TEST_F(DisabledKernelsTest, AreEmptyByDefault) {
   EXPECT_EQ(find_disabled_kernels({}), KernelSet{});
-  EXPECT_EQ(find_disabled_with(""), KernelSet{});
+  EXPECT_EQ(list_disabled_kernels(""), KernelSet{});
 }
 
 TEST_F(DisabledKernelsTest, AreReadFromTheEnvironment) {
-  EXPECT_EQ(find_disabled_with("adamw"), KernelSet{Kernel::kAdamW});
-  EXPECT_EQ(find_disabled_with("qk_norm_rope,gated_activation"),
+  EXPECT_EQ(list_disabled_kernels("adamw"), KernelSet{Kernel::kAdamW});
+  EXPECT_EQ(list_disabled_kernels("qk_norm_rope,gated_activation"),
             (KernelSet{Kernel::kQkNormRope, Kernel::kGatedActivation}));
-  EXPECT_EQ(find_disabled_with(" norm_rotate, gate ,"), (KernelSet{Kernel::kQkNormRope, Kernel::kGatedActivation}));
+  EXPECT_EQ(list_disabled_kernels(" norm_rotate, gate ,"), (KernelSet{Kernel::kQkNormRope, Kernel::kGatedActivation}));
 }
 
 TEST_F(DisabledKernelsTest, AreAllWithAten) {
   const auto all = kernels::all_kernels();
-  EXPECT_EQ(find_disabled_with("gate", kernels::KernelBackend::kAten), KernelSet(all.begin(), all.end()));
+  EXPECT_EQ(list_disabled_kernels("gate", kernels::KernelBackend::kAten), KernelSet(all.begin(), all.end()));
 }
 
 TEST_F(DisabledKernelsTest, RejectsUnknownNames) {
   try {
-    find_disabled_with("gate,softmax");
+    list_disabled_kernels("gate,softmax");
     FAIL() << "nothing was thrown";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);

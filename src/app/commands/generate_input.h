@@ -3,6 +3,7 @@
 #include <string>
 
 #include "app/arguments/arguments.h"
+#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 

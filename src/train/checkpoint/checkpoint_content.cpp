@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/train/run_changes.h"
 
 namespace vlmtrain::train {
 

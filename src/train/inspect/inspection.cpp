@@ -190,13 +190,13 @@ class DataInspector {
   void count_sources() {
     for (size_t part_index = 0; part_index < records_->sources().size(); ++part_index) {
       const auto [begin, end] = records_->record_range(part_index);
-      const auto count_between = [first = begin, last = end](const auto& by_index) {
+      const auto count_in_range = [first = begin, last = end](const auto& by_index) {
         return std::distance(by_index.lower_bound(first), by_index.lower_bound(last));
       };
       result_.sources.push_back({.source = records_->sources()[part_index].source,
                                  .num_records = end - begin,
-                                 .num_usable = end - begin - count_between(sample_index_.problems),
-                                 .shrunk = count_between(sample_index_.shrunk),
+                                 .num_usable = end - begin - count_in_range(sample_index_.problems),
+                                 .shrunk = count_in_range(sample_index_.shrunk),
                                  .without_media = data::count_media(sample_index_.shapes, begin, end).without_media});
     }
     const auto census = data::count_media(sample_index_.shapes);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "train/run/callbacks.h"
+#include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/trace.h"
 
 namespace vlmtrain::train {

@@ -13,7 +13,7 @@ using testing::StartsWith;
 
 class DoctorTest : public HostTest {
  protected:
-  /// What it answers with --json, and its exit code as "exit_code".
+  /// Returns the output of --json, with the exit code as "exit_code".
   nlohmann::ordered_json ask(std::vector<std::string> arguments = {}) const {
     arguments.insert(arguments.begin(), {"doctor", "--json"});
     return parse_report(run(arguments));
@@ -27,7 +27,7 @@ class DoctorTest : public HostTest {
     EXPECT_EQ(report["first_to_mend"].is_null(), result.exit_code == 0);
     return report;
   }
-  /// The text of the first finding of this kind; empty where there is none.
+  /// Returns the text of the first finding of this severity; empty where there is none.
   static std::string finding(const nlohmann::ordered_json& report, const std::string& severity,
                              const std::string& about) {
     for (const auto& entry : report["findings"]) {
@@ -39,7 +39,8 @@ class DoctorTest : public HostTest {
     return report["first_to_mend"].is_string() ? report["first_to_mend"].get<std::string>() : "";
   }
 
-  /// With stub cards in /dev, where a mount namespace can be had; else nothing.
+  /// Runs with stub GPU files in /dev, where a mount namespace can be created; else returns
+  /// nothing.
   std::optional<Result> run_with_gpu_device_files() const {
     const std::string plant =
         "mount -t tmpfs none \"$0\" && touch \"$0/null\" \"$0/urandom\" \"$0/nvidia0\" \"$0/nvidiactl\" && mount "

@@ -102,7 +102,8 @@ TEST_F(InspectTest, CountsDefectsLikeTheLedger) {
   EXPECT_THAT(inspection["evaluation"]["also_trained"], SizeIs(kRecords));
   EXPECT_EQ(inspection["evaluation"]["ledger"]["samples"], kRecords);
 
-  // Of the two samples whose picture is cut off, a run learns when their turn comes; all others it knows at its start.
+  // The run finds the two truncated images only when it decodes them, all other defects at its
+  // start.
   const auto headers = inspect_json(with_skip({}), 0);
   EXPECT_EQ(headers["usable"], 15);
   EXPECT_EQ(list_ids(headers["ledger"]["problems"]),
@@ -158,7 +159,7 @@ TEST_F(InspectTest, PageIsSelfContained) {
   const std::string page = read_text(folder() / "page.html");
   EXPECT_THAT(page, AllOf(HasSubstr("data:image/png;base64,iVBOR"), HasSubstr("<mark>"), HasSubstr("sample-3"),
                           Not(HasSubstr("<script")), Not(HasSubstr("://"))));
-  // Written anew, but never over another file.
+  // The file is rewritten, but another file is never overwritten.
   EXPECT_EQ(inspect({"--html", "page.html"}).exit_code, 0);
   const Result refused = inspect({"--html", "train.json"});
   EXPECT_EQ(refused.exit_code, 2);

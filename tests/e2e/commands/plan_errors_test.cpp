@@ -27,7 +27,7 @@ TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
   expect_error(long_one, 2,
                {"is longer than data.max_length=350", "data.max_length=", "data.image_max_pixels=", "--images 1"});
   const Result refused = plan(long_one);
-  // Each remedy that is named is one.
+  // Every suggestion of the message solves the problem.
   const std::string line = refused.err.substr(refused.err.find("one of: ") + 8);
   std::istringstream suggestions(line.substr(0, line.find('\n')));
   int tried = 0;
@@ -189,8 +189,8 @@ TEST_F(PlanCommandTest, ContradictionsAreRefused) {
   refused({"lora.rank=0", "--finetune", "lora"}, {"--finetune lora contradicts lora.rank=0", "lora.rank=16"});
 }
 
-/// Each remedy put behind the command, as it is printed. The models are tiny and so is what is left of a card, since a
-/// rehearsal of a larger model takes a second.
+/// Each suggestion is appended to the command as it is printed. Models and the remaining memory of
+/// the GPU are tiny, since a dry run of a larger model takes a second.
 TEST_F(PlanCommandTest, SuggestionsCanBePasted) {
   const std::vector<std::vector<std::string>> commands{
       {"--gpu-gb", "1", "--limit-gb", "0.6", "--model", "smolvlm-tiny", "--images", "0", "--text-tokens", "6000",

@@ -296,7 +296,8 @@ TEST_F(PlanCommandTest, UsesMeasurementsOfPastRuns) {
 }
 
 TEST_F(PlanCommandTest, FourBitWeightsFitDespiteTheEstimate) {
-  // What quantised blocks save by being recomputed does not add up; a rehearsal shows that the plan fits as it is.
+  // The savings of recomputing quantized blocks do not add up in the estimate; a dry run shows that
+  // the plan fits unchanged.
   const auto plan = plan_json({"--gpu-gb", "8", "--images", "4", "--quantization", "nf4"});
   EXPECT_EQ(plan["fits"], true);
   EXPECT_EQ(plan["vision_tiles_per_pass"], 0);

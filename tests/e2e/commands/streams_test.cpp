@@ -9,7 +9,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// Where the output goes, and where the configuration comes from.
+/// Destinations of the output, and sources of the configuration.
 class StreamsTest : public CommandTest {
  protected:
   /// A line of the shell, in which vlmtrain is $V; OpenMP's threads as a user has them, so that `train` starts itself

@@ -10,7 +10,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-/// What the program answers by itself, before it becomes vlmtrain-core, which needs LibTorch.
+/// Answers that the program gives before it executes vlmtrain-core, which needs LibTorch.
 class WithoutLibTorchTest : public CommandTest {
  protected:
   struct Answer {
@@ -73,7 +73,7 @@ TEST_F(WithoutLibTorchTest, ReportsWrongConfigurations) {
   expect_answer({"--config", "wrong.yaml"}, 2, "wrong.yaml:");
 }
 
-/// What is asked above sees LibTorch where it is.
+/// Shows that the tests above would notice LibTorch.
 TEST_F(WithoutLibTorchTest, CommandsLoadLibTorch) {
   const Answer answer = ask({"report", "nowhere"});
   EXPECT_NE(answer.result.exit_code, 0);

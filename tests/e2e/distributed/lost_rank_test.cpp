@@ -26,7 +26,8 @@ TEST_F(RanksTest, StopOfOneRankStopsAll) {
   EXPECT_FALSE(entries(folder() / "run/checkpoints").empty());
 }
 
-/// What one Ctrl-C, a closed terminal, `timeout` or SLURM send to a process group: the launcher and its ranks have it.
+/// The launcher and its ranks all receive a signal to the process group: one Ctrl-C, a closed
+/// terminal, `timeout` or SLURM.
 class SignalToProcessGroup : public RanksTest, public testing::WithParamInterface<int> {};
 
 TEST_P(SignalToProcessGroup, IsOneStopRequest) {
@@ -49,7 +50,7 @@ TEST_P(SignalToProcessGroup, IsOneStopRequest) {
 
 INSTANTIATE_TEST_SUITE_P(With, SignalToProcessGroup, testing::Values(SIGINT, SIGTERM, SIGHUP));
 
-/// What is sent to rank 1 of two that train, what rank 0 says of it, and within which time it has to.
+/// The signal that rank 1 of two receives, the message of rank 0, and the time it has.
 struct Loss {
   int signal;
   const char* words;

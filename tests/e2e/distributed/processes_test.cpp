@@ -79,7 +79,7 @@ class ProcessesTest : public CommandTest {
   }
 };
 
-/// What asks a run to stop between two steps.
+/// Signals that request a stop between two steps.
 class StopSignalTest : public ProcessesTest, public testing::WithParamInterface<int> {};
 
 TEST_P(StopSignalTest, EndsTheStepAndWritesACheckpoint) {
@@ -107,7 +107,7 @@ TEST_F(ProcessesTest, IgnoresHangupUnderNohup) {
 
 TEST_F(ProcessesTest, SetsTheOpenMpWaitPolicy) {
   setenv("V", VLMTRAIN_BINARY, 1);
-  const auto environment_after = [&](const std::string& before) {
+  const auto read_core_environment = [&](const std::string& before) {
     std::string line = "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; " + before + " exec $V";
     for (const auto& argument : long_run()) line += " " + argument;
     std::filesystem::remove_all(folder() / "run");
@@ -118,8 +118,8 @@ TEST_F(ProcessesTest, SetsTheOpenMpWaitPolicy) {
     process.wait();
     return environment;
   };
-  EXPECT_THAT(environment_after(""), AllOf(HasSubstr("OMP_WAIT_POLICY=passive"), HasSubstr("GOMP_SPINCOUNT=1000")));
-  EXPECT_THAT(environment_after("OMP_WAIT_POLICY=active"),
+  EXPECT_THAT(read_core_environment(""), AllOf(HasSubstr("OMP_WAIT_POLICY=passive"), HasSubstr("GOMP_SPINCOUNT=1000")));
+  EXPECT_THAT(read_core_environment("OMP_WAIT_POLICY=active"),
               AllOf(HasSubstr("OMP_WAIT_POLICY=active"), Not(HasSubstr("GOMP_SPINCOUNT"))));
 }
 
@@ -259,7 +259,7 @@ TEST_F(ProcessesTest, WarnsAboutUndeletableCheckpoints) {
   }
 }
 
-/// What stands where a file is wanted, by the key that names it.
+/// Pipes and devices in place of files, by the key that names them.
 TEST_F(ProcessesTest, RejectsPipesAndDevices) {
   ASSERT_EQ(mkfifo((folder() / "pipe").c_str(), 0600), 0);
   ASSERT_EQ(mkfifo((folder() / "images/pipe.png").c_str(), 0600), 0);

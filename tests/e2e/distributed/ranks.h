@@ -16,7 +16,7 @@
 
 namespace vlmtrain::e2e {
 
-/// Runs of several processes on the CPU, beside one.
+/// Runs of several processes on the CPU, compared with one.
 class RanksTest : public CommandTest {
  protected:
   using Settings = std::vector<std::string>;
@@ -36,7 +36,7 @@ class RanksTest : public CommandTest {
     return run(arguments);
   }
 
-  /// What all ranks say is said once.
+  /// An error of all ranks is printed once.
   static int count_errors(const Result& result) {
     constexpr std::string_view kError = "vlmtrain: error: ";
     int count = 0;

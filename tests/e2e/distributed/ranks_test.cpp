@@ -165,7 +165,7 @@ TEST_F(RanksTest, ChoosesAShardingThatFits) {
   expect_training_on_ranks(2, settings("ample", min_limit));
   const auto unsharded_plan = json_file("ample/plan.json");
   EXPECT_EQ(unsharded_plan["sharding"], "none");
-  // A part of what one rank's part of the moments takes less; what the process has beside tensors changes by some MB.
+  // Half of what sharding saves of the moments; other memory of the process varies by some MB.
   const double moments = unsharded_plan["memory"]["optimizer_bytes"].get<double>();
   ASSERT_GT(moments, 2e8);
   const double limit = (unsharded_plan["memory"]["total_bytes"].get<double>() - moments / 8) / 0.95;

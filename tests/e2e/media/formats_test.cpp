@@ -14,7 +14,7 @@ using testing::HasSubstr;
 /// A data set is the same whatever it is written as.
 class FormatsTest : public CommandTest {
  protected:
-  /// What each step was made of, and its loss.
+  /// Returns the samples and the loss of each step.
   std::vector<nlohmann::ordered_json> train_and_read_steps(const std::vector<std::string>& overrides) const {
     std::filesystem::remove_all(folder() / "run");
     const Result result = train(overrides);

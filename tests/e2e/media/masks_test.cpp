@@ -9,7 +9,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Runs of a small model that draws masks, on 20 pictures of scripts/make_organs.py.
+/// Runs of a small model that predicts masks, on 20 images of scripts/make_organs.py.
 class MasksTest : public CommandTest {
  protected:
   void SetUp() override {
@@ -32,7 +32,7 @@ class MasksTest : public CommandTest {
   }
 
   nlohmann::json held_out() const { return nlohmann::json::parse(read_text(folder() / "data/held_out.json")); }
-  /// What training says of held-out records in place of its own.
+  /// Trains on held-out records in place of the run's own.
   Result train_on_records(const nlohmann::json& records) const {
     write_text(folder() / "other.json", records.dump());
     return train({"data.train=other.json", "output.dir=other"});

@@ -10,8 +10,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Matcher;
 
-/// What is wrong with scans and with how they are to be read: the run stops at the start, and says which file of which
-/// sample it is and what to do.
+/// Invalid volumes and invalid settings for them: the run stops at its start, and names file,
+/// sample and advice.
 class VolumeRefusalsTest : public BrainScansTest {
  protected:
   /// The third sample has this scan.

@@ -20,7 +20,7 @@ class DriverTest : public HostTest {
   static std::vector<std::string> plan_arguments() {
     return {"plan", "--config", "train.yaml", "--gpu-gb", "8", "--json"};
   }
-  /// What a plan says, less the time that it took.
+  /// Returns the plan without the durations.
   static nlohmann::ordered_json parse_plan(const Result& result) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     auto plan = nlohmann::ordered_json::parse(result.out, nullptr, /*allow_exceptions=*/false);
@@ -155,7 +155,7 @@ TEST_F(DriverTest, WarnsAboutIgnoredAllocatorSettings) {
   EXPECT_EQ(measured_again["reserved_peak_bytes"], memory["reserved_peak_bytes"]);
 }
 
-/// As scripts/gpu_truth.py makes the card smaller than the plan takes it to be.
+/// Makes the GPU smaller than the plan assumes, as scripts/gpu_truth.py does.
 TEST_F(DriverTest, ExternalLimitAppliesToTheAllocator) {
   set("VLMTRAIN_RESERVED_LIMIT_BYTES", "8000000");  // less than the workspace of a product
   const Result result = train_on_device("virtual:rtx4090", {});
@@ -166,7 +166,7 @@ TEST_F(DriverTest, ExternalLimitAppliesToTheAllocator) {
   EXPECT_EQ(train_on_device("virtual:rtx4090", {"output.dir=other"}).exit_code, 2);
 }
 
-/// Its rehearsals preload libraries, and LD_PRELOAD has no way to write a space.
+/// Dry runs preload libraries, and LD_PRELOAD cannot name a path with a space.
 TEST_F(DriverTest, RunsFromAFolderWithASpace) {
   const auto home = folder() / "a folder";
   const std::filesystem::path program = VLMTRAIN_BINARY;

@@ -99,7 +99,7 @@ TEST_F(HostMemoryTest, ResumedRunKeepsItsSplit) {
   ASSERT_TRUE(state["host_memory"].is_object()) << state;
   EXPECT_EQ(state["host_memory"]["recomputed_language_blocks"], 1);
 
-  // With so much as there is now it would recompute nothing.
+  // With the memory that is free now it would recompute nothing.
   const Result repeated = train({"training.max_steps=4", "output.save_steps=2"});
   ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
   const auto saved_state = json_file("run/checkpoints/step-4/trainer_state/state.json");
@@ -136,8 +136,8 @@ TEST_F(HostMemoryTest, RefusalSuggestsSettingsThatFit) {
   EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
 }
 
-/// What stays in memory is what was planned, and no limit is passed: of samples with hundreds of pictures, whose
-/// decoded pixels and tokens are beside the tensors, and of long texts.
+/// Resident memory stays as planned, and no limit is exceeded: for samples with hundreds of images,
+/// whose decoded pixels and tokens are not tensors, and for long texts.
 TEST_F(HostMemoryTest, ResidentMemoryStaysWithinThePlan) {
   const auto conversation = [](const std::string& question, const std::string& answer) {
     return nlohmann::json{{{"from", "human"}, {"value", question}}, {{"from", "gpt"}, {"value", answer}}};
@@ -199,7 +199,7 @@ TEST_F(HostMemoryTest, NamesTheLongSample) {
     arguments.insert(arguments.end(), more);
     return arguments;
   };
-  // What a run takes of all but the long text.
+  // The memory of a run without the long text.
   train_well(add_settings({"data.max_length=2000", "data.on_bad_sample=skip"}));
   const auto without = plan();
   std::filesystem::remove_all(folder() / "run");
@@ -265,7 +265,7 @@ TEST_F(HostMemoryTest, RetriesAStepAboveTheLimitOnAllRanks) {
 /// The program under a shell that first does `before`.
 class HostMemoryShellTest : public HostMemoryTest {
  protected:
-  Result train_after(const std::string& before) const {
+  Result train_in_shell(const std::string& before) const {
     std::string command = before + " && exec " + VLMTRAIN_BINARY;
     for (const auto& argument : train_arguments({"training.max_steps=1"})) command += " " + argument;
     return Process(folder(), {"-c", command}, 0, "/bin/sh").wait();
@@ -274,10 +274,10 @@ class HostMemoryShellTest : public HostMemoryTest {
 
 TEST_F(HostMemoryShellTest, AddressSpaceLimitBoundsARun) {
   constexpr int64_t kKibibytes = 24'000'000;
-  const Result result = train_after("ulimit -v " + std::to_string(kKibibytes));
+  const Result result = train_in_shell("ulimit -v " + std::to_string(kKibibytes));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_LT(plan()["room_bytes"], kKibibytes * 1024);
-  // What bounds it is the machine where that has less.
+  // The machine may have less memory than the limit.
   if (plan()["room_bound"] != "the machine's free memory") {
     EXPECT_EQ(plan()["room_bound"], "the limit of address space, ulimit -v");
   }
@@ -323,7 +323,7 @@ class OwnControlGroup {
 TEST_F(HostMemoryShellTest, ControlGroupBoundsARun) {
   const OwnControlGroup group;
   if (!group.limit(1'500'000'000)) GTEST_SKIP() << "no control group can be made here";
-  const Result result = train_after("echo $$ > " + group.processes().string());
+  const Result result = train_in_shell("echo $$ > " + group.processes().string());
   if (result.exit_code == 2) GTEST_SKIP() << "no process can be put into a control group here: " << result.err;
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_LE(plan()["room_bytes"], 1'500'000'000);

@@ -11,7 +11,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Runs on a virtual card with a twin: both are exact there, so what was foreseen is what happens.
+/// Runs on a virtual GPU with look-ahead. Both are exact there, so predictions equal measurements.
 class LookAheadTest : public CommandTest {
  protected:
   static std::vector<std::string> arguments(const std::vector<std::string>& overrides) {
@@ -30,13 +30,13 @@ class LookAheadTest : public CommandTest {
     return sum;
   }
 
-  /// Of a batch whose memory is large beside the 20 MiB that the allocator may ask for at once.
+  /// A batch whose memory is large compared with the 20 MiB that the allocator may request at once.
   static std::vector<std::string> large_batch(const std::string& micro_batch_size) {
     return {"training.global_batch_size=44", "training.micro_batch_size=" + micro_batch_size, "memory.recompute=none"};
   }
 
-  /// memory.limit_gb of a card that lies between what micro-batches of 1 and of 44 need.
-  std::string limit_between() const {
+  /// Returns a memory.limit_gb between the needs of micro-batches of 1 and of 44 samples.
+  std::string compute_middle_limit() const {
     std::vector<double> needed;
     int64_t context = 0;
     for (const char* size : {"1", "44"}) {
@@ -69,7 +69,7 @@ TEST_F(LookAheadTest, ForecastsEveryStepExactly) {
 }
 
 /// "… 12.5 sums a step" has 12.5 before " sums a step".
-double number_before(const std::string& text, const std::string& label) {
+double parse_preceding_number(const std::string& text, const std::string& label) {
   const size_t end = text.find(label);
   if (end == std::string::npos) return 0;
   return std::stod(text.substr(text.rfind(' ', end - 1) + 1, end));
@@ -77,7 +77,8 @@ double number_before(const std::string& text, const std::string& label) {
 
 class RankLookAheadTest : public LookAheadTest, public testing::WithParamInterface<const char*> {};
 
-/// Two processes, each with a virtual card and a twin, whose samples differ: rank 1 says the same in its log.
+/// Two ranks with different samples, each with a virtual GPU and a look-ahead; rank 1 logs the same
+/// as rank 0.
 TEST_P(RankLookAheadTest, ForecastsItsSteps) {
   const std::string sharding = GetParam();
   const Result result =
@@ -95,13 +96,13 @@ TEST_P(RankLookAheadTest, ForecastsItsSteps) {
   EXPECT_EQ(plan()["measured"]["twin"]["foreseen_steps"], 8);
   const std::string second = read_text(folder() / kVirtualRun / "rank-1.log");
   EXPECT_THAT(second, AllOf(HasSubstr("twin: 8 of 8 steps foreseen"), HasSubstr("within 0.00 %")));
-  // What they added up and gathered is what the plan says that they do.
+  // The reductions are those of the plan.
   EXPECT_EQ(plan()["sharding"], sharding);
   const int calls = plan()["communication"]["calls_per_step"];
   if (sharding == "none") {
     EXPECT_THAT(second, HasSubstr("in " + std::to_string(calls) + ".0 sums a step"));
   } else if (sharding == "full") {
-    const auto read_number = [&](const char* label) { return number_before(second, label); };
+    const auto read_number = [&](const char* label) { return parse_preceding_number(second, label); };
     EXPECT_NEAR(
         read_number(" sums a step") + read_number(" reduce-scatters a step") + read_number(" all-gathers a step"),
         calls, 0.1);
@@ -117,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Sharing, RankLookAheadTest, testing::Values("none", "op
                          [](const auto& instance) { return std::string(instance.param); });
 
 TEST_F(LookAheadTest, SplitsStepsThatWouldNotFit) {
-  const std::string limit = "memory.limit_gb=" + limit_between();
+  const std::string limit = "memory.limit_gb=" + compute_middle_limit();
   auto large = large_batch("44");
   large.insert(large.end(), {limit, "training.max_steps=6"});
   EXPECT_EQ(train_on_test_gpu(large).exit_code, 3) << "without leave to cut, the run does not begin";
@@ -141,7 +142,7 @@ TEST_F(LookAheadTest, SplitsStepsThatWouldNotFit) {
 
 TEST_F(LookAheadTest, WithoutLookAheadTheGuardRetries) {
   auto settings = large_batch("44");
-  settings.insert(settings.end(), {"memory.limit_gb=" + limit_between(), "training.max_steps=6",
+  settings.insert(settings.end(), {"memory.limit_gb=" + compute_middle_limit(), "training.max_steps=6",
                                    "memory.allow_splits=true", "memory.twin=false"});
   const Result result = train_on_test_gpu(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -166,19 +167,19 @@ class EnvironmentSetting {
   const char* name_;
 };
 
-/// What only forward passes launch.
+/// A launch that only forward passes make.
 constexpr const char* kForwardLaunch = "launch@gather_kernel";
 
 /// The steps from `first` on, but for those in which the two are known to differ.
-void expect_forecast_after(const std::vector<nlohmann::ordered_json>& steps, size_t first) {
+void expect_exact_forecasts(const std::vector<nlohmann::ordered_json>& steps, size_t first) {
   for (size_t i = first - 1; i < steps.size(); ++i) {
     EXPECT_EQ(steps[i]["predicted_peak_bytes"], steps[i]["reserved_peak_bytes"]) << steps[i]["step"];
     EXPECT_EQ(steps[i]["predicted_allocated_peak_bytes"], steps[i]["allocated_peak_bytes"]) << steps[i]["step"];
   }
 }
 
-/// A checkpoint's callbacks use the card, after which the run empties its cache: its twin has to as well. Two steps are
-/// announced by then.
+/// Callbacks of a checkpoint use the GPU, and the run empties its cache afterwards: the look-ahead
+/// has to do the same. Two steps are submitted by then.
 TEST_F(LookAheadTest, ResynchronizesAfterASave) {
   auto settings = large_batch("4");
   settings.insert(settings.end(), {"training.max_steps=16", "output.save_steps=4"});
@@ -193,7 +194,8 @@ TEST_F(LookAheadTest, ResynchronizesAfterASave) {
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("step 7: begins with an empty cache"));
 }
 
-/// A card whose kernels take time, and a twin slower than it: the run waits a hundredth of a step for it, no more.
+/// The run waits no more than a hundredth of a step for a look-ahead that is slower than its
+/// virtual GPU with timed kernels.
 TEST_F(LookAheadTest, DoesNotWaitForASlowLookAhead) {
   const EnvironmentSetting time("VLMTRAIN_VGPU_LAUNCH_MICROSECONDS", "1");
   const EnvironmentSetting delay("VLMTRAIN_TWIN_DELAY_SECONDS", "60");
@@ -208,7 +210,8 @@ TEST_F(LookAheadTest, DoesNotWaitForASlowLookAhead) {
   EXPECT_LT(look_ahead["waited_seconds"], 10);
 }
 
-/// Kernels take time, so the host is ahead of the card as on a real one, and what a step takes is the card's time.
+/// With timed kernels the host runs ahead of the GPU, as on a real one, and steps take the GPU's
+/// time.
 TEST_F(LookAheadTest, WorksWithATimedVirtualGpu) {
   const EnvironmentSetting time("VLMTRAIN_VGPU_LAUNCH_MICROSECONDS", "500");
   const Result result =
@@ -238,11 +241,11 @@ TEST_F(LookAheadTest, RecoversFromDriverOutOfMemory) {
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("CUDA error: out of memory"));
   const auto first_alike = (*failed)["step"].get<size_t>() + 3;
   ASSERT_LT(first_alike, measured_steps.size());
-  expect_forecast_after(measured_steps, first_alike);
+  expect_exact_forecasts(measured_steps, first_alike);
 }
 
-/// Other processes take all of the card for a while, so that a sample fails even alone: it is left out, and the twin,
-/// which did the step with it, is told.
+/// Other processes take the whole GPU for a while, so that a sample fails even alone: it is
+/// dropped, and the look-ahead, which simulated the step with it, is told.
 TEST_F(LookAheadTest, ResynchronizesAfterADroppedSample) {
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":6+5");
   auto settings = large_batch("44");  // so that no gradient is there yet when the forward pass fails
@@ -260,11 +263,11 @@ TEST_F(LookAheadTest, ResynchronizesAfterADroppedSample) {
   for (const auto& step : measured_steps) EXPECT_EQ(step["samples"], 44) << "another sample took its place";
   const size_t first_alike = *done_before + 1 + 3;
   ASSERT_LT(first_alike, measured_steps.size());
-  expect_forecast_after(measured_steps, first_alike);
+  expect_exact_forecasts(measured_steps, first_alike);
 }
 
-/// After a miss the twin's limit is lower than any step needs: that is said, and the run goes on. Once enough steps
-/// went well all the same, the limit is what it was.
+/// After a failure the look-ahead's limit is below the need of any step: a warning says so, and the
+/// run continues. After enough successful steps the limit is restored.
 TEST_F(LookAheadTest, TriesAStepThatIsForecastNotToFit) {
   std::vector<std::string> settings{"training.micro_batch_size=1", "memory.recompute=none", "training.max_steps=40"};
   ASSERT_EQ(train_on_test_gpu(settings).exit_code, 0);
@@ -309,7 +312,7 @@ TEST_F(LookAheadTest, PermanentDeviceFailureEndsTheRun) {
   EXPECT_THAT(result.err, HasSubstr("no sample is to blame"));
 }
 
-/// The run's child that is its twin, once the planner's is gone.
+/// Returns the look-ahead's process, once the planner's has ended.
 std::optional<pid_t> find_look_ahead_process(const std::filesystem::path& run_folder) {
   if (!std::filesystem::exists(run_folder / "metrics.jsonl")) return std::nullopt;
   for (const auto& process : std::filesystem::directory_iterator("/proc")) {

@@ -9,7 +9,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Runs whose steps are cut by memory: one in eight samples has many pictures, the others one or none.
+/// Runs whose steps are split by memory: one in eight samples has many images, the others one or
+/// none.
 class MicroBatchSplitTest : public CommandTest {
  protected:
   static constexpr int kSamples = 48;

@@ -11,7 +11,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-/// A whole run on a virtual card: all is done but arithmetic.
+/// A whole run on a virtual GPU: everything but arithmetic.
 class VirtualGpuTest : public CommandTest {
  protected:
   Result train_on_gpu(const std::string& gpu, const std::vector<std::string>& overrides) const {
@@ -161,7 +161,7 @@ TEST_F(VirtualGpuTest, OnlyTrainRunsOnAVirtualGpu) {
   EXPECT_THAT(result.err, HasSubstr("only train can be rehearsed"));
 }
 
-/// Whoever preloads the stand-ins and asks for a real card would get nothing trained: that is refused.
+/// Preloading the stub libraries with a real device would train nothing, so it is refused.
 class PreloadedStubLibrariesTest : public VirtualGpuTest {
  protected:
   Result run_with_stand_ins(const std::vector<std::string>& arguments) const {

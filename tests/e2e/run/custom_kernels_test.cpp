@@ -29,7 +29,7 @@ class CustomKernelsTest : public CommandTest {
     std::vector<double> losses;
   };
 
-  /// With the kernels of this library; null: with ATen's alone.
+  /// Uses the kernels of `library`; null: only ATen's.
   Run run_with_environment(const char* library, std::vector<std::string> overrides = {}) const {
     if (library != nullptr) setenv("VLMTRAIN_EMULATED_KERNELS", library, /*overwrite=*/1);
     std::filesystem::remove_all(folder() / "run");

@@ -56,7 +56,8 @@ class EvaluationTest : public CommandTest {
     return nlohmann::json::parse(read_text(file))["evaluation"];
   }
 
-  /// What a kill leaves: the best checkpoint that the newest one knows of is there, and the link leads to a whole one.
+  /// After a kill the best checkpoint of the newest state exists, and the link leads to a whole
+  /// one.
   void expect_best_is_whole(const std::string& dir) const {
     const int step = newest(dir);
     if (step == 0) return;
@@ -129,7 +130,7 @@ TEST_F(EvaluationTest, RunsAnInterruptedEvaluationAfterAStop) {
   train_well(get_eval_settings("whole"));
   const auto arguments = train_arguments(get_eval_settings("pieces"));
   Process process(folder(), arguments);
-  // The second step's line is written behind its evaluation.
+  // The second step's line is written after its evaluation.
   wait_until(process, [&] { return split_lines(read_text(folder() / "pieces/metrics.jsonl")).size() == 1; });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   process.send(SIGTERM);
@@ -218,7 +219,7 @@ TEST_F(EvaluationTest, RejectsUnusableDataBeforeLoading) {
   EXPECT_THAT(refusal(4, {"training.eval_steps=5", "data.eval=bad.json"}), HasSubstr("bad.json"));
 }
 
-/// On virtual cards.
+/// Runs on virtual GPUs.
 class PlannedEvaluationTest : public EvaluationTest {
  protected:
   nlohmann::ordered_json train_on_gpu(const std::string& gpu, const std::vector<std::string>& overrides) const {

@@ -11,7 +11,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-/// What is known at the start stops a run there; what comes later leaves a checkpoint behind.
+/// Errors that are known at the start stop a run there; later ones leave a checkpoint.
 class FailEarlyTest : public CommandTest {
  protected:
   static nlohmann::json question(const std::string& id, const std::string& image, const std::string& text = "What?") {
@@ -21,7 +21,7 @@ class FailEarlyTest : public CommandTest {
         {"conversations", {{{"from", "human"}, {"value", "<image>\n" + text}}, {{"from", "gpt"}, {"value", "No."}}}}};
   }
 
-  /// A picture whose header is whole and whose pixels are cut off.
+  /// Writes an image with a whole header and truncated pixels.
   void truncate_image(const std::string& name) const {
     const std::string original = read_text(folder() / "images/strip.jpg");
     write_text(folder() / "images" / name, original.substr(0, original.size() / 2));
@@ -97,8 +97,8 @@ TEST_F(FailEarlyTest, EpochUsesEachUsableSampleOnce) {
   EXPECT_EQ(ids_drawn("gone.jpg"), ids_drawn("cut.jpg"));
 }
 
-/// Five steps of a run in which a picture is damaged are done, saved, and gone on from once it is mended: as if it had
-/// been whole from the start.
+/// A run with a damaged image does five steps, saves them, and resumes once the image is repaired,
+/// as if it had never been damaged.
 TEST_F(FailEarlyTest, DamagedImageStopsTheRunAfterACheckpoint) {
   std::filesystem::copy(folder() / "images/strip.jpg", folder() / "images/cut.jpg");
   auto all = records();

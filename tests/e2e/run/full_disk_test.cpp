@@ -17,7 +17,7 @@ using testing::Not;
 
 class FullDiskTest : public CommandTest {
  protected:
-  /// Without what a run writes beside its checkpoints, so that the disk's size says which file fails.
+  /// Writes nothing but checkpoints, so that the disk's size decides which file fails.
   std::vector<std::string> settings_{"training.max_steps=6", "output.save_steps=1",      "output.keep=1",
                                      "output.report=false",  "output.tensorboard=false", "output.sample_predictions=0"};
 

@@ -38,7 +38,7 @@ class LoraTest : public CommandTest {
     return io::SafetensorsFile(folder() / checkpoint / "adapter_model.safetensors");
   }
 
-  /// What the command says of a run that must be refused.
+  /// Returns the message of a command that must fail.
   std::string refused(int exit_code, const std::vector<std::string>& arguments) const {
     const Result result = run(arguments);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;

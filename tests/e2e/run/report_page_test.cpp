@@ -25,7 +25,7 @@ std::string chromium() {
   return {};
 }
 
-/// What the page tells a script in its head about itself: errors, and what was not allowed or not found.
+/// A script in the page's head records errors and blocked or missing resources.
 constexpr const char* kWatch = R"(<script>
 addEventListener("error", (event) => { document.documentElement.dataset.errors = (document.documentElement.dataset.errors || "") + (event.message || event.target.tagName) + ";"; }, true);
 addEventListener("securitypolicyviolation", (event) => { document.documentElement.dataset.errors = (document.documentElement.dataset.errors || "") + event.violatedDirective + ";"; });
@@ -75,7 +75,7 @@ class ReportPageTest : public testing::Test {
     EXPECT_EQ(std::regex_search(dom, std::regex("<html[^>]*data-errors")), false) << dom.substr(0, 400);
     return dom.substr(std::min(dom.size(), dom.find("<body")));  // without the style
   }
-  /// What a person sees, without the scripts.
+  /// Returns the visible part of the page, without scripts.
   static std::string list_shown(const std::string& dom) { return dom.substr(0, dom.find("</main>")); }
 
   static std::string read_value(const std::string& dom, const std::string& name) {

@@ -33,7 +33,7 @@ class ResumeChangedTest : public CommandTest {
     return folder() / dir / "checkpoints" / ("step-" + std::to_string(step));
   }
 
-  void remove_checkpoints_after(const std::string& dir, int step) const {
+  void remove_later_checkpoints(const std::string& dir, int step) const {
     for (const auto& name : entries(folder() / dir / "checkpoints")) {
       if (std::stoi(name.substr(5)) > step) std::filesystem::remove_all(folder() / dir / "checkpoints" / name);
     }

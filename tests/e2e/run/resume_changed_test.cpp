@@ -56,12 +56,12 @@ TEST_F(ResumeChangedTest, TheScheduleCanBeginAtTheChange) {
   train_well(changed(settings("run", 12, course)));
   const auto run = rates("run");
   ASSERT_EQ(run.size(), 12U);
-  // Of eight steps two are warm-up, then six to zero.
+  // Eight steps: two of warm-up, then six down to zero.
   const std::vector<double> expected{0.5, 1, 1, 5 / 6.0, 4 / 6.0, 3 / 6.0, 2 / 6.0, 1 / 6.0};
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(run[4 + i], 1e-3 * expected[i], 1e-15) << i;
 
-  // What is not of the course leaves it as it is.
-  remove_checkpoints_after("run", 8);
+  // Changes outside the schedule keep it.
+  remove_later_checkpoints("run", 8);
   auto decayed = course;
   decayed.emplace_back("training.weight_decay=0.1");
   train_well(changed(settings("run", 12, decayed)));
@@ -77,7 +77,8 @@ struct Change {
 
 class ChangedRunTest : public ResumeChangedTest, public testing::WithParamInterface<Change> {};
 
-/// Stopped behind the change and resumed without the word, it is the run that was not stopped.
+/// Interrupted after the change and resumed without training.resume=changed, the run equals one
+/// that was not interrupted.
 TEST_P(ChangedRunTest, ResumesExactly) {
   write_other_records("other.json", 7);
   train_well(settings("whole", 6, GetParam().before));
@@ -91,7 +92,7 @@ TEST_P(ChangedRunTest, ResumesExactly) {
   train_well(changed(in("whole")));
   train_well(changed(in("pieces")));
   for (const int step : {12, 8}) {
-    remove_checkpoints_after("pieces", step);
+    remove_later_checkpoints("pieces", step);
     train_well(in("pieces"));
     expect_same("whole", "pieces", 14);
   }
@@ -120,7 +121,7 @@ TEST_F(ResumeChangedTest, ChangedWithoutChangesDoesNothing) {
   train_well(settings("whole", 12));
   const auto never_begun = train(changed(settings("pieces", 12)));
   ASSERT_EQ(never_begun.exit_code, 0) << "an empty folder: " << never_begun.err;
-  remove_checkpoints_after("pieces", 8);
+  remove_later_checkpoints("pieces", 8);
   train_well(changed(settings("pieces", 12, {"data.num_workers=1"})));
   expect_same("whole", "pieces", 12);
   EXPECT_TRUE(messages("pieces", "changed").empty());
@@ -135,7 +136,7 @@ TEST_F(ResumeChangedTest, AnotherDatasetStartsWithItsOwnLedger) {
   const Settings b{"training.max_steps=auto", "training.epochs=2", "data.train=other.json"};
   const Result result = train(changed(settings("run", 2, b)));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  // Two passes over seven samples are four steps, beside the two before.
+  // Two passes over seven samples are four steps, after the two earlier ones.
   const auto samples = step_lines("run/samples.jsonl");
   ASSERT_EQ(samples.size(), 6U);
   EXPECT_EQ(step_lines("run/metrics.jsonl").back()["total_steps"], 6);
@@ -155,7 +156,7 @@ TEST_F(ResumeChangedTest, AnotherDatasetStartsWithItsOwnLedger) {
   EXPECT_THAT(messages("run", "changed").front(),
               AllOf(HasSubstr("data.train: train.json → other.json"), HasSubstr("samples in data.train: 11 → 7"),
                     HasSubstr("ledger-to-step-2.json")));
-  // It is finished, and says so when nothing is left for another change.
+  // The run is complete, and says so where no steps remain for another change.
   auto more = b;
   more.emplace_back("training.weight_decay=0.5");
   EXPECT_THAT(
@@ -229,7 +230,7 @@ TEST_F(ResumeChangedTest, NewlyFrozenPartKeepsItsWeights) {
   }
 }
 
-/// What is trained in 16 bits from now on keeps the fp32 values that the checkpoint has.
+/// Weights that are trained in 16 bits from now on keep the fp32 values of the checkpoint.
 TEST_F(ResumeChangedTest, PrecisionChangesKeepTheWeights) {
   train_well(settings("run", 4));
   train_well(changed(settings("run", 5, {"training.precision=bf16", "training.learning_rate=0"})));
@@ -257,7 +258,7 @@ TEST_F(ResumeChangedTest, FrozenAdaptersStayUnchanged) {
   train_well(settings("run", 4, {"lora.rank=4"}));
   const Settings frozen{"lora.rank=4", "model.freeze_vision_tower=true"};
   train_well(changed(settings("run", 8, frozen)));
-  remove_checkpoints_after("run", 8);
+  remove_later_checkpoints("run", 8);
   train_well(changed(settings("run", 12, frozen)));
   const io::SafetensorsFile before(get_checkpoint_folder("run", 4) / "adapter_model.safetensors");
   const io::SafetensorsFile after(get_checkpoint_folder("run", 12) / "adapter_model.safetensors");
@@ -289,7 +290,7 @@ TEST_F(ResumeChangedTest, GradNormResumesWithTheSameTasks) {
 TEST_F(ResumeChangedTest, ResumesARunOfAnOlderVersion) {
   train_well(settings("whole", 8));
   train_well(settings("pieces", 8));
-  remove_checkpoints_after("pieces", 4);
+  remove_later_checkpoints("pieces", 4);
   const auto file = get_checkpoint_folder("pieces", 4) / "trainer_state/state.json";
   auto state = nlohmann::ordered_json::parse(read_text(file));
   EXPECT_FALSE(state.contains("changed_at")) << "a run that was never changed says nothing of it";

@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-/// What stands in output.dir under a name that the run writes itself.
+/// Files in output.dir with names that the run writes.
 class RunFilesTest : public CommandTest {
  protected:
   void expect_refused(const std::vector<std::string>& arguments, int exit_code,
@@ -35,7 +35,7 @@ class RunFilesTest : public CommandTest {
 TEST_F(RunFilesTest, RejectsInputsThatTheRunOverwrites) {
   train_well({"training.max_steps=1", "output.sample_predictions=1"});
   const auto before = all_of_the_run();
-  // Of every name that a run writes, so that none is forgotten.
+  // Tests every name that a run writes, so that none is forgotten.
   for (const auto& name : entries(folder() / "run")) {
     SCOPED_TRACE(name);
     const std::string path = "run/" + name;

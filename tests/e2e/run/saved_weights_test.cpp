@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// What a run saves of an fp32 checkpoint that it trains in other precisions.
+/// Saved weights of an fp32 checkpoint that is trained in other precisions.
 class SavedWeightsTest : public CommandTest {
  protected:
   static std::vector<std::string> settings(const std::string& dir, const std::string& precision,

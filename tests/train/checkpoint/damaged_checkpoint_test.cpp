@@ -119,7 +119,7 @@ TEST_F(DamagedCheckpointTest, CommandsRejectDamagedWeights) {
   }
 }
 
-/// Of each name another way to put other weights in the base's place.
+/// Each name is another way to replace the base's weights.
 TEST_F(DamagedCheckpointTest, RejectsAnotherBase) {
   const fs::path base = folder() / "base";
   fs::copy(config_.model.path, base);
@@ -138,7 +138,7 @@ TEST_F(DamagedCheckpointTest, RejectsAnotherBase) {
   change();
   EXPECT_THAT(get_error_message([this] { run_training(); }),
               AllOf(HasSubstr("weights in model.path: was "), HasSubstr("training.resume=changed")));
-  // What older versions wrote has no fingerprint.
+  // Checkpoints of older versions have no fingerprint.
   const auto remove_fingerprint = [&] {
     auto state = io::read_ordered_json(checkpoint(2) / "trainer_state/state.json");
     state["fingerprint"].erase("weights in model.path");

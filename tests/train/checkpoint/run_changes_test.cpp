@@ -95,14 +95,14 @@ TEST(RunFingerprintTest, HasTheNumbersOfSamplesAndSteps) {
 
 class CheckChangesTest : public testing::Test {
  protected:
-  std::vector<SettingChange> find_changes_of(const std::vector<std::string>& overrides) {
+  std::vector<SettingChange> collect_changes(const std::vector<std::string>& overrides) {
     Config config;
     declare(config).read("", overrides);
     return find_changes(make_run_fingerprint(Config{}, 100), make_run_fingerprint(config, 100));
   }
   std::string get_refusal(const std::vector<std::string>& overrides, ResumePolicy resume) {
     try {
-      check_changes(find_changes_of(overrides), resume, "run/checkpoints/step-3");
+      check_changes(collect_changes(overrides), resume, "run/checkpoints/step-3");
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kUsage);
       return error.what();

@@ -20,7 +20,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// What a data set's samples are like under a configuration, with a cache from one look to the next.
+/// The check of a data set under a configuration, with a cache between checks.
 class DataCheckTest : public testing::Test {
  protected:
   DataCheckTest() {

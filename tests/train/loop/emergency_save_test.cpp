@@ -48,7 +48,7 @@ class FailingAllocation final : public memory::AllocationWatcher {
   void take(int64_t /*bytes*/) override {
     const auto component = memory::current_memory_tag().component;
     if (memory::is_in_backward() || component == memory::Component::kOther) return;
-    // Steps are rehearsed before.
+    // Dry runs of steps come before.
     if (step_ == 0 && log_.text().find("usable samples; 3 steps") == std::string::npos) return;
     if (step_ == 0) begin_step();
     if (last_component_ == memory::Component::kOptimizer && component != last_component_) begin_step();
@@ -80,7 +80,7 @@ class FailingAllocation final : public memory::AllocationWatcher {
 /// A run on the CPU, in this process, that ends by an error in its second step.
 class FailingRunTest : public SmallRunTest {
  protected:
-  /// What is logged.
+  /// Returns the log.
   template <class Error>
   std::string fail(memory::Component component, std::function<void()> failure) const {
     const CapturedLog log;

@@ -12,6 +12,7 @@
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
+#include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {
@@ -49,7 +50,7 @@ class PeriodicEvaluationTest : public SmallRunTest {
     return nlohmann::json::parse(read_text(file));
   }
 
-  /// What `vlmtrain eval` says of a checkpoint of the run.
+  /// Returns the result of `vlmtrain eval` for a checkpoint of the run.
   evaluation::Evaluation evaluate_checkpoint(const fs::path& checkpoint) const {
     const auto processor = models::load_processor(checkpoint, make_processor_settings(config_.data));
     const auto model = models::load_model(checkpoint, at::kCPU, engine::to_dtype(config_.training.precision));
@@ -58,7 +59,7 @@ class PeriodicEvaluationTest : public SmallRunTest {
         {.max_new_tokens = 4, .eos_token_ids = models::load_eos_token_ids(checkpoint, *processor)}, {});
   }
 
-  /// With a learning rate that takes the model nowhere, so that each evaluation gives the same.
+  /// Sets a learning rate that changes nothing, so that all evaluations are equal.
   void disable_learning() {
     config_.training.learning_rate = 0;
     config_.training.max_steps = 9;
@@ -119,7 +120,7 @@ TEST_F(PeriodicEvaluationTest, RunsEveryNStepsAndAtEpochAndRunEnds) {
   EXPECT_THAT(list_evaluated_steps(), ElementsAre(4, 7));
 }
 
-/// Of answers that are all wrong, the loss alone says which model is the best.
+/// Where all answers are wrong, the loss alone ranks models.
 TEST_F(PeriodicEvaluationTest, TheLossDecidesBetweenEqualValues) {
   config_.training.learning_rate = 1e-2;
   config_.evaluation.best_metric = BestMetric::kExactMatch;

@@ -63,8 +63,8 @@ TEST_F(StepPrefetcherTest, ReplacesADroppedSampleByTheNextOne) {
   EXPECT_EQ(used_indices, expected);
 }
 
-/// A real twin, which had been told of the next two steps when a sample was replaced: what it foresees of them is of
-/// other samples. Then both begin with an empty cache, and it is believed again.
+/// A real look-ahead had the next two steps when a sample was replaced: its predictions are for
+/// other samples. Then both sides start with an empty cache, and its predictions count again.
 TEST_F(StepPrefetcherTest, IgnoresForecastsForReplacedSamples) {
   constexpr int64_t kReplacedStep = 3;
   const planner::PresetFolder model("smolvlm-tiny");
@@ -90,8 +90,8 @@ TEST_F(StepPrefetcherTest, IgnoresForecastsForReplacedSamples) {
   EXPECT_EQ(look_ahead.summary().steps, 8) << "it answered each time";
 }
 
-/// A twin is told of steps ahead, so that a bad sample of one of them is known before it is its turn. Where a sample of
-/// the step before is replaced, the samples drawn ahead would be drawn again.
+/// Steps are submitted ahead, so that a bad sample is known before its step. Where a sample of the
+/// previous step is replaced, samples that were drawn ahead would be drawn again.
 TEST(StepPrefetcherBadSampleTest, KeepsTheErrorWhenReplacingASample) {
   constexpr int64_t kSamples = 12;
   constexpr uint64_t kSeed = 2;

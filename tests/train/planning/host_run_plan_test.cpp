@@ -31,7 +31,7 @@ HostRunPlan make_run_plan(const Config& config, const data::SampleShape& shape, 
   return {config, std::move(workload), {}, /*decode_bytes=*/0, make_job(config), single_rank, folder, saved_plan};
 }
 
-/// A shape that no sample can have: its rehearsal fails, and not for lack of memory.
+/// A shape that no sample can have: its dry run fails, and not for lack of memory.
 TEST(HostRunPlanTest, FailedPlanFallsBackToMinMemory) {
   const parity::TemporaryFolder folder;
   data::SampleShape impossible_shape = kShape;
@@ -124,7 +124,7 @@ struct FakePlan {
   int64_t micro_batch_size;
 };
 
-/// What fits is a single sample.
+/// A single sample fits.
 TEST(PlanOrSplitTest, PlansSingleSamplesIfSplitsAreAllowed) {
   std::vector<std::pair<int64_t, bool>> requests;
   const auto make = [&](const planner::CpuPlanRequest& request) {

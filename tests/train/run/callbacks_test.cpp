@@ -66,7 +66,7 @@ class EpochRowsTest : public SmallRunTest {
     config_.output.report = config_.output.tensorboard = false;
   }
 
-  /// Without what was measured.
+  /// Returns the rows without measurements.
   std::vector<nlohmann::json> rows() const {
     auto rows = read_json_lines("epochs.jsonl");
     for (auto& row : rows) {

@@ -11,7 +11,8 @@ namespace {
 
 using testing::SizeIs;
 
-/// Runs of a model that draws masks, evaluated on what it is trained on: a picture with a mask, and one with two.
+/// Runs of a model that predicts masks, evaluated on its training data: an image with one mask and
+/// one with two.
 class MaskRunTest : public SmallRunTest {
  protected:
   MaskRunTest() {

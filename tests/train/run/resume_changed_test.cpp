@@ -112,7 +112,8 @@ TEST_F(ResumeChangedTest, ScheduleFromTheChangeSpansTheRemainingSteps) {
   EXPECT_NEAR(read_learning_rate(7), 1e-3 / 4, 1e-12);
   EXPECT_EQ(read_state(7)["schedule_start"], 3);
   EXPECT_EQ(read_state(7)["changed_at"], 6);
-  // Another rate begins it anew; from the start on it is that of all steps.
+  // Another rate restarts the schedule at the change; with schedule_origin=start it covers all
+  // steps.
   fs::remove_all(checkpoint(7));
   config_.training.learning_rate = 2e-3;
   run_changed_training();
@@ -127,7 +128,7 @@ TEST_F(ResumeChangedTest, EpochsCountTheNewDataset) {
   config_.training.max_steps.reset();
   config_.training.epochs = 3;
   run_training();
-  // Half the batch: what is left of five passes takes twice the steps.
+  // With half the batch the remaining passes take twice the steps.
   config_.training.epochs = 5;
   config_.training.global_batch_size = 2;
   config_.training.micro_batch_size = 2;
@@ -194,7 +195,8 @@ TEST_F(ResumeChangedTest, ChangedWithoutChangesIsAuto) {
   EXPECT_TRUE(fs::exists(run_folder() / "ledger.json"));
 }
 
-/// Whatever a fingerprint was made to say, it is refused by a sentence, or a setting that differs.
+/// Whatever an edited fingerprint says, it is rejected with a message or reported as a changed
+/// setting.
 TEST_F(ResumeChangedTest, EditedFingerprintIsRejectedOrReported) {
   run_training();
   const auto file = checkpoint(3) / "trainer_state/state.json";

@@ -23,13 +23,14 @@ using testing::SizeIs;
 /// Runs that go well, from their data to the last checkpoint.
 class WholeRunTest : public SmallRunTest {
  protected:
-  /// What a step computed, without what was measured.
+  /// Returns the results of a step without measurements.
   static std::string format_numbers(const nlohmann::json& step) {
     return nlohmann::json{step["loss"], step["grad_norm"], step["learning_rate"], step["epoch"], step["skipped_steps"]}
         .dump();
   }
 
-  /// Two epochs, a sample a step, bad ones left out, of a copy of the pictures: its folder.
+  /// Configures two epochs of single samples on a copy of the images, without bad samples. Returns
+  /// its folder.
   fs::path use_two_epochs_of_single_samples() {
     const fs::path images = folder() / "images";
     fs::copy(config_.data.image_root, images);

@@ -80,11 +80,12 @@ using planner::kMiB;
 using testing::Contains;
 using testing::HasSubstr;
 
-/// Of a step: a hundredth of it is the patience.
+/// Duration of a step; the client waits a hundredth of it.
 constexpr double kLongStepSeconds = 6000;
 constexpr double kNoWait = 0;
 
-/// A real twin of a run that is not there: the test says what the run does and measures.
+/// A real look-ahead of a run that does not exist: the test provides what the run does and
+/// measures.
 class LookAheadClientTest : public testing::Test {
  protected:
   static constexpr int64_t kSamples = 4;
@@ -191,7 +192,7 @@ TEST_F(LookAheadClientTest, ContinuesAfterTheProcessEnded) {
   EXPECT_THAT(events_, testing::ElementsAre(HasSubstr("the twin has ended")));
 }
 
-TEST_F(LookAheadClientTest, GivesUpTenStepsBehind) {
+TEST_F(LookAheadClientTest, GivesUpAfterTenLateSteps) {
   setenv("VLMTRAIN_TWIN_DELAY_SECONDS", "60", 1);
   const auto look_ahead = make_client();
   unsetenv("VLMTRAIN_TWIN_DELAY_SECONDS");

@@ -31,7 +31,7 @@ const engine::Consensus kSingleProcess;
 /// Adapters with dropout on all Linears of a small model, trained in fp32 on eight unequal samples.
 class SmallTraining {
  public:
-  /// With `tasks` the first and the second half of the samples are a task each.
+  /// With `tasks` the two halves of the samples are one task each.
   explicit SmallTraining(int64_t micro_batch_size = 4, const engine::TaskSettings& tasks = {},
                          const engine::Consensus& consensus = kSingleProcess)
       : objective_(tasks) {
@@ -103,7 +103,7 @@ void expect_same(const Gradients& actual, const Gradients& expected, const std::
   for (const auto& [name, gradient] : expected) largest = std::max(largest, gradient.abs().max().item<double>());
   for (const auto& [name, gradient] : expected) {
     const double difference = (actual.at(name) - gradient).abs().max().item<double>();
-    // Of gradients that are nearly nothing the rounding is larger than they are.
+    // Rounding of a tiny gradient exceeds the gradient.
     EXPECT_LE(difference, kTolerance * std::max(gradient.abs().max().item<double>(), 1e-2 * largest))
         << context << ", " << name;
   }
@@ -158,8 +158,8 @@ TEST_F(OomGuardTest, StepsAfterAFailureKeepTheirLosses) {
   }
 }
 
-/// Gradients are summed by task then, and resolved before the optimizer prepares its update: more that a failure may
-/// leave behind.
+/// Gradients are summed by task and combined before the update, which leaves more state that a
+/// failure may leave behind.
 TEST_F(OomGuardTest, PcGradStepsAreTheSameAfterAnyFailure) {
   const engine::TaskSettings tasks{
       .count = 2, .weights = {0.5, 1.5}, .gradient_norms = true, .resolve_conflicts = true, .seed = 3};

@@ -37,7 +37,7 @@ class MemoryWatchTest : public testing::Test {
     report.metrics.host_bytes = host_bytes;
     watch_.observe(report);
   }
-  /// A step of a card, of which others hold a part.
+  /// Reports a step of a GPU of which other processes hold a part.
   void step_on_gpu(int64_t reserved_peak_bytes, int64_t reserved_bytes, int64_t free_bytes) {
     StepReport report;
     report.metrics.step = ++step_;
