@@ -11,12 +11,12 @@ namespace vlmtrain::train {
 
 namespace {
 
-constexpr int64_t kMebibyte = 1 << 20;
+constexpr int64_t kBytesPerMebibyte = 1 << 20;
 
 /// The first step at which a rise is reported, and how large it is.
 template <class Curve>
 std::optional<std::pair<int64_t, int64_t>> first_report(const Curve& get_bytes, int64_t steps = 200,
-                                                        int64_t min_bytes = 4 * kMebibyte) {
+                                                        int64_t min_bytes = 4 * kBytesPerMebibyte) {
   GrowthTrend trend(min_bytes);
   for (int64_t step = 0; step < steps; ++step) {
     if (const auto rise = trend.add(get_bytes(step))) return std::pair{step, *rise};
@@ -25,22 +25,24 @@ std::optional<std::pair<int64_t, int64_t>> first_report(const Curve& get_bytes, 
 }
 
 TEST(GrowthTrendTest, ReportsALeakWithItsSizePerStep) {
-  const auto report = first_report([](int64_t step) { return 100 * kMebibyte + step * kMebibyte; });
+  const auto report = first_report([](int64_t step) { return 100 * kBytesPerMebibyte + step * kBytesPerMebibyte; });
   ASSERT_TRUE(report);
   EXPECT_EQ(report->first, 89);
-  EXPECT_EQ(report->second, kMebibyte);
+  EXPECT_EQ(report->second, kBytesPerMebibyte);
 }
 
 TEST(GrowthTrendTest, ReportsALeakBelowTransientPeaks) {
-  EXPECT_TRUE(
-      first_report([](int64_t step) { return 100 * kMebibyte + step * kMebibyte + (step % 3) * 500 * kMebibyte; }));
+  EXPECT_TRUE(first_report([](int64_t step) {
+    return 100 * kBytesPerMebibyte + step * kBytesPerMebibyte + (step % 3) * 500 * kBytesPerMebibyte;
+  }));
 }
 
 TEST(GrowthTrendTest, StaysQuietAtAConstantOrSettlingLevel) {
-  EXPECT_FALSE(first_report([](int64_t step) { return (100 + step % 7) * kMebibyte; }));
-  EXPECT_FALSE(first_report([](int64_t step) { return (step < 25 ? 100 + 20 * step : 600) * kMebibyte; }));
+  EXPECT_FALSE(first_report([](int64_t step) { return (100 + step % 7) * kBytesPerMebibyte; }));
+  EXPECT_FALSE(first_report([](int64_t step) { return (step < 25 ? 100 + 20 * step : 600) * kBytesPerMebibyte; }));
   EXPECT_FALSE(first_report([](int64_t step) {
-    return std::llround(static_cast<double>(kMebibyte) * (600 - 500 * std::exp(-static_cast<double>(step) / 25)));
+    return std::llround(static_cast<double>(kBytesPerMebibyte) *
+                        (600 - 500 * std::exp(-static_cast<double>(step) / 25)));
   })) << "a cache that fills";
 }
 
@@ -52,32 +54,34 @@ constexpr std::array<int64_t, 40> kRecorded{244,  451,  550,  668,  727,  792,  
                                             1266, 1256, 1258, 1258, 1248, 1256, 1256, 1259, 1268, 1268};
 
 int64_t get_recorded_bytes(int64_t step) {
-  return kRecorded.at(static_cast<size_t>(step / 10)) * kMebibyte;
+  return kRecorded.at(static_cast<size_t>(step / 10)) * kBytesPerMebibyte;
 }
 
 TEST(GrowthTrendTest, StaysQuietForARecordedRun) {
   for (const int64_t least_mib : {16, 64, 256}) {
-    EXPECT_FALSE(first_report(get_recorded_bytes, 10 * std::ssize(kRecorded), least_mib * kMebibyte))
+    EXPECT_FALSE(first_report(get_recorded_bytes, 10 * std::ssize(kRecorded), least_mib * kBytesPerMebibyte))
         << least_mib << " MiB";
   }
 }
 
 TEST(GrowthTrendTest, ReportsALeakOnTopOfTheRecordedRun) {
-  const auto report = first_report([](int64_t step) { return get_recorded_bytes(step) + 10 * step * kMebibyte; },
-                                   10 * std::ssize(kRecorded), 256 * kMebibyte);
+  const auto report =
+      first_report([](int64_t step) { return get_recorded_bytes(step) + 10 * step * kBytesPerMebibyte; },
+                   10 * std::ssize(kRecorded), 256 * kBytesPerMebibyte);
   ASSERT_TRUE(report);
   EXPECT_LT(report->first, 250);
-  EXPECT_GE(report->second, 10 * kMebibyte);
-  EXPECT_LT(report->second, 20 * kMebibyte) << "with what the cache still takes";
+  EXPECT_GE(report->second, 10 * kBytesPerMebibyte);
+  EXPECT_LT(report->second, 20 * kBytesPerMebibyte) << "with what the cache still takes";
 }
 
 TEST(GrowthTrendTest, ReportsALateLeak) {
   const auto report = first_report(
       [](int64_t step) {
         const double cache = 500 * (1 - std::exp(-static_cast<double>(step) / 30));
-        return std::llround(static_cast<double>(kMebibyte) * cache) + std::max<int64_t>(0, step - 1000) * 8 * kMebibyte;
+        return std::llround(static_cast<double>(kBytesPerMebibyte) * cache) +
+               std::max<int64_t>(0, step - 1000) * 8 * kBytesPerMebibyte;
       },
-      2000, 256 * kMebibyte);
+      2000, 256 * kBytesPerMebibyte);
   ASSERT_TRUE(report);
   EXPECT_LT(report->first, 1100);
 }
@@ -85,7 +89,7 @@ TEST(GrowthTrendTest, ReportsALateLeak) {
 TEST(GrowthTrendTest, StaysQuietForLogarithmicGrowth) {
   EXPECT_FALSE(first_report(
       [](int64_t step) {
-        return std::llround(100 * static_cast<double>(kMebibyte) * std::log1p(static_cast<double>(step)));
+        return std::llround(100 * static_cast<double>(kBytesPerMebibyte) * std::log1p(static_cast<double>(step)));
       },
       5000));
 }
@@ -94,15 +98,15 @@ TEST(GrowthTrendTest, StaysQuietForLogarithmicGrowth) {
 TEST(GrowthTrendTest, ReportsAnUnevenLeak) {
   const auto report = first_report([](int64_t step) {
     const int64_t window = step / 10;
-    return (100 + 10 * std::min<int64_t>(window, 4) + 8 * std::max<int64_t>(0, window - 4)) * kMebibyte;
+    return (100 + 10 * std::min<int64_t>(window, 4) + 8 * std::max<int64_t>(0, window - 4)) * kBytesPerMebibyte;
   });
   ASSERT_TRUE(report);
   EXPECT_EQ(report->first, 89);
-  EXPECT_EQ(report->second, 72 * kMebibyte / 80);
+  EXPECT_EQ(report->second, 72 * kBytesPerMebibyte / 80);
 }
 
 TEST(GrowthTrendTest, StaysQuietForSmallGrowth) {
-  EXPECT_FALSE(first_report([](int64_t step) { return 100 * kMebibyte + step * 1000; }));
+  EXPECT_FALSE(first_report([](int64_t step) { return 100 * kBytesPerMebibyte + step * 1000; }));
 }
 
 }  // namespace
