@@ -10,7 +10,7 @@
 
 #include "train/balance.h"
 #include "train/data_check/data_check.h"
-#include "train/data_check/held_out_split.h"
+#include "train/data_check/evaluation_set.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
