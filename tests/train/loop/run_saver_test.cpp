@@ -51,7 +51,7 @@ class RunSaverTest : public SmallRunTest {
     config_.output.async_save = mode;
     return std::make_unique<RunSaver>(
         config_, *run_, single_rank_, [this](int64_t step, const fs::path& /*folder*/) { recorded_.push_back(step); },
-        [budget_bytes] { return memory::AvailableHostMemory{.bytes = budget_bytes, .bound = "a test"}; });
+        [budget_bytes] { return memory::AvailableHostMemory{.bytes = budget_bytes, .limit_source = "a test"}; });
   }
   int64_t compute_required_bytes() const {
     return compute_copy_bytes(run_->training->optimizer) + compute_write_buffer_bytes(*run_->model);
@@ -275,7 +275,7 @@ constexpr int64_t kGigabyte = 1'000'000'000;
 AsyncSaveInputs make_inputs(int64_t available_gb, int64_t process_gb, int64_t planned_gb, int64_t plan_remaining_gb) {
   AsyncSaveInputs inputs;
   inputs.available.bytes = available_gb * kGigabyte;
-  inputs.available.bound = "free memory of the machine";
+  inputs.available.limit_source = "free memory of the machine";
   inputs.process_bytes = process_gb * kGigabyte;
   inputs.planned_bytes = planned_gb * kGigabyte;
   inputs.plan_remaining_bytes = plan_remaining_gb * kGigabyte;
@@ -285,13 +285,13 @@ AsyncSaveInputs make_inputs(int64_t available_gb, int64_t process_gb, int64_t pl
 TEST(AsyncSaveBudgetTest, IsFreeMemoryLessMarginAndGrowth) {
   const auto budget = compute_async_save_budget(make_inputs(20, 4, 7, 100), /*margin_percent=*/5);
   EXPECT_EQ(budget.bytes, (20 - 4 - 1 - 3) * kGigabyte);
-  EXPECT_EQ(budget.bound, "free memory of the machine");
+  EXPECT_EQ(budget.limit_source, "free memory of the machine");
 }
 
 TEST(AsyncSaveBudgetTest, IsLimitedByThePlan) {
   const auto budget = compute_async_save_budget(make_inputs(20, 4, 7, 2), 5);
   EXPECT_EQ(budget.bytes, 2 * kGigabyte);
-  EXPECT_THAT(budget.bound, testing::HasSubstr("plan.json"));
+  EXPECT_THAT(budget.limit_source, testing::HasSubstr("plan.json"));
 }
 
 TEST(AsyncSaveBudgetTest, CountsTheGrowthOfAllRanks) {
