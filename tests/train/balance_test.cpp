@@ -106,7 +106,8 @@ std::string get_refusal(const std::function<void()>& action) {
   return {};
 }
 
-/// Ratio 3 : 1 of caption : vqa with 1 and 3 samples: (3·1 + 1·3) / 4 = 1.5 is the mean, so 2 and ⅔.
+/// Ratio 3 : 1 of caption : vqa with 1 and 3 samples: the mean is (3·1 + 1·3) / 4 = 1.5, so 2 and
+/// ⅔.
 TEST(TaskWeights, ScalesFixedWeightsToMeanOne) {
   EXPECT_THAT(parse_task_weights({"vqa=1", "caption=3"}, kTasks), ElementsAre(DoubleEq(2), DoubleEq(2.0 / 3)));
 }
@@ -203,7 +204,8 @@ TEST(TaskBalance, AddsTasksToTheMetrics) {
   EXPECT_DOUBLE_EQ(task.weight, 2);
 }
 
-/// Whether the step before has been learnt from already, as on the CPU, or not, as on a GPU.
+/// The weights are the same whether the previous step was recorded already, as on the CPU, or not,
+/// as on a GPU.
 TEST(TaskBalance, WeightsDependOnAllStepsButTheLast) {
   TaskBalance early(kGradNorm, kTasks), late(kGradNorm, kTasks);
   std::optional<std::pair<int64_t, std::vector<double>>> pending;

@@ -17,7 +17,7 @@ using planner::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// An empty output.dir, and inputs of which a test puts one where the run writes.
+/// An empty output.dir, and inputs, one of which a test puts where the run writes.
 class RunFilesTest : public testing::Test {
  protected:
   RunFilesTest() {
@@ -54,7 +54,7 @@ TEST_F(RunFilesTest, AcceptsInputsInOtherFolders) {
   config_.model.adapter =
       write_input(run_folder() / "checkpoints-of-last-week/step-1/adapter_config.json").parent_path();
   EXPECT_NO_THROW(check_run_files(config_, config_file_));
-  config_.data.train = run_folder() / "checkpoints/train.json";  // which is not there
+  config_.data.train = run_folder() / "checkpoints/train.json";  // does not exist
   EXPECT_NO_THROW(check_run_files(config_, config_file_));
 }
 

@@ -6,7 +6,7 @@
 
 namespace vlmtrain::train {
 
-/// Keeps the events of a run.
+/// Records the events of a run.
 class EventRecorder final : public Callback {
  public:
   explicit EventRecorder(std::vector<report::Event>& events) : events_(events) {}

@@ -40,6 +40,7 @@ struct LoraOptions {
   bool operator==(const LoraOptions&) const = default;
 };
 
+/// training.resume: whether a run continues from a checkpoint in output.dir, and with which settings.
 enum class ResumePolicy { kAuto, kChanged, kNever };
 
 /// The step at which the learning rate schedule starts: that of the run, or of its last change of

@@ -27,7 +27,7 @@ class BadInputTest : public CommandTest {
     EXPECT_FALSE(std::filesystem::exists(folder() / "run/checkpoints")) << "training began";
   }
 
-  /// A copy of the checkpoint, to be damaged.
+  /// Returns a copy of the checkpoint to damage.
   std::filesystem::path damaged_checkpoint() const {
     std::filesystem::copy(checkpoint(), folder() / "damaged", std::filesystem::copy_options::recursive);
     return folder() / "damaged";
@@ -39,7 +39,7 @@ class BadInputTest : public CommandTest {
     write_text(file, json.dump());
   }
 
-  /// Rewrites the header of the damaged checkpoint's weights, and leaves the data as it is.
+  /// Rewrites the header of the damaged checkpoint's weights and keeps the data.
   void change_header(const std::function<void(nlohmann::ordered_json&)>& change) const {
     const auto file = damaged_checkpoint() / "model.safetensors";
     const std::string content = read_text(file);

@@ -18,7 +18,7 @@ TEST_F(BadInputTest, RejectsAnEvaluationWithoutUsableSamples) {
   EXPECT_FALSE(std::filesystem::exists(folder() / "answers.jsonl"));
 }
 
-/// Before the weights are read: there are none.
+/// The weights do not exist: samples are checked before weights are read.
 TEST_F(BadInputTest, EvaluationReportsAllBadSamples) {
   auto all = only_bad("gone", "gone.png", "<image>\nWhat is it?");
   all.push_back(all.back());
@@ -82,7 +82,8 @@ TEST_F(BadInputTest, BadSamplesAreSkippedAndCounted) {
 
 class BadSampleTest : public BadInputTest {
  protected:
-  /// The run stops at the bad sample: named in the message and in the ledger, and nothing is half-written.
+  /// Expects that the run stops at the bad sample, names it in message and ledger, and leaves no
+  /// incomplete files.
   void expect_stop(const std::string& file, const std::vector<std::string>& messages) const {
     const Result result = train({"data.train=" + file, "data.max_length=1000", "training.max_steps=8"});
     expect_error(result, 4, messages);

@@ -18,7 +18,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-/// `vlmtrain inspect`: of the eleven records, and of a data set with every defect.
+/// Runs `vlmtrain inspect` on the eleven records, and on a data set with every defect.
 class InspectTest : public CommandTest {
  protected:
   Result inspect(std::vector<std::string> arguments) const {
@@ -42,7 +42,7 @@ class InspectTest : public CommandTest {
     return record;
   }
 
-  /// The eleven records, of which two are too long by a token, and eight more.
+  /// Writes the eleven records, two of which are one token too long, and eight more.
   void write_defects() const {
     const std::string tall = read_text(folder() / "images/tall.jpg");
     write_text(folder() / "images/cut.jpg", tall.substr(0, tall.size() - 400));
@@ -98,7 +98,7 @@ TEST_F(InspectTest, CountsDefectsLikeTheLedger) {
             R"(["sample-2","sample-6","sample-10"],["sample-3","sample-7"],["tall","copy"],["gone","gone-too"]])");
   EXPECT_EQ(inspection["same_files"].dump(), R"([["images/copy.jpg","images/tall.jpg"]])");
   EXPECT_EQ(inspection["media"], 7) << "small, strip, tall, copy, gone, text and cut";
-  // All of data.eval is trained on.
+  // All samples of data.eval are training samples.
   EXPECT_THAT(inspection["evaluation"]["also_trained"], SizeIs(kRecords));
   EXPECT_EQ(inspection["evaluation"]["ledger"]["samples"], kRecords);
 

@@ -8,7 +8,7 @@
 
 namespace vlmtrain::e2e {
 
-/// `vlmtrain plan`, as people and scripts call it.
+/// Runs `vlmtrain plan` as people and scripts do.
 class PlanCommandTest : public CommandTest {
  protected:
   Result plan(std::vector<std::string> arguments) const {
@@ -16,7 +16,7 @@ class PlanCommandTest : public CommandTest {
     return run(arguments);
   }
 
-  /// As if no line were broken.
+  /// Joins the lines of a text.
   static std::string on_one_line(const std::string& text) {
     std::istringstream word_stream(text);
     std::string line;
@@ -24,7 +24,7 @@ class PlanCommandTest : public CommandTest {
     return line;
   }
 
-  /// The one JSON object that is all of stdout.
+  /// Parses stdout, which must be one JSON object.
   static nlohmann::ordered_json parse_plan(const Result& result) {
     EXPECT_EQ(split_lines(result.out).size(), 1U) << result.out;
     const auto json = nlohmann::ordered_json::parse(result.out, nullptr, /*allow_exceptions=*/false);

@@ -333,7 +333,7 @@ TEST_F(PlanCommandTest, PredictsCommunication) {
   EXPECT_THAT(text.out, AllOf(HasSubstr("2 ranks over NVLink"), HasSubstr("a step adds up")));
 }
 
-/// Each in its place: rank 0 has the first sample of each step of two, rank 1 the second.
+/// Samples in their order: rank 0 has the first sample of each step of two, rank 1 the second.
 TEST_F(PlanCommandTest, NamesTheLargestRank) {
   const auto json = plan_json({"--config", "train.yaml", "--gpu", "rtx4090", "--world-size", "2"});
   ASSERT_EQ(json["ranks"].size(), 2U);

@@ -12,8 +12,8 @@ using testing::Not;
 /// Destinations of the output, and sources of the configuration.
 class StreamsTest : public CommandTest {
  protected:
-  /// A line of the shell, in which vlmtrain is $V; OpenMP's threads as a user has them, so that `train` starts itself
-  /// once more.
+  /// Runs a line of the shell in which $V is vlmtrain. OpenMP has a user's settings, so that
+  /// `train` executes itself again.
   Result shell(const std::string& line) const {
     setenv("V", VLMTRAIN_BINARY, 1);
     setenv("CHECKPOINT", checkpoint().c_str(), 1);
@@ -59,7 +59,7 @@ TEST_F(StreamsTest, ReopensClosedStreams) {
 }
 
 TEST_F(StreamsTest, EndsBySigpipe) {
-  // `true` has ended by the time that something is printed.
+  // `true` has ended before something is printed.
   shell("{ sleep 1; $V options; echo $? > status; } | true");
   EXPECT_EQ(read_text(folder() / "status"), "141\n");
   const Result ignored = shell("trap '' PIPE; { sleep 1; $V options; echo $? > status; } | true");

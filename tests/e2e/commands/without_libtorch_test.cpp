@@ -15,7 +15,7 @@ class WithoutLibTorchTest : public CommandTest {
  protected:
   struct Answer {
     Result result;
-    std::string loader_output;  ///< what the loader says of the libraries that it opened
+    std::string loader_output;  ///< messages of the loader about the libraries that it opened
   };
 
   Answer ask(const std::vector<std::string>& arguments) const {

@@ -70,7 +70,7 @@ TEST_P(LostRankTest, EndsAllRanks) {
               AllOf(HasSubstr("rank 1: process " + std::to_string(second->id())), HasSubstr(GetParam().words)));
   second->send(SIGKILL);
   second->wait();
-  // The same command goes on.
+  // The same command resumes.
   expect_training_on_ranks(2, settings("run", {"training.resume=changed", "training.max_steps=200"}));
 }
 
@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(By, LostRankTest,
                          testing::Values(Loss{SIGKILL, "is gone", 15s}, Loss{SIGSTOP, "has not been heard of", 30s}),
                          [](const auto& instance) { return instance.param.signal == SIGKILL ? "Kill" : "Stop"; });
 
-/// The process that launches them does not wait for one that cannot end by itself.
+/// The launcher does not wait for a rank that cannot end by itself.
 TEST_F(RanksTest, SuspendedRankEndsTheLaunch) {
   auto arguments = train_arguments(settings("run", {"training.max_steps=100000"}));
   arguments.insert(arguments.end(), {"--launch", "2"});

@@ -19,7 +19,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-/// Processes that are signalled, killed, or started twice.
+/// Processes that receive signals, are killed, or run twice.
 class ProcessesTest : public CommandTest {
  protected:
   const std::vector<std::string> kLong{"training.max_steps=1000000", "output.report=false", "output.tensorboard=false",
@@ -44,7 +44,7 @@ class ProcessesTest : public CommandTest {
 
   bool has_checkpoint() const { return std::filesystem::exists(folder() / "run/checkpoints"); }
 
-  /// The processes that were started in this test's folder, but for this one's direct children, as /proc has them.
+  /// Returns the processes in this test's folder, except direct children of this one, from /proc.
   std::vector<pid_t> list_dry_run_processes() const {
     std::vector<pid_t> found;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -58,7 +58,7 @@ class ProcessesTest : public CommandTest {
     return found;
   }
 
-  /// Whether they are gone before long.
+  /// Returns whether they end within a short time.
   bool wait_for_dry_runs() const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (std::chrono::steady_clock::now() < deadline) {
@@ -146,7 +146,7 @@ TEST_F(ProcessesTest, ASignalBeforeTheFirstStepWritesNoCheckpoint) {
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     process.send(SIGTERM);
     const Result stopped = process.wait();
-    if (stopped.signal == SIGTERM) continue;  // before main
+    if (stopped.signal == SIGTERM) continue;  // received before main
     EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
     if (stopped.err.find("before a step was done") != std::string::npos) ++at_once;
     EXPECT_EQ(has_checkpoint(), steps_logged() > 0) << stopped.err;

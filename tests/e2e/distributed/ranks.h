@@ -51,7 +51,7 @@ class RanksTest : public CommandTest {
     EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("no plan could be made")));
   }
 
-  /// Losses, norms, samples and counts of one process and of several.
+  /// Compares losses, norms, samples and counts of one process with those of several.
   void expect_same_steps(const std::string& single, const std::string& several, double tolerance) const {
     const auto expected = step_lines(single + "/metrics.jsonl"), actual = step_lines(several + "/metrics.jsonl");
     ASSERT_EQ(actual.size(), expected.size());
@@ -59,7 +59,7 @@ class RanksTest : public CommandTest {
       for (const char* key : {"step", "epoch", "tokens", "label_tokens", "images", "samples", "skipped"}) {
         EXPECT_EQ(actual[i][key], expected[i][key]) << key << " of step " << i + 1;
       }
-      // One process that is cut otherwise has norms as far apart (docs/benchmarks/ranks.md).
+      // Norms of one process with another split differ as much (docs/benchmarks/ranks.md).
       for (const auto& [key, rounding] : {std::pair{"loss", tolerance}, {"grad_norm", 5 * tolerance}}) {
         const double value = expected[i][key];
         EXPECT_NEAR(actual[i][key].get<double>(), value, rounding * std::abs(value)) << key << " of step " << i + 1;
@@ -75,7 +75,7 @@ class RanksTest : public CommandTest {
     EXPECT_EQ(json_file(several + "/ledger.json"), json_file(single + "/ledger.json"));
   }
 
-  /// One of two ranks, started by hand.
+  /// Starts one of two ranks without the launcher.
   std::unique_ptr<Process> start_rank(int rank, int64_t port, const Settings& overrides) const {
     setenv("WORLD_SIZE", "2", 1);
     setenv("RANK", std::to_string(rank).c_str(), 1);
@@ -94,7 +94,7 @@ class RanksTest : public CommandTest {
     return process;
   }
 
-  /// Two ranks of a long run in the folder run, which have done some steps.
+  /// Starts two ranks of a long run in the folder run, and returns after some steps.
   std::pair<std::unique_ptr<Process>, std::unique_ptr<Process>> start_two_that_train() const {
     const int64_t port = distributed::free_port();
     const auto endless = settings((folder() / "run").string(), {"training.max_steps=100000"});

@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"distributed.sharding=full", "data.eval=0.2", "training.eval_steps=2", "training.eval_max_new_tokens=2"}},
         Variant{"SharedWeightsAndPacks",
                 {"distributed.sharding=full", "data.packing=true", "data.pack_max_tokens=200"}},
-        // Products of 16 bits differ by the shapes in which they are made.
+        // 16-bit products depend on the shapes of their matrices.
         Variant{"Fp16", {"training.precision=fp16"}, 2e-3}),
     [](const auto& instance) { return instance.param.name; });
 
@@ -115,7 +115,7 @@ TEST_F(RanksTest, NamesAMissingStateShard) {
   }
 }
 
-/// As a copy of half a checkpoint leaves it.
+/// The state of a checkpoint that was half copied.
 TEST_F(RanksTest, NamesAForeignStateShard) {
   const Settings sharing{"output.save_steps=2", "output.keep=9", "distributed.sharding=full"};
   expect_training_on_ranks(2, settings("run", sharing));
@@ -147,7 +147,8 @@ TEST_P(ShardingTest, HostPlanMatchesMeasurement) {
   EXPECT_GT(measured, 0.8 * planned);
 }
 
-/// In all ranks, whatever each of them has found. The model is so large that moments count among what a process takes.
+/// All ranks choose the same sharding. The model is large enough that moments count among a
+/// process's memory.
 TEST_F(RanksTest, ChoosesAShardingThatFits) {
   const auto wide = folder() / "wide";
   std::filesystem::copy(checkpoint(), wide);
@@ -185,7 +186,7 @@ TEST_P(ShardingTest, RejectsPcGrad) {
   EXPECT_THAT(result.err, HasSubstr("PCGrad compares whole gradients"));
 }
 
-/// Four ranks of one machine, taken for two machines with two each.
+/// Four ranks of one machine that pretend to be two machines with two ranks each.
 TEST_F(RanksTest, HybridShardsWithinANode) {
   const Settings sharing{"distributed.sharding=hybrid"};
   train_well(settings("one"));
@@ -206,7 +207,7 @@ TEST_F(RanksTest, RankZeroWritesTheFolder) {
   EXPECT_EQ(step_lines("run/metrics.jsonl").size(), 6U);
 }
 
-/// Its header is whole, so that only the rank that makes the sample finds it, when its turn comes.
+/// The image's header is whole, so that only the rank that decodes the sample notices.
 TEST_F(RanksTest, BadSampleIsDroppedOnAllRanks) {
   auto all = records();
   const auto with_image = std::ranges::find_if(all, [](const auto& record) { return record.contains("image"); });

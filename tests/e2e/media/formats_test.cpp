@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A data set is the same whatever it is written as.
+/// A data set trains alike in every format.
 class FormatsTest : public CommandTest {
  protected:
   /// Returns the samples and the loss of each step.

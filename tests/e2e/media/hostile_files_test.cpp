@@ -10,7 +10,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// Files that were made to harm: each is refused in a sentence, or does none.
+/// Malicious files: each is rejected with a message, or does no harm.
 class HostileFilesTest : public CommandTest {
  protected:
   void expect_refused(const std::vector<std::string>& arguments, int exit_code, const std::string& message) const {

@@ -10,7 +10,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-/// A random model that draws masks, and one record of it.
+/// A random model that predicts masks, and one record for it.
 class MaskCommandsTest : public CommandTest {
  protected:
   void SetUp() override {

@@ -14,7 +14,7 @@ using testing::Matcher;
 /// sample and advice.
 class VolumeRefusalsTest : public BrainScansTest {
  protected:
-  /// The third sample has this scan.
+  /// Expects an error for this scan in the third sample.
   void expect_refused(const std::string& file, const std::vector<std::string>& settings,
                       const Matcher<std::string>& message) const {
     auto records = brains();
@@ -48,7 +48,7 @@ TEST_F(VolumeRefusalsTest, RejectsUnreadableFiles) {
   write_scan("series.nii", {.size = {12, 12, 10, 4}});
   expect_refused("series.nii", {}, AllOf(HasSubstr("a series of 4 volumes"), HasSubstr("data.volume.series")));
   std::string lying = scan_bytes({});
-  lying[42] = 100;  // dim[1], of 14
+  lying[42] = 100;  // dim[1] of the header, which is 14
   write_text(folder() / "scans/lying.nii", lying);
   expect_refused("lying.nii", {}, HasSubstr("100"));
   const std::string compressed_scan = gzip(scan_bytes({}));
@@ -108,8 +108,8 @@ TEST_F(VolumeRefusalsTest, RejectsUnsupportedSettings) {
 TEST_F(VolumeRefusalsTest, LedgerCountsDroppedScans) {
   write_scan("nan.nii", {.first_voxel = std::numeric_limits<double>::infinity()});
   auto records = brains();
-  records[2]["volume"] = {"nan.nii"};      // seen when it is decoded
-  records[5]["volume"] = {"missing.nii"};  // seen at the start
+  records[2]["volume"] = {"nan.nii"};      // noticed when it is decoded
+  records[5]["volume"] = {"missing.nii"};  // noticed at the start
   records[4]["modality"] = {"PET", "T1w"};
   write_brains(records);
   train_well({"data.on_bad_sample=skip", "training.max_steps=3"});

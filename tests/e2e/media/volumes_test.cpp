@@ -10,7 +10,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Runs of a small model of volumes.
+/// Runs of a small model for volumes.
 class VolumesTest : public BrainScansTest {
  protected:
   using Settings = std::vector<std::string>;
@@ -19,7 +19,7 @@ class VolumesTest : public BrainScansTest {
     return split_lines(read_text(folder() / dir / "metrics.jsonl")).size();
   }
 
-  /// Losses and norms of one run and of another that is cut otherwise.
+  /// Compares losses and norms of two runs with different micro-batches.
   void expect_same_steps(const std::string& a, const std::string& other) const {
     const auto expected = step_lines(a + "/metrics.jsonl"), actual = step_lines(other + "/metrics.jsonl");
     ASSERT_EQ(actual.size(), expected.size());
@@ -82,7 +82,7 @@ TEST_F(VolumesTest, SplitsDoNotChangeAStep) {
   for (const char* dir : {"one", "again", "passes"}) expect_same_steps("four", dir);
 }
 
-/// One rank's samples have no modality of the other's, whose embedding gets no gradient there.
+/// One rank lacks a modality of the other's samples, whose embedding gets no gradient there.
 TEST_F(VolumesTest, TwoRanksLearnTheSameAsOneProcess) {
   auto records = brains();
   for (auto& record : records) record.erase("modality");

@@ -10,7 +10,8 @@ using testing::Not;
 
 constexpr const char* kPrlimit = "/usr/bin/prlimit";
 
-/// Under a limit on address space (ulimit -v), from what the loader just needs to what a run needs.
+/// Commands under a limit on address space (ulimit -v), from what the loader needs to what a run
+/// needs.
 class AddressSpaceTest : public CommandTest, public testing::WithParamInterface<int> {
  protected:
   Result run_with_limit(int kilobytes, const std::vector<std::string>& arguments) const {
@@ -22,7 +23,7 @@ class AddressSpaceTest : public CommandTest, public testing::WithParamInterface<
 
 TEST_P(AddressSpaceTest, ReportsTheLimit) {
   if (!std::filesystem::exists(kPrlimit)) GTEST_SKIP() << "no prlimit";
-  // Not those that compute: oneDNN takes no care where memory for its code is lacking.
+  // Commands without computations: oneDNN does not handle a lack of memory for its code.
   const std::vector<std::vector<std::string>> commands{
       train_arguments({"training.max_steps=1"}),
       {"init", "--preset", "smolvlm-tiny", "--out", "tiny"},

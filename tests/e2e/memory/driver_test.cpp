@@ -38,7 +38,7 @@ TEST_F(DriverTest, IgnoresADriverInTheLibraryPath) {
   EXPECT_THAT(result.err, Not(HasSubstr("symbol lookup error")));
 }
 
-/// In the loader's cache, as a driver's package installs it.
+/// The driver is in the loader's cache, where its package installs it.
 TEST_F(DriverTest, IgnoresADriverInTheDefaultPath) {
   const auto plan = parse_plan(run(plan_arguments()));
   write_text(folder() / "ld.so.conf", std::string(VLMTRAIN_STUB_DRIVER_FOLDER) + "\ninclude /etc/ld.so.conf\n");
@@ -137,7 +137,7 @@ TEST_F(DriverTest, EnvironmentDoesNotChangeThePlan) {
                     {"VLMTRAIN_VGPU_USED_BYTES", "x"},
                     {"VLMTRAIN_VGPU_MODULE_BYTES", "1000000000"},
                     {"VLMTRAIN_RESERVED_LIMIT_BYTES", "1000"}});
-  // A real driver, as some hosts preload it, and a library that has nothing to do with CUDA.
+  // Preloads a real driver, as some hosts do, and a library that is unrelated to CUDA.
   expect_same_plan({{"LD_PRELOAD", std::string(VLMTRAIN_STUB_DRIVER_FOLDER) + "/libcuda.so.1"}});
   expect_same_plan({{"LD_PRELOAD", "libz.so.1"}});
 }
@@ -157,7 +157,7 @@ TEST_F(DriverTest, WarnsAboutIgnoredAllocatorSettings) {
 
 /// Makes the GPU smaller than the plan assumes, as scripts/gpu_truth.py does.
 TEST_F(DriverTest, ExternalLimitAppliesToTheAllocator) {
-  set("VLMTRAIN_RESERVED_LIMIT_BYTES", "8000000");  // less than the workspace of a product
+  set("VLMTRAIN_RESERVED_LIMIT_BYTES", "8000000");  // less than the workspace of a matrix product
   const Result result = train_on_device("virtual:rtx4090", {});
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("plan: fits"), HasSubstr("memory ran out"), HasSubstr("7.63 MiB allowed")))
@@ -183,7 +183,7 @@ TEST_F(DriverTest, RunsFromAFolderWithASpace) {
   EXPECT_THAT(partial.err, AllOf(HasSubstr("libcublas.so.13"), HasSubstr("a folder/vgpu")));
 }
 
-/// The first child of a process, once there is one.
+/// Returns the first child of a process, once there is one.
 pid_t first_child(pid_t parent) {
   const auto path =
       std::filesystem::path("/proc") / std::to_string(parent) / "task" / std::to_string(parent) / "children";
@@ -234,7 +234,8 @@ TEST_F(DriverTest, PlansForMigDevices) {
   EXPECT_THAT(unknown.err, HasSubstr("h100-mig-3g.40gb"));
 }
 
-/// Kernels load when they are first launched: the context grows after it was measured, and the first step is slow.
+/// Kernels load at their first launch: the context grows after it was measured, and the first step
+/// is slow.
 TEST_F(DriverTest, CountsAGrowingContext) {
   set("VLMTRAIN_VGPU_MODULE_BYTES", "20000000");
   set("VLMTRAIN_VGPU_MODULE_SECONDS", "0.02");

@@ -13,10 +13,10 @@ using testing::Not;
 
 constexpr double kGigabyte = 1e9;
 
-/// Runs on the CPU with little memory. The model is tiny, so that all but nothing is the program itself.
+/// Runs on the CPU with little memory. The model is tiny, so that most memory is the program's own.
 class HostMemoryTest : public CommandTest {
  protected:
-  /// Bytes of tensors that are there all the time, and at most.
+  /// Returns the bytes of tensors that exist all the time, and their peak.
   static std::pair<double, double> standing_and_peak(const nlohmann::ordered_json& plan) {
     const auto& memory = plan["memory"];
     const auto bytes = [&](const char* of) { return memory[of].get<double>(); };
@@ -24,7 +24,7 @@ class HostMemoryTest : public CommandTest {
             bytes("allocated_peak_bytes")};
   }
 
-  /// Losses as they were, after a run with little memory.
+  /// Expects the losses of a run with enough memory.
   void expect_losses(const std::vector<nlohmann::ordered_json>& expected) const {
     const auto steps = step_lines("run/metrics.jsonl");
     ASSERT_EQ(steps.size(), expected.size());
@@ -35,8 +35,8 @@ class HostMemoryTest : public CommandTest {
 
   nlohmann::ordered_json plan() const { return json_file("run/plan.json"); }
 
-  /// memory.limit_gb with which so many bytes are left for tensors, going by a plan that was made.
-  /// `count_cached`: and for what malloc keeps of them.
+  /// Returns a memory.limit_gb that leaves `bytes` for tensors, according to a plan.
+  /// `count_cached`: and for the memory that malloc keeps.
   static std::string compute_limit(const nlohmann::ordered_json& plan, double tensor_bytes, bool count_cached = true) {
     const auto& memory = plan["memory"];
     const double other_bytes = memory["total_bytes"].get<double>() - memory["allocated_peak_bytes"].get<double>() -
@@ -113,7 +113,7 @@ TEST_F(HostMemoryTest, ResumedRunWithLessMemoryWarnsOrIsRefused) {
   train_well({"training.max_steps=2"});
   const auto ample = plan();
   const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
-  // The checkpoint's steps are 4 at a time, which still fit.
+  // The checkpoint's micro-batches of 4 still fit.
   const Result less = train({"training.max_steps=2", compute_limit(ample, 1.5 * peak + 3e7)});
   EXPECT_EQ(less.exit_code, 0) << less.err;
   EXPECT_THAT(less.err, HasSubstr("it goes on with the same micro-batches"));
@@ -168,7 +168,7 @@ TEST_F(HostMemoryTest, ResidentMemoryStaysWithinThePlan) {
     train_well(settings);
     const auto ample = plan();
     EXPECT_LE(ample["measured"]["resident_peak_bytes"], ample["memory"]["total_bytes"]) << ample["memory"];
-    // So little that the plan must cut, and with the margin as all that is free.
+    // Too little for the plan's micro-batches; with the margin it is all the free memory.
     const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
     const auto standing = ample["memory"]["weights_bytes"].get<double>() +
                           ample["memory"]["gradients_bytes"].get<double>() +
@@ -183,7 +183,7 @@ TEST_F(HostMemoryTest, ResidentMemoryStaysWithinThePlan) {
   }
 }
 
-/// The sample is named, and each of the settings that are proposed is one that the run then takes.
+/// The message names the sample, and each suggested setting lets the run start.
 TEST_F(HostMemoryTest, NamesTheLongSample) {
   auto all = records();
   std::string word_stream;
@@ -224,7 +224,8 @@ TEST_F(HostMemoryTest, NamesTheLongSample) {
   }
 }
 
-/// Samples that are larger than those planned for can come with allow_splits; the guard refuses their allocations.
+/// With allow_splits a step may have larger samples than planned; the guard refuses their
+/// allocations.
 TEST_F(HostMemoryTest, SplitsAStepAboveTheLimit) {
   train_well({});
   const auto ample = plan();
@@ -240,7 +241,7 @@ TEST_F(HostMemoryTest, SplitsAStepAboveTheLimit) {
   expect_losses(losses);
 }
 
-/// Each rank has its own samples, so that they fail in other micro-batches; the step is done again in both.
+/// Ranks have different samples, which fail in different micro-batches; both ranks repeat the step.
 TEST_F(HostMemoryTest, RetriesAStepAboveTheLimitOnAllRanks) {
   const auto train_in_two = [this](std::vector<std::string> overrides) {
     overrides.emplace_back("training.global_batch_size=8");
@@ -262,7 +263,7 @@ TEST_F(HostMemoryTest, RetriesAStepAboveTheLimitOnAllRanks) {
   expect_losses(losses);
 }
 
-/// The program under a shell that first does `before`.
+/// Runs the program in a shell that executes `before` first.
 class HostMemoryShellTest : public HostMemoryTest {
  protected:
   Result train_in_shell(const std::string& before) const {
@@ -288,7 +289,7 @@ class OwnControlGroup {
  public:
   OwnControlGroup() {
     auto groups = memory::control_groups("/", "memory");
-    std::ranges::reverse(groups);  // its own first
+    std::ranges::reverse(groups);  // its own group first
     for (const auto& group : groups) {
       const auto created = group.path / ("vlmtrain-test-" + std::to_string(getpid()));
       std::error_code error;

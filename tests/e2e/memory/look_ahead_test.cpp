@@ -68,7 +68,7 @@ TEST_F(LookAheadTest, ForecastsEveryStepExactly) {
   EXPECT_EQ(look_ahead["worst_error"], 0.0);
 }
 
-/// "… 12.5 sums a step" has 12.5 before " sums a step".
+/// Returns 12.5 for the label " sums a step" in "… 12.5 sums a step".
 double parse_preceding_number(const std::string& text, const std::string& label) {
   const size_t end = text.find(label);
   if (end == std::string::npos) return 0;
@@ -108,7 +108,7 @@ TEST_P(RankLookAheadTest, ForecastsItsSteps) {
         calls, 0.1);
     EXPECT_GT(read_number(" all-gathers a step"), 4) << "of two micro-batches, each block twice";
   } else {
-    EXPECT_EQ(calls, 4);  // of the sums, those of the loss and of the norm's square
+    EXPECT_EQ(calls, 4);  // the sums, of the loss, and of the norm's square
     EXPECT_THAT(second, AllOf(HasSubstr("in 2.0 sums a step"), HasSubstr("in 1.0 reduce-scatters a step"),
                               HasSubstr("in 1.0 all-gathers a step")));
   }
@@ -155,7 +155,7 @@ TEST_F(LookAheadTest, WithoutLookAheadTheGuardRetries) {
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("\"oom_split\""));
 }
 
-/// An environment variable of the runs that a test starts.
+/// Environment variable of the runs that a test starts.
 class EnvironmentSetting {
  public:
   EnvironmentSetting(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
@@ -170,7 +170,8 @@ class EnvironmentSetting {
 /// A launch that only forward passes make.
 constexpr const char* kForwardLaunch = "launch@gather_kernel";
 
-/// The steps from `first` on, but for those in which the two are known to differ.
+/// Expects exact predictions from step `first` on, except in steps in which run and look-ahead must
+/// differ.
 void expect_exact_forecasts(const std::vector<nlohmann::ordered_json>& steps, size_t first) {
   for (size_t i = first - 1; i < steps.size(); ++i) {
     EXPECT_EQ(steps[i]["predicted_peak_bytes"], steps[i]["reserved_peak_bytes"]) << steps[i]["step"];
@@ -224,8 +225,8 @@ TEST_F(LookAheadTest, WorksWithATimedVirtualGpu) {
   EXPECT_EQ(look_ahead["foreseen_steps"].get<int>() + look_ahead["late_steps"].get<int>(), 8);
 }
 
-/// A driver that finds no room for a kernel's code in the middle of a step: done again as it was, and both are alike
-/// again from the third step after.
+/// The driver finds no room for a kernel's code in the middle of a step: the step is repeated
+/// unchanged, and predictions are exact again from the third step after it.
 TEST_F(LookAheadTest, RecoversFromDriverOutOfMemory) {
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":40");
   auto settings = large_batch("4");
@@ -248,8 +249,8 @@ TEST_F(LookAheadTest, RecoversFromDriverOutOfMemory) {
 /// dropped, and the look-ahead, which simulated the step with it, is told.
 TEST_F(LookAheadTest, ResynchronizesAfterADroppedSample) {
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":6+5");
-  auto settings = large_batch("44");  // so that no gradient is there yet when the forward pass fails
-  // A cache that is emptied for another reason would hide what is tested.
+  auto settings = large_batch("44");  // no gradient exists yet when the forward pass fails
+  // Emptying the cache for another reason would hide the effect.
   settings.insert(settings.end(), {"training.max_steps=14", "data.on_bad_sample=skip", "memory.empty_cache_above=1"});
   const Result result = train_on_test_gpu(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -41,7 +41,8 @@ class MicroBatchSplitTest : public CommandTest {
     write_records(mixed);
   }
 
-  /// memory.limit_gb with which a run on the CPU has so much for tensors, going by a plan that was made.
+  /// Returns a memory.limit_gb that leaves a run on the CPU this much for tensors, according to a
+  /// plan.
   static std::string limit_that_leaves(const nlohmann::ordered_json& plan, double bytes) {
     const auto& memory = plan["memory"];
     const double other_bytes = memory["total_bytes"].get<double>() - memory["allocated_peak_bytes"].get<double>() -
@@ -54,7 +55,8 @@ class MicroBatchSplitTest : public CommandTest {
     return plan["memory"]["allocated_peak_bytes"].get<double>() + plan["memory"]["fragmentation_bytes"].get<double>();
   }
 
-  /// The limit under which a step of the worst samples just goes one by one, and steps of others in fewer passes.
+  /// Returns the limit under which a step of the worst samples fits one by one, and other steps
+  /// need fewer passes.
   std::string tight_limit() {
     train_well(
         {"training.micro_batch_size=1", "training.global_batch_size=8", "training.max_steps=1", "output.dir=single"});

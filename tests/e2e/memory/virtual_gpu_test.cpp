@@ -58,7 +58,7 @@ TEST_F(VirtualGpuTest, TrainsAndReportsDeviceMemory) {
   }
 }
 
-/// The precision, and what the optimizer's moments are held in.
+/// Parameters: the precision and the type of the optimizer's moments.
 class PlannedRun : public VirtualGpuTest, public testing::WithParamInterface<std::pair<const char*, const char*>> {};
 
 INSTANTIATE_TEST_SUITE_P(With, PlannedRun,
@@ -68,7 +68,8 @@ INSTANTIATE_TEST_SUITE_P(With, PlannedRun,
                            return std::string(instance.param.first) + "_" + instance.param.second + "_states";
                          });
 
-/// The global batch is the data set, so that its worst samples are in every step: the plan's batch but for the order.
+/// The global batch is the data set, so that every step has its worst samples: the planned batch,
+/// but for the order.
 TEST_P(PlannedRun, UsesThePlannedMemory) {
   const auto& [precision, states] = GetParam();
   const Result result = train_on_test_gpu({std::string("training.precision=") + precision,

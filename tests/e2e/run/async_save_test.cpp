@@ -16,7 +16,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Runs that train while a checkpoint is written, which is held just before it gets its name.
+/// Runs that train while a checkpoint is written, which a preloaded library holds before its final
+/// rename.
 class AsyncSaveTest : public CommandTest {
  protected:
   using Settings = std::vector<std::string>;
@@ -29,7 +30,7 @@ class AsyncSaveTest : public CommandTest {
     return all;
   }
 
-  /// A process whose checkpoints hold() holds, in the folder `at`.
+  /// Starts a process in `at` whose checkpoints are held.
   std::unique_ptr<Process> start(const std::vector<std::string>& arguments, const fs::path& at) const {
     setenv("LD_PRELOAD", VLMTRAIN_HELD_RENAME, 1);
     auto process = std::make_unique<Process>(at, arguments);
@@ -43,7 +44,7 @@ class AsyncSaveTest : public CommandTest {
   static void release(int step, const fs::path& at) { fs::remove(at / ("hold-step-" + std::to_string(step))); }
   void hold(int step) const { hold(step, folder()); }
   void release(int step) const { release(step, folder()); }
-  /// Whether all but the name of a checkpoint is written.
+  /// Returns whether everything of a checkpoint but its name is written.
   bool is_held(int step) const { return fs::exists(folder() / ("held-step-" + std::to_string(step))); }
 
   fs::path get_checkpoint_folder(const std::string& dir, int step) const {
@@ -52,7 +53,7 @@ class AsyncSaveTest : public CommandTest {
   size_t steps_logged(const std::string& dir = "run") const {
     return split_lines(read_text(folder() / dir / "metrics.jsonl")).size();
   }
-  /// "checkpoint 5" and so on, in their order.
+  /// Returns "checkpoint 5" and so on, in their order.
   std::vector<std::string> events(const std::string& dir = "run") const {
     std::vector<std::string> actual;
     for (const auto& event : step_lines(dir + "/events.jsonl")) {
@@ -61,7 +62,8 @@ class AsyncSaveTest : public CommandTest {
     return actual;
   }
 
-  /// The content of all files of a checkpoint by name. A limit of memory follows from what was free.
+  /// Returns the content of all files of a checkpoint by name, without the memory limit, which
+  /// depends on free memory.
   static std::map<std::string, std::string> read_files(const fs::path& checkpoint) {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(checkpoint)) {

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// Runs of 30 steps that evaluate four records after every second one.
+/// Runs of 30 steps that evaluate four records after every second step.
 class EvaluationTest : public CommandTest {
  protected:
   static constexpr size_t kSteps = 30;
@@ -41,7 +41,7 @@ class EvaluationTest : public CommandTest {
 
   std::filesystem::path checkpoints(const std::string& dir) const { return folder() / dir / "checkpoints"; }
 
-  /// 0 without a checkpoint.
+  /// Returns 0 without a checkpoint.
   int newest(const std::string& dir) const {
     int newest = 0;
     if (!std::filesystem::exists(checkpoints(dir))) return newest;
@@ -72,7 +72,7 @@ class EvaluationTest : public CommandTest {
     EXPECT_TRUE(std::filesystem::exists(link / "trainer_state/state.json"));
   }
 
-  /// The evaluations of a run, without the time they took.
+  /// Returns the evaluations of a run, without durations.
   std::map<int, nlohmann::ordered_json> evaluations(const std::string& dir) const {
     std::map<int, nlohmann::ordered_json> evaluations;
     for (auto& line : step_lines(dir + "/metrics.jsonl")) {
@@ -83,7 +83,7 @@ class EvaluationTest : public CommandTest {
     return evaluations;
   }
 
-  /// They evaluated and chose alike.
+  /// Expects the same evaluations and the same best steps.
   void expect_same(const std::string& uninterrupted, const std::string& resumed) const {
     EXPECT_EQ(evaluations(uninterrupted), evaluations(resumed));
     EXPECT_EQ(evaluations(uninterrupted).size(), kSteps / 2 + 5) << "every second step, and the ends of odd epochs";

@@ -65,8 +65,8 @@ TEST_F(FailEarlyTest, ReportsAllBadSamplesBeforeTheFirstStep) {
   EXPECT_EQ(json_file("run/ledger.json")["dropped"], 3);
 }
 
-/// Pictures that are not there are known at the start, those that are damaged when their turn comes: both give the same
-/// steps, of which the second run has planned more.
+/// Missing images are known at the start, damaged ones when they are decoded: both give the same
+/// steps, although the second run has planned more.
 TEST_F(FailEarlyTest, EpochUsesEachUsableSampleOnce) {
   truncate_image("cut.jpg");
   const std::vector<std::string> settings{"data.on_bad_sample=skip", "training.max_steps=auto", "training.epochs=2"};
@@ -147,7 +147,7 @@ TEST_F(FailEarlyTest, NonFiniteStepsStopTheRunAfterACheckpoint) {
 TEST_F(FailEarlyTest, FailsWithoutAnyFiniteStep) {
   const auto base = folder() / "base";
   std::filesystem::copy(checkpoint(), base, std::filesystem::copy_options::recursive);
-  // Its last weights, which are float32, are the largest that there are, so that sums of them are infinite.
+  // The last weights of the file are set to the largest float32, so that sums of them are infinite.
   std::string weights = read_text(base / "model.safetensors");
   for (size_t at = weights.size() - 4096; at < weights.size(); at += 4) weights.replace(at, 4, "\xFF\xFF\x7F\x7F");
   write_text(base / "model.safetensors", weights);

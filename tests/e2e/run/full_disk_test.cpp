@@ -28,7 +28,8 @@ class FullDiskTest : public CommandTest {
 
   std::filesystem::path disk() const { return folder() / "disk"; }
 
-  /// A disk of `kilobytes`, in a mount namespace of this process; false where the system does not let us.
+  /// Mounts a disk of `kilobytes` in a mount namespace of this process; returns false where the
+  /// system forbids it.
   bool mount_disk(int kilobytes) {
     std::filesystem::create_directory(disk());
     if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
@@ -46,7 +47,7 @@ class FullDiskTest : public CommandTest {
     return run(train_arguments(settings), file_bytes);
   }
 
-  /// The run goes on from its checkpoint and ends where one that never met a limit ends.
+  /// Resumes the run and expects the result of one that never met a full disk.
   void expect_whole(const std::string& dir) const {
     const Result repeated = train_in_folder(dir);
     ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
@@ -63,7 +64,8 @@ class FullDiskTest : public CommandTest {
   bool mounted_ = false;
 };
 
-/// The sizes leave room for one checkpoint (about 800 kB) and let the second fail at different files of it.
+/// The sizes leave room for one checkpoint (about 800 kB) and let the second fail at different
+/// files.
 class FullDiskWhileSavingTest : public FullDiskTest,
                                 public testing::WithParamInterface<std::tuple<int, const char*>> {};
 
@@ -102,7 +104,7 @@ TEST_F(FullDiskTest, ReportsAFullDisk) {
 TEST_F(FullDiskTest, ReportsAFileSizeLimit) {
   ASSERT_EQ(train_in_folder("run").exit_code, 0);
   std::filesystem::remove_all(folder() / "run");
-  // Holds the weights (240 kB), not the optimizer's state (twice that).
+  // Room for the weights (240 kB), but not for the optimizer's state (twice that).
   const Result result = train_in_folder("run", 300'000);
   EXPECT_EQ(result.signal, 0);
   EXPECT_EQ(result.exit_code, 5) << result.err;

@@ -133,7 +133,7 @@ TEST_F(LoraTest, SavesANewProjectorWithTheAdapter) {
   ASSERT_EQ(merged.exit_code, 0) << merged.err;
   EXPECT_NEAR(eval("merged")["loss"].get<double>(), eval(newest("run"))["loss"].get<double>(), 1e-6);
 
-  // It goes on from its own checkpoint, where nothing is missing any more.
+  // The run resumes from its own checkpoint, which lacks nothing.
   uninterrupted.emplace_back("output.save_steps=8");
   const Result again = train(uninterrupted);
   EXPECT_EQ(again.exit_code, 0) << again.err;
@@ -189,7 +189,7 @@ TEST_F(LoraTest, TrainsOnQuantizedWeights) {
     const auto steps = step_lines(quantization + "/metrics.jsonl");
     EXPECT_LT(steps.back()["loss"].get<double>(), 0.8 * steps.front()["loss"].get<double>());
 
-    // The adapter is one for the base as it is: nothing says how the weights were held.
+    // The adapter fits the base itself: nothing in it mentions the quantization.
     EXPECT_THAT(read_text(folder() / newest(quantization) / "adapter_config.json"), Not(HasSubstr("quanti")));
     const double in_training = steps.back()["loss"];
     EXPECT_LT(eval(newest(quantization))["loss"].get<double>(), 1.5 * in_training);
@@ -278,7 +278,7 @@ TEST_F(LoraTest, RejectsIncompatibleAdapters) {
   EXPECT_THAT(refused_training(4, resume_settings),
               AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));
 
-  // An adapter for another model: other widths, and a block more.
+  // An adapter for another model, with other widths and one more block.
   const auto other_adapter = source().parent_path() / "lora/text_only/adapter";
   EXPECT_THAT(refused_training(4, {"model.adapter=" + other_adapter.string(), "output.dir=second"}),
               AllOf(HasSubstr("model.text_model.layers.2."), HasSubstr("has no such Linear")));

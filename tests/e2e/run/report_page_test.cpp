@@ -14,7 +14,7 @@ using report::RunFolder;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Empty where no browser is installed.
+/// Returns the path of a browser; empty where none is installed.
 std::string chromium() {
   std::istringstream folders(getenv("PATH"));
   for (std::string folder; std::getline(folders, folder, ':');) {
@@ -31,7 +31,7 @@ addEventListener("error", (event) => { document.documentElement.dataset.errors =
 addEventListener("securitypolicyviolation", (event) => { document.documentElement.dataset.errors = (document.documentElement.dataset.errors || "") + event.violatedDirective + ";"; });
 </script>)";
 
-/// Moves the pointer over the first chart, as a person does, and keeps what the tooltip says.
+/// A script that moves the pointer over the first chart and records the tooltip.
 constexpr const char* kHover = R"(<script>
 const plot = document.querySelector(".plot");
 const bounds = plot.getBoundingClientRect();
@@ -53,7 +53,7 @@ class ReportPageTest : public testing::Test {
     if (chromium().empty()) GTEST_SKIP() << "no chromium; apt-get install chromium";
   }
 
-  /// The run's page after its scripts ran in a browser, with two scripts of ours.
+  /// Returns the run's page after its scripts ran in a browser, with two more scripts.
   std::string opened_page(int width = 1400) const {
     const Result written = Process(run_.path(), {"report", run_.path().string()}).wait();
     EXPECT_EQ(written.exit_code, 0) << written.err;
@@ -73,7 +73,7 @@ class ReportPageTest : public testing::Test {
                                              "file://" + (run_.path() / "opened.html").string()};
     const std::string dom = Process(run_.path(), arguments, 0, chromium()).wait().out;
     EXPECT_EQ(std::regex_search(dom, std::regex("<html[^>]*data-errors")), false) << dom.substr(0, 400);
-    return dom.substr(std::min(dom.size(), dom.find("<body")));  // without the style
+    return dom.substr(std::min(dom.size(), dom.find("<body")));  // without the style sheet
   }
   /// Returns the visible part of the page, without scripts.
   static std::string list_shown(const std::string& dom) { return dom.substr(0, dom.find("</main>")); }
@@ -87,7 +87,7 @@ class ReportPageTest : public testing::Test {
     const size_t first = dom.find("data-section=\"" + name + "\"");
     return first == std::string::npos ? "" : dom.substr(first, dom.find("</section>", first) - first);
   }
-  /// By the chart's title.
+  /// Returns the number of points by chart title.
   static std::map<std::string, int> count_points(const std::string& dom) {
     const std::regex chart("data-chart=\"([^\"]*)\" data-points=\"(\\d+)\"");
     std::map<std::string, int> points;
@@ -147,7 +147,8 @@ TEST_F(ReportPageTest, ShowsARun) {
   EXPECT_THAT(section(dom, "tasks"), HasSubstr("read"));
 }
 
-/// Training loss falls, validation loss turns; GradNorm moves weights; a task has markup for a name.
+/// Training loss falls and validation loss turns; GradNorm changes weights; a task's name contains
+/// markup.
 TEST_F(ReportPageTest, ShowsARunThatOverfits) {
   const RunFolder& run = run_folder();
   run.append_evaluated_steps(200, 10);

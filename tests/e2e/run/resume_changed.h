@@ -8,7 +8,7 @@
 
 namespace vlmtrain::e2e {
 
-/// Runs that go on with other settings, by training.resume: changed.
+/// Runs that continue with other settings, by training.resume: changed.
 class ResumeChangedTest : public CommandTest {
  protected:
   using Settings = std::vector<std::string>;
@@ -83,7 +83,7 @@ class ResumeChangedTest : public CommandTest {
     return result.err;
   }
 
-  /// Fewer records, under other names.
+  /// Writes fewer records under other names.
   void write_other_records(const std::string& file, size_t count) const {
     auto some = nlohmann::json::array();
     for (size_t i = 0; i < count; ++i) {

@@ -40,12 +40,12 @@ TEST_F(ResumeChangedTest, FinishedRunContinuesWithMoreSteps) {
   EXPECT_THAT(read_text(folder() / "run/report.html"), HasSubstr("8 → 12"));
   EXPECT_THAT(read_text(folder() / "run/config.yaml"), AllOf(HasSubstr("max_steps: 12"), HasSubstr("resume: auto")));
 
-  // The schedule is that of a run that had these steps from the beginning.
+  // The schedule equals that of a run with these steps from the beginning.
   train_well(settings("whole", 12));
   const auto uninterrupted = rates("whole"), run = rates("run");
   EXPECT_TRUE(std::equal(uninterrupted.begin() + 8, uninterrupted.end(), run.begin() + 8));
   EXPECT_NE(uninterrupted[5], run[5]);
-  // And without the word it goes on as it is.
+  // It also resumes without training.resume=changed.
   train_well(settings("run", 12));
   EXPECT_EQ(messages("run", "changed").size(), 1U);
 }
@@ -177,7 +177,7 @@ TEST_F(ResumeChangedTest, WarnsAboutARewrittenDataset) {
   EXPECT_THAT(result.err, HasSubstr("train.json: 1 of 11 samples are not what they were"));
 }
 
-/// A change that no checkpoint has yet is made again, by the word again.
+/// A change that no checkpoint has yet needs training.resume=changed again.
 TEST_F(ResumeChangedTest, KillBeforeTheFirstCheckpointLosesOnlyTheChange) {
   auto before = settings("whole", 4);
   train_well(before);
@@ -218,7 +218,7 @@ TEST_F(ResumeChangedTest, NewlyFrozenPartKeepsItsWeights) {
       if (!is_frozen) continue;
       EXPECT_TRUE(at::equal(before.tensor(name), after.tensor(name))) << name;
     }
-    // Trained again, it begins with these weights and new moments.
+    // Trained again, the part starts with these weights and new moments.
     const Result repeated = train(changed(settings(dir, 9, {precision, "model.freeze_projector=true"})));
     ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
     EXPECT_THAT(messages(dir, "changed").back(), HasSubstr("start at zero"));
@@ -307,7 +307,7 @@ TEST_F(ResumeChangedTest, RunFolderResolvesToItsNewestCheckpoint) {
   const std::string newest = "run/checkpoints/step-8";
   const auto eval = [&](const std::string& checkpoint) {
     Result result = run({"eval", "--config", "train.yaml", "--checkpoint", checkpoint, "--device", "cpu", "--json"});
-    result.out = std::regex_replace(result.out, std::regex("\"seconds\":[^,]*,"), "");  // never twice the same
+    result.out = std::regex_replace(result.out, std::regex("\"seconds\":[^,]*,"), "");  // durations differ between runs
     return result;
   };
   const auto generate = [&](const std::string& checkpoint) {

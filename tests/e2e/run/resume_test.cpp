@@ -10,7 +10,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-/// Runs of 40 steps, about four passes over eleven records, one of which has no image and is skipped.
+/// Runs of 40 steps, about four passes over eleven records, one of which has no image and is
+/// skipped.
 class ResumeTest : public CommandTest {
  protected:
   static constexpr size_t kSteps = 40;
@@ -41,7 +42,8 @@ class ResumeTest : public CommandTest {
     return newest;
   }
 
-  /// Everything that a run leaves is that of `uninterrupted`, bit for bit, but for the times.
+  /// Expects that all files of the run equal those of `uninterrupted` bit for bit, except
+  /// durations.
   void expect_same(const std::string& uninterrupted, const std::string& resumed) const {
     const auto expected = step_lines(uninterrupted + "/metrics.jsonl");
     const auto actual = step_lines(resumed + "/metrics.jsonl");
@@ -64,7 +66,7 @@ class ResumeTest : public CommandTest {
   }
 };
 
-/// The precision, and what the optimizer's moments are held in.
+/// Parameters: the precision and the type of the optimizer's moments.
 class InterruptedRun : public ResumeTest, public testing::WithParamInterface<std::pair<const char*, const char*>> {
  protected:
   static std::vector<std::string> settings_of_case(const std::string& dir) {
@@ -123,7 +125,7 @@ TEST_F(ResumeTest, KillsLoseNothing) {
   std::set<size_t> killed_after;
   for (int kill = 0; kill < 8; ++kill) {
     Process process(folder(), arguments);
-    // The first kills hit the start; the others hit a step or its save, some steps further on.
+    // The first kills hit the start, the others a step or its checkpoint some steps later.
     const size_t goal = checkpoints("pieces") + (kill < 2 ? 0 : 1);
     wait_until(process, [&] { return checkpoints("pieces") >= goal; });
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));

@@ -22,7 +22,7 @@ class RunFilesTest : public CommandTest {
     EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
   }
 
-  /// Every file below the run's folder, with what it holds.
+  /// Returns the content of every file in the run's folder.
   std::map<std::string, std::string> all_of_the_run() const {
     std::map<std::string, std::string> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder() / "run")) {

@@ -30,7 +30,7 @@ TEST_F(RunTest, WritesItsFolder) {
   EXPECT_EQ(summary["steps"], 3);
   EXPECT_EQ(summary["checkpoint"], "run/checkpoints/step-3");
 
-  // stderr is a file here: plain lines, nothing that moves the cursor.
+  // stderr is a file here: plain lines without cursor movements.
   EXPECT_THAT(result.err, HasSubstr("step 3/3"));
   EXPECT_EQ(result.err.find_first_of("\r\033"), std::string::npos) << result.err;
 
@@ -174,7 +174,7 @@ TEST_F(RunTest, AnotherSeedIsAnotherOrder) {
   EXPECT_NE(read_text(folder() / "seed1/samples.jsonl"), read_text(folder() / "seed2/samples.jsonl"));
 }
 
-/// The largest difference of a tensor, relative to the norm of it, over the tensors of two files.
+/// Returns the largest difference of a tensor between two files, relative to its norm.
 double relative_difference(const std::filesystem::path& first_file, const std::filesystem::path& second_file) {
   const io::SafetensorsFile first(first_file);
   const io::SafetensorsFile second(second_file);
@@ -194,8 +194,9 @@ double relative_difference(const std::filesystem::path& first_file, const std::f
   return max_difference;
 }
 
-// A large epsilon makes AdamW's step proportional to the gradient. With the usual one, an element whose gradient is
-// zero but for rounding (the keys' biases) moves by the learning rate in a direction that is noise.
+// A large epsilon makes AdamW's step proportional to the gradient. With the default, an element
+// whose gradient is zero but for rounding (the keys' biases) moves by the learning rate in a random
+// direction.
 TEST_F(RunTest, TheGlobalBatchIsExactWhateverTheMicroBatch) {
   const std::vector<std::string> common_settings{"training.adam_epsilon=0.1", "training.learning_rate=0.05"};
   std::map<int, std::vector<nlohmann::ordered_json>> metrics;
@@ -252,7 +253,7 @@ TEST_F(RunTest, InitWritesACheckpointThatAnswersAndTrains) {
 
   train_well({"model.path=tiny", "training.max_steps=1"});
 
-  // The same seed gives the same weights, another one others.
+  // Equal seeds give equal weights, different seeds different ones.
   for (const char* seed : {"3", "4"}) {
     ASSERT_EQ(run({"init", "--preset", "smolvlm-tiny", "--out", std::string("tiny") + seed, "--seed", seed}).exit_code,
               0);

@@ -43,7 +43,8 @@ TEST_F(SavedWeightsTest, AnFp32BaseTrainedInBf16IsSavedInFp32) {
   EXPECT_GT(train_result, 10);
 }
 
-/// The bits of a run do not depend on where it was stopped, whatever type its checkpoints are in.
+/// The results of a run do not depend on where it was interrupted, whatever the type of its
+/// checkpoints.
 TEST_F(SavedWeightsTest, ResumesExactlyWithAnyOutputDtype) {
   for (const auto& [precision, dtype] :
        std::vector<std::pair<std::string, std::string>>{{"bf16", "auto"}, {"fp32", "bf16"}, {"bf16", "fp16"}}) {

@@ -42,10 +42,10 @@ TEST_F(TasksTest, ReportsLossAndAccuracyByTask) {
   }
 }
 
-/// The weights change the loss, and looking at tasks changes nothing.
+/// The weights change the loss; measuring tasks changes nothing.
 TEST_F(TasksTest, ReportsFixedWeights) {
   train_well(with_output("fixed", {"training.task_weighting=fixed", "training.task_weights=[caption=2, question=1]"}));
-  // 4 captions and 7 questions: 11 / 15 is what both are scaled by.
+  // 4 captions and 7 questions: both are scaled by 11 / 15.
   for (const auto& step : step_lines("fixed/metrics.jsonl")) {
     double loss = 0;
     for (const auto& [name, task] : step["tasks"].items()) {
@@ -86,7 +86,7 @@ TEST_F(TasksTest, GradNormAndPcGradResumeBitForBit) {
               read_text(folder() / "pieces/checkpoints/step-12" / file))
         << file;
   }
-  // Two runs, each with the memory that there was when it started.
+  // Two runs, each with the memory that was free at its start.
   const auto state = [this](const std::string& run) {
     auto json = json_file(run + "/checkpoints/step-12/trainer_state/state.json");
     json["host_memory"].erase("tensor_limit_bytes");
@@ -128,7 +128,7 @@ TEST_F(TasksTest, RejectsWrongTasks) {
   EXPECT_THAT(single_task.err, HasSubstr("only one task"));
 }
 
-/// The global batch is the data set, so that its worst samples are in every step.
+/// The global batch is the data set, so that every step has its worst samples.
 TEST_F(TasksTest, PcGradStaysWithinThePlan) {
   const auto train_on_test_gpu = [this](const std::string& dir, std::vector<std::string> settings) {
     std::vector<std::string> arguments{"--config", "train.yaml", "--device", "virtual:rtx4090"};

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 constexpr const char* kChecksumsFile = "trainer_state/checksums.json";
 
-/// Runs of which two of three steps are left, each with a checkpoint.
+/// Runs with one of three steps done, each with a checkpoint.
 class DamagedCheckpointTest : public SmallRunTest {
  protected:
   DamagedCheckpointTest() {
@@ -45,7 +45,8 @@ class DamagedCheckpointTest : public SmallRunTest {
 
   static void truncate_file(const fs::path& file) { fs::resize_file(file, 10); }
 
-  /// Why the run does not go on after `damage` to a file of its newest checkpoint, which is put right afterwards.
+  /// Returns why the run does not resume after `damage` to a file of its newest checkpoint, and
+  /// repairs the file.
   template <class Damage>
   std::string get_refusal(const std::string& name, const Damage& damage) const {
     const fs::path file = checkpoint(2) / name, backup = folder() / "whole";
@@ -168,7 +169,7 @@ TEST_F(DamagedCheckpointTest, AcceptsTheSameBaseInAnotherLayout) {
   EXPECT_EQ(run_training().steps, kSteps);
 }
 
-/// A source that an epoch goes through twice: 8 samples of 4 in steps of 2.
+/// A source that an epoch uses twice: 8 samples of 4 in steps of 2.
 TEST_F(DamagedCheckpointTest, AcceptsRepeatedSources) {
   ASSERT_EQ(config_.data.train.all().size(), 1U);
   const std::string path = config_.data.train.all().front().path;

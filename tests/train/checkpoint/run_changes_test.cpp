@@ -21,7 +21,7 @@ using testing::Not;
 
 constexpr ChangePolicy kPolicies[] = {ChangePolicy::kAllowed, ChangePolicy::kIfRequested, ChangePolicy::kNever};
 
-/// All keys of the configuration, in the order of their documentation.
+/// Returns all keys of the configuration in the order of their documentation.
 std::vector<std::string> list_all_keys() {
   Config config;
   std::istringstream lines(declare(config).to_markdown());
@@ -33,7 +33,7 @@ std::vector<std::string> list_all_keys() {
   return keys;
 }
 
-/// A key that is new has to be put into one of the lists.
+/// A new key has to be added to one of the lists.
 TEST(RunChangesTest, EveryKeyIsInOneOfTheLists) {
   std::multiset<std::string> listed_keys;
   for (const auto policy : kPolicies) {
@@ -75,7 +75,7 @@ TEST(RunFingerprintTest, HasAllKeysThatNeedPermission) {
   for (const auto key : get_keys_with_policy(ChangePolicy::kAllowed)) EXPECT_FALSE(fingerprint.contains(key)) << key;
   for (const auto policy : {ChangePolicy::kIfRequested, ChangePolicy::kNever}) {
     for (const auto key : get_keys_with_policy(policy)) {
-      // The number of steps stands for them.
+      // The number of steps stands for these keys.
       const bool is_length = key == "training.max_steps" || key == "training.epochs";
       EXPECT_NE(fingerprint.contains(key), is_length) << key;
     }
@@ -141,7 +141,7 @@ TEST_F(CheckChangesTest, NamesDifferencesOfAnyType) {
   EXPECT_THAT(texts, ElementsAre("training.seed: was 5, is 6", "model.path: was not there, is tiny"));
 }
 
-/// A checkpoint of a version that did not have a key did as its default does.
+/// A version without the key behaved like the key's default.
 TEST_F(CheckChangesTest, NewKeysHaveTheirDefault) {
   auto saved = make_run_fingerprint(Config{}, 100);
   saved.erase("training.schedule_from");

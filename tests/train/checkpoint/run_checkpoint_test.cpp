@@ -100,7 +100,7 @@ TEST_F(RunCheckpointTest, RejectsNumbersOutOfRange) {
   for (const auto& [key, values] : invalid_values) {
     for (const int64_t value : values) {
       write_value(key, value);
-      // A run of fewer steps than were done: which of the two numbers is wrong cannot be known.
+      // A run with fewer steps than were done: either number may be wrong.
       const std::string expected_text = value == 29 ? "step is 30" : fmt::format("{} is {}", key, value);
       EXPECT_THAT(get_refusal(), AllOf(HasSubstr("trainer_state/state.json"), HasSubstr(expected_text)));
     }
@@ -143,7 +143,8 @@ TEST_F(RunCheckpointTest, RejectsInvalidEvaluationState) {
   }
 }
 
-/// Epochs of another data set count from there: the whole may have more steps than they take.
+/// The epochs of a changed data set count from the change, so that the run may have more steps than
+/// they take.
 TEST_F(RunCheckpointTest, ChangedRunMayHaveEarlierSteps) {
   nlohmann::ordered_json state{{"step", 45}, {"total_steps", 60}, {"epoch", 0}, {"position", 5}};
   state["fingerprint"] = {{kSamplesKey, "6"}, {kStepsKey, "40"}};
@@ -157,7 +158,7 @@ TEST_F(RunCheckpointTest, ChangedRunMayHaveEarlierSteps) {
   EXPECT_THAT(get_refusal(), HasSubstr("total_steps is 61"));
 }
 
-/// A source that is gone through several times an epoch, in the spellings of data.train.
+/// A source that is used several times per epoch, in the spellings of data.train.
 TEST_F(RunCheckpointTest, RepeatedSourcesMakeMoreStepsThanSamples) {
   nlohmann::ordered_json state{{"step", 45}, {"total_steps", 60}, {"epoch", 0}, {"position", 5}};
   state["fingerprint"] = {{kSamplesKey, "6"}, {kStepsKey, "40"}, {"data.train", "d.json"}};
@@ -247,7 +248,7 @@ class RunCheckpointCheckTest : public RunCheckpointTest {
  protected:
   fs::path checkpoint(int64_t step) const { return folder() / "checkpoints" / fmt::format("step-{}", step); }
 
-  /// All files of a checkpoint, as short as may be.
+  /// Writes all files of a checkpoint as short as possible.
   void write_checkpoint(int64_t step) const {
     fs::create_directories(checkpoint(step) / "trainer_state");
     io::write_safetensors(checkpoint(step) / "model.safetensors", {{"weight", at::zeros({2})}});
@@ -256,7 +257,7 @@ class RunCheckpointCheckTest : public RunCheckpointTest {
     std::ofstream(checkpoint(step) / "trainer_state/ledger.json") << "{}";
   }
 
-  /// Why the checkpoints are refused; empty where they are not.
+  /// Returns why the checkpoints are rejected; empty where they are not.
   std::string get_refusal() const {
     try {
       RunCheckpoints(folder(), 2).check();

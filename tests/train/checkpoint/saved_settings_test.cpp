@@ -63,7 +63,7 @@ TEST_F(SavedMediaSettingsTest, ExplicitDefaultsOverrideSavedSettings) {
               HasSubstr("data.video_fps"));
 }
 
-/// Checkpoints of runs before this file was written have them in the state of the run.
+/// Checkpoints that are older than this file have the settings in the run's state.
 TEST_F(SavedMediaSettingsTest, ReadsSettingsFromTheRunState) {
   std::filesystem::create_directories(folder() / "trainer_state");
   put("trainer_state/state.json",

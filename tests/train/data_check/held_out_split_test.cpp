@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 using planner::get_error_message;
 using testing::HasSubstr;
 
-/// A run that holds a fourth of its samples out of training, and goes on after the data set has changed.
+/// A run that holds a fourth of its samples out of training and resumes after the data set has
+/// changed.
 class HeldOutRunTest : public SmallRunTest {
  protected:
   HeldOutRunTest() {
@@ -55,7 +56,7 @@ class HeldOutRunTest : public SmallRunTest {
   std::set<std::string> list_held_out() const { return list_ids(*open_evaluation_records(config_)); }
   std::set<std::string> list_trained() const { return list_ids(*open_training_records(config_)); }
 
-  /// As one that was stopped after its second step.
+  /// Runs two steps, as if it had been stopped after the second.
   void train_two_steps() {
     run_training();
     fs::remove_all(run_folder() / "checkpoints/step-3");
@@ -86,7 +87,7 @@ TEST_F(HeldOutRunTest, AddedRecordsAreSplitSeparately) {
   EXPECT_TRUE(std::ranges::includes(list_held_out(), held_out_before));
   EXPECT_TRUE(std::ranges::includes(list_trained(), trained_before));
   EXPECT_EQ(list_held_out().size(), 5U);
-  // Again, from what the run remembers now.
+  // Once more, from the run's own record.
   const auto held_out_second = list_held_out();
   write_records(make_numbers(28));
   EXPECT_TRUE(std::ranges::includes(list_held_out(), held_out_second));

@@ -16,10 +16,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// Runs whose data has something to report.
+/// Runs whose data has notices.
 class NoticesInRunTest : public SmallRunTest {
  protected:
-  /// Three of the four samples have more positions.
+  /// Uses a model with fewer positions than three of the four samples need.
   void use_short_context_model() {
     short_context_model_.edit("config.json",
                               [](auto& content) { content["text_config"]["max_position_embeddings"] = 30; });
@@ -137,7 +137,7 @@ TEST_F(NoticesInRunTest, MentionsASourceWithoutMedia) {
 TEST_F(NoticesInRunTest, WarnsAboutTrainedEvaluationSamples) {
   config_.evaluation.steps = kSteps;
   config_.evaluation.answers = false;
-  // The same questions by other ids; another question about an image of training; something new.
+  // The same questions under other ids, another question about a training image, and something new.
   auto records = nlohmann::json::parse(read_text(config_.data.train.name()));
   for (auto& record : records) record["id"] = "e-" + record["id"].get<std::string>();
   records[1]["conversations"][0]["value"] = "<image>\nWhat else?";

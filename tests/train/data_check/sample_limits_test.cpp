@@ -39,7 +39,7 @@ TEST(SampleLimitsTest, CountPixelsOfNativeResolution) {
   EXPECT_EQ(compute_min_pixels(workload), 16 * 4 * 14 * 14);
 }
 
-/// The records of a case, under a processor's real limits.
+/// The records of a parity case with a processor's real limits.
 class MeasuredSampleLimitsTest : public testing::Test {
  protected:
   MeasuredSampleLimitsTest() {

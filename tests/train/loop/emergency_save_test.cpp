@@ -38,10 +38,10 @@ TEST(EmergencySaveTest, ExplainsWhySavingIsUnsafe) {
   }
 }
 
-/// An allocation of a run's second step that fails.
+/// Makes one allocation of a run's second step fail.
 class FailingAllocation final : public memory::AllocationWatcher {
  public:
-  /// The middle one in `component`, of as many as the first step had there.
+  /// The allocation is the middle one in `component`, by the count of the first step.
   FailingAllocation(memory::Component component, std::function<void()> fail, const CapturedLog& log)
       : component_(component), fail_(std::move(fail)), log_(log) {}
 
@@ -77,7 +77,7 @@ class FailingAllocation final : public memory::AllocationWatcher {
   bool failed_ = false;
 };
 
-/// A run on the CPU, in this process, that ends by an error in its second step.
+/// A run on the CPU in this process that ends by an error in its second step.
 class FailingRunTest : public SmallRunTest {
  protected:
   /// Returns the log.

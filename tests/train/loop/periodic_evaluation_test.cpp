@@ -27,7 +27,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
 
-/// Runs that evaluate on what they train on.
+/// Runs that evaluate on their training data.
 class PeriodicEvaluationTest : public SmallRunTest {
  protected:
   PeriodicEvaluationTest() {
@@ -36,7 +36,7 @@ class PeriodicEvaluationTest : public SmallRunTest {
     config_.evaluation.max_new_tokens = 4;
   }
 
-  /// The steps that were evaluated.
+  /// Returns the steps that were evaluated.
   std::vector<int64_t> list_evaluated_steps() const {
     std::vector<int64_t> steps;
     for (const auto& line : read_json_lines("metrics.jsonl")) {
@@ -71,7 +71,7 @@ class PeriodicEvaluationTest : public SmallRunTest {
   }
 };
 
-/// The precision.
+/// Parameter: the precision.
 class SameAsEvalTest : public PeriodicEvaluationTest, public testing::WithParamInterface<engine::Precision> {};
 
 TEST_P(SameAsEvalTest, StepMetricsEqualThoseOfTheCheckpoint) {
@@ -141,7 +141,7 @@ TEST_F(PeriodicEvaluationTest, TheLossDecidesBetweenEqualValues) {
   EXPECT_EQ(summary.best_step, best);
   EXPECT_EQ(summary.best_value, 0);
   EXPECT_EQ(read_state(best)["evaluation"]["best_loss"], min_loss);
-  // Goes on with what the checkpoint says of the best: a model that stands still is no better.
+  // Resumes with the checkpoint's best result: an unchanged model is no better.
   config_.training.max_steps = 6;
   config_.training.learning_rate = 0;
   config_.resume = ResumePolicy::kChanged;
@@ -293,14 +293,14 @@ TEST_F(PeriodicEvaluationTest, RunsAnInterruptedEvaluationOnResume) {
   config_.output.save_total_limit = kSteps;
   run_training();
   const auto uninterrupted = read_json_lines("metrics.jsonl");
-  // As a stop leaves it: the step's line and checkpoint are there, without the evaluation.
+  // Simulates a stop: the step's line and checkpoint exist without the evaluation.
   const auto file = run_folder() / "checkpoints/step-3/trainer_state/state.json";
   auto state = read_state(3);
   const auto previous_evaluation = read_state(2)["evaluation"];
   state["evaluation"] = previous_evaluation;
   state["evaluation"]["is_due"] = true;
   std::ofstream(file) << state.dump();
-  fs::remove(file.parent_path() / "checksums.json");  // which would notice it
+  fs::remove(file.parent_path() / "checksums.json");  // checksums would reveal the edit
   std::string lines;
   for (auto line : uninterrupted) {
     if (line["step"] == 3) line.erase("evaluation");

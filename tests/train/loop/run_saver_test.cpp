@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// A run between two steps. While io::remove_temp_files() is held, nothing is written.
+/// A run between two steps. Nothing is written while io::remove_temp_files() is held.
 class RunSaverTest : public SmallRunTest {
  protected:
   RunSaverTest() { config_.output.save_total_limit = 9; }
@@ -37,7 +37,7 @@ class RunSaverTest : public SmallRunTest {
     run_->state.total_steps = 100;
     step();
   }
-  /// All that training changes, in place.
+  /// Changes all trained values in place.
   void step() {
     const at::NoGradGuard no_gradients;
     run_->ledger.mark_used(run_->state.step++);
@@ -245,7 +245,7 @@ TEST_F(RunSaverTest, CopiesTakeTheComputedBytes) {
       make_checkpoint_content(run.state, *run.model, run.training->optimizer, run.ledger, *run.base,
                               /*dtype=*/{}, ValueStorage::kCopied);
   EXPECT_EQ(count.live_bytes(), compute_copy_bytes(run.training->optimizer));
-  // fp32 weights are their own masters: of three values of each one is a weight.
+  // fp32 weights are their own masters: one of three values per parameter is a weight.
   content.model.write(folder(), 1'000'000'000);
   EXPECT_LT(count.live_bytes(), 0.7 * static_cast<double>(compute_copy_bytes(run.training->optimizer)));
   io::write_safetensors(folder() / "optimizer.safetensors", content.optimizer);

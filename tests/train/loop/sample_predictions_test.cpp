@@ -16,10 +16,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-/// A checkpoint at each of three steps, and four samples to ask.
+/// Three steps with a checkpoint each, and four samples to answer.
 class SamplePredictionsTest : public SmallRunTest {
  protected:
-  /// So short that no second answer is in it.
+  /// Too short for a second answer.
   static constexpr double kTinyShare = 1e-9;
 
   SamplePredictionsTest() {
@@ -30,7 +30,7 @@ class SamplePredictionsTest : public SmallRunTest {
     config_.output.report = config_.output.tensorboard = false;
   }
 
-  /// By step, the ids in the order of their answers.
+  /// Returns by step the ids in the order of their answers.
   std::map<int64_t, std::vector<std::string>> list_answers() const {
     std::map<int64_t, std::vector<std::string>> ids;
     for (const auto& answer : read_json_lines("predictions.jsonl")) ids[answer["step"]].push_back(answer["id"]);
@@ -46,7 +46,7 @@ class SamplePredictionsTest : public SmallRunTest {
   void remove_checkpoint(int64_t step) const {
     ASSERT_GT(fs::remove_all(run_folder() / fmt::format("checkpoints/step-{}", step)), 0U);
   }
-  /// As if the process had been killed before it asked, or after `num_kept` answers.
+  /// Simulates a kill before the answers of a step, or after `num_kept` of them.
   void remove_answers_after_step(int64_t step, int64_t num_kept = 0) const {
     std::string kept_lines;
     for (const auto& answer : read_json_lines("predictions.jsonl")) {

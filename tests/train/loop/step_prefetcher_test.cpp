@@ -95,7 +95,7 @@ TEST_F(StepPrefetcherTest, IgnoresForecastsForReplacedSamples) {
 TEST(StepPrefetcherBadSampleTest, KeepsTheErrorWhenReplacingASample) {
   constexpr int64_t kSamples = 12;
   constexpr uint64_t kSeed = 2;
-  const int64_t bad_index = data::shuffle_epoch(kSamples, kSeed, 0)[9];  // of the third step
+  const int64_t bad_index = data::shuffle_epoch(kSamples, kSeed, 0)[9];  // in the third step
   const data::FakeProcessor processor([bad_index](int64_t index) {
     if (index == bad_index) data::throw_too_long(index);
   });

@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kNap{30};
 
-/// Takes its time over each step and each event.
+/// A callback that takes some time for each step and event.
 class SlowCallback final : public Callback {
  public:
   SlowCallback(std::string name, std::vector<std::string>& recorded) : name_(std::move(name)), recorded_(recorded) {}
@@ -55,7 +55,7 @@ TEST(CallbackListTest, CallsInOrderAndCountsTheTimeOnce) {
 namespace fs = std::filesystem;
 using testing::SizeIs;
 
-/// A sample a step, hence four steps an epoch.
+/// One sample per step, hence four steps per epoch.
 class EpochRowsTest : public SmallRunTest {
  protected:
   EpochRowsTest() {
@@ -138,7 +138,7 @@ TEST_F(EpochRowsTest, AreRebuiltWhateverTheFileHolds) {
 TEST_F(EpochRowsTest, UnfinishedEpochRowIsReplacedOnResume) {
   config_.training.max_steps = 6;
   run_training();
-  fs::remove(run_folder() / "epochs.jsonl");  // as an older version left it
+  fs::remove(run_folder() / "epochs.jsonl");  // as after an older version
   config_.training.max_steps = 8;
   config_.resume = ResumePolicy::kChanged;
   run_training();
@@ -159,12 +159,12 @@ TEST_F(EpochRowsTest, IncludeAMissedEvaluation) {
   const auto uninterrupted = rows();
   ASSERT_THAT(uninterrupted, SizeIs(1));
   EXPECT_EQ(uninterrupted[0]["evaluation"]["loss"], read_json_lines("metrics.jsonl").back()["evaluation"]["loss"]);
-  // As a stop leaves it: the step's line and checkpoint are there, without the evaluation.
+  // Simulates a stop: the step's line and checkpoint exist without the evaluation.
   const auto file = run_folder() / "checkpoints/step-4/trainer_state/state.json";
   auto state = nlohmann::json::parse(read_text(file));
   state["evaluation"]["is_due"] = true;
   std::ofstream(file) << state.dump();
-  std::filesystem::remove(file.parent_path() / "checksums.json");  // which would notice it
+  std::filesystem::remove(file.parent_path() / "checksums.json");  // checksums would reveal the edit
   std::string lines;
   for (auto line : read_json_lines("metrics.jsonl")) {
     if (line["step"] == 4) line.erase("evaluation");

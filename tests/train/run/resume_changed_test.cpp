@@ -18,7 +18,8 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-/// A run of three steps that goes on with other settings (docs/resuming.md). Each step takes all four samples.
+/// A run of three steps that continues with other settings (docs/resuming.md). Each step uses all
+/// four samples.
 class ResumeChangedTest : public SmallRunTest {
  protected:
   ResumeChangedTest() {
@@ -66,7 +67,7 @@ class ResumeChangedTest : public SmallRunTest {
     return nlohmann::json::parse(read_text(run_folder() / file));
   }
 
-  /// Whether the weights of a part are the same in two checkpoints.
+  /// Returns whether the weights of a part are the same in two checkpoints.
   static bool has_same_weights(const fs::path& a, const fs::path& b, std::string_view name_part) {
     const io::CheckpointTensors first(a), second(b);
     bool has_same_weights = true;
@@ -101,7 +102,7 @@ TEST_F(ResumeChangedTest, ScheduleFromTheChangeSpansTheRemainingSteps) {
   for (size_t step = 4; step <= 7; ++step)
     EXPECT_NEAR(read_learning_rate(step), 1e-3 * static_cast<double>(8 - step) / 4, 1e-12);
   EXPECT_EQ(read_state(7)["schedule_start"], 3);
-  // It stays where it is, without the word and with a change of something else.
+  // The start of the schedule stays, without training.resume=changed and with another change.
   fs::remove_all(checkpoint(7));
   fs::remove_all(checkpoint(6));
   run_training();
@@ -135,7 +136,7 @@ TEST_F(ResumeChangedTest, EpochsCountTheNewDataset) {
   run_changed_training();
   EXPECT_THAT(read_json_lines("metrics.jsonl"), SizeIs(3 + 4));
   EXPECT_EQ(read_epoch(7), 5);
-  // Two of the four, under another name.
+  // Two of the four records under another name.
   const auto records = nlohmann::json::parse(read_text(config_.data.train.name()));
   const fs::path other_data = folder() / "other.json";
   std::ofstream(other_data) << nlohmann::json{records[0], records[1]};
@@ -151,11 +152,11 @@ TEST_F(ResumeChangedTest, EpochsCountTheNewDataset) {
   EXPECT_EQ(read_ledger("ledger-to-step-7.json")["used"], 4);
   EXPECT_FALSE(fs::exists(run_folder() / "ledger-to-step-3.json")) << "the data set was the same";
   EXPECT_THAT(read_changes(), AllOf(HasSubstr("samples in data.train: 4 → 2"), HasSubstr("ledger-to-step-7.json")));
-  // It goes on without the word, at its place in the new data.
+  // It resumes without training.resume=changed, at its position in the new data.
   fs::remove_all(checkpoint(9));
   run_training();
   EXPECT_EQ(read_epoch(9), 2);
-  // All is done, so that another change would come too late.
+  // All steps are done, so that another change would be too late.
   config_.training.weight_decay = 0.1;
   config_.resume = ResumePolicy::kChanged;
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("has done 9 steps"), HasSubstr("training.epochs=2 asks for no more")));
@@ -175,7 +176,7 @@ TEST_F(ResumeChangedTest, NewlyFrozenPartsKeepTheirWeights) {
   EXPECT_THAT(read_changes(), AllOf(HasSubstr("model.freeze_projector: true → false"), HasSubstr("go on, those of"),
                                     HasSubstr("start at zero")));
   EXPECT_EQ(read_state(6)["settled_parts"], nlohmann::json::array({"model.freeze_vision_tower"}));
-  // So it is in what is resumed from there.
+  // A resumed run keeps that.
   fs::remove_all(checkpoint(6));
   fs::remove_all(checkpoint(5));
   run_training();

@@ -20,7 +20,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-/// Runs that go well, from their data to the last checkpoint.
+/// Runs without errors, from their data to the last checkpoint.
 class WholeRunTest : public SmallRunTest {
  protected:
   /// Returns the results of a step without measurements.
@@ -43,7 +43,7 @@ class WholeRunTest : public SmallRunTest {
     return images;
   }
 
-  /// Ends after the first step, in a manner of speaking: what came later is taken away. Then goes on.
+  /// Simulates an end after the first step by removing later results, and resumes.
   void expect_same_numbers_after_resume() {
     config_.output.save_steps = 1;
     config_.output.save_total_limit = kSteps;
@@ -145,7 +145,7 @@ TEST_F(WholeRunTest, AdapterResumesToTheSameNumbers) {
 
 TEST_F(WholeRunTest, EachUsableSampleIsUsedOncePerEpoch) {
   const fs::path image_file = use_two_epochs_of_single_samples() / "small.png";
-  fs::resize_file(image_file, fs::file_size(image_file) / 2);  // found out where it is decoded
+  fs::resize_file(image_file, fs::file_size(image_file) / 2);  // noticed when it is decoded
   config_.data.check_at_start = false;
   config_.output.log_samples = true;
   EXPECT_EQ(run_training().steps, 6);
@@ -176,7 +176,7 @@ TEST_F(WholeRunTest, LearningRatesScaleWithStepTokens) {
   EXPECT_NEAR(read_json_lines("metrics.jsonl").front()["learning_rate"], 1e-3 / 4, 1e-9);
 }
 
-/// A checkpoint without its projector.
+/// A checkpoint without the projector's weights.
 TEST_F(WholeRunTest, LogsAllowedMissingWeights) {
   const fs::path base = folder() / "base";
   fs::copy(config_.model.path, base);
@@ -196,7 +196,7 @@ TEST_F(WholeRunTest, LogsAllowedMissingWeights) {
   const CapturedLog log;
   run_training();
   EXPECT_THAT(log.text(), HasSubstr("start at random (model.allow_missing)"));
-  run_training();  // from its own checkpoint, which lacks nothing
+  run_training();  // its own checkpoint lacks nothing
 }
 
 TEST_F(WholeRunTest, WritesTheReportAtIntervals) {

@@ -124,7 +124,7 @@ class LookAheadClientTest : public testing::Test {
 TEST_F(LookAheadClientTest, ResynchronizesAfterALateForecast) {
   const auto look_ahead = make_client();
   for (const int64_t step : {10, 11, 12}) submit(*look_ahead, step);
-  const StepPlan late_plan = await(*look_ahead, 10, kNoWait);  // its process is not even up
+  const StepPlan late_plan = await(*look_ahead, 10, kNoWait);  // its process has not even started
   EXPECT_FALSE(late_plan.peaks);
   EXPECT_EQ(late_plan.layout, make_default_layout());
   EXPECT_EQ(look_ahead->summary().late_steps, 1);
@@ -218,7 +218,7 @@ TEST_F(LookAheadClientTest, NamesTheOversizedSampleInAdvance) {
   EXPECT_TRUE(await(*look_ahead, 2).empty_cache_first) << "the twin did not do step 1 as the run did";
 }
 
-/// The limit of the steps that are announced is lower after a miss, and is what it was once enough of them went well.
+/// A failure lowers the limit of submitted steps; enough successful steps restore it.
 TEST_F(LookAheadClientTest, UnforecastOutOfMemoryLowersTheLimit) {
   int64_t required_bytes = 0;
   {

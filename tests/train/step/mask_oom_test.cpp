@@ -20,7 +20,7 @@ namespace {
 
 using Gradients = std::map<std::string, at::Tensor>;
 
-/// All weights of a small model that draws masks, trained on six samples with one, two and no masks.
+/// Full training of a small model that predicts masks, on six samples with one, two and no masks.
 class MaskTraining {
  public:
   explicit MaskTraining(const models::MaskSamples& data) : samples_(data.samples()) {
@@ -33,13 +33,13 @@ class MaskTraining {
 
   double step() {
     const auto rates = [this] {
-      std::jthread([this] { copy_gradients(); });  // another thread's allocations do not count
+      std::jthread([this] { copy_gradients(); });  // allocations of another thread do not count
       return engine::LearningRates{1e-4, 1e-4, 1e-4, 1e-4};
     };
     completed_ = guard_->step(objective_, samples_, layout_, /*step_seed=*/5, rates);
     return completed_.result.loss.item<double>();
   }
-  /// As they were before the optimizer's step.
+  /// Returns the gradients before the optimizer's step.
   const Gradients& gradients() const { return gradients_; }
   int64_t failed_attempts() const { return completed_.failed_attempts; }
 
@@ -91,11 +91,12 @@ TEST(MaskOomTest, AnyFailingAllocationKeepsLossAndGradients) {
     ASSERT_EQ(training.gradients().size(), expected.size());
     for (const auto& [name, gradient] : training.gradients()) {
       const double difference = (gradient - expected.at(name)).abs().max().item<double>();
-      // Smaller micro-batches add up in another order.
+      // Smaller micro-batches add gradients up in another order.
       EXPECT_LE(difference, 1e-5 * largest) << "point " << point << ", " << name;
     }
   }
-  // On some processors oneDNN's convolutions go another way where they get no memory, and nobody hears of it.
+  // On some processors oneDNN's convolutions choose another algorithm when memory runs out, without
+  // an error.
   EXPECT_GE(failed_attempts, kPoints - 4);
 }
 

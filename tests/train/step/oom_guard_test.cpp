@@ -28,7 +28,8 @@ constexpr int64_t kFaultPoints = 50;
 constexpr int64_t kFollowingSteps = 20;
 const engine::Consensus kSingleProcess;
 
-/// Adapters with dropout on all Linears of a small model, trained in fp32 on eight unequal samples.
+/// LoRA adapters with dropout on all Linears of a small model, trained in fp32 on eight samples of
+/// different lengths.
 class SmallTraining {
  public:
   /// With `tasks` the two halves of the samples are one task each.
@@ -54,7 +55,7 @@ class SmallTraining {
 
   double step() {
     const auto rates = [this] {
-      std::jthread([this] { copy_gradients(); });  // another thread's allocations do not count
+      std::jthread([this] { copy_gradients(); });  // allocations of another thread do not count
       return engine::LearningRates{1e-3, 1e-3, 1e-3};
     };
     completed_ = guard_->step(objective_, samples_, layout_, kSeed, rates);
@@ -67,17 +68,17 @@ class SmallTraining {
     return losses;
   }
 
-  /// The step's gradients, as they were before the optimizer's step.
+  /// Returns the gradients before the optimizer's step.
   const Gradients& gradients() const { return gradients_; }
   const CompletedStep& completed() const { return completed_; }
-  /// Layouts that followed a failure.
+  /// Returns the layouts that followed a failure.
   const std::vector<engine::StepLayout>& retried_layouts() const { return retried_layouts_; }
   std::vector<data::Sample>& samples() { return samples_; }
 
  private:
   void copy_gradients() {
     gradients_.clear();
-    if (objective_.gradient_groups() > 1) return;  // there are several of each
+    if (objective_.gradient_groups() > 1) return;  // there are several gradients of each
     for (const auto& parameter : model_->parameters().all()) {
       if (parameter.is_adapter) gradients_[parameter.name] = training_->gradient_buckets.sum(parameter.name).clone();
     }
@@ -94,8 +95,8 @@ class SmallTraining {
   std::vector<engine::StepLayout> retried_layouts_;
 };
 
-/// Other micro-batches add up the same products in another order: some thirty roundings of fp32 apart, on whichever
-/// processor.
+/// Other micro-batches add the same products up in another order: a difference of some thirty
+/// roundings of fp32 on all tested processors.
 void expect_same(const Gradients& actual, const Gradients& expected, const std::string& context) {
   constexpr double kTolerance = 32 * std::numeric_limits<float>::epsilon();
   ASSERT_EQ(actual.size(), expected.size());
@@ -109,7 +110,7 @@ void expect_same(const Gradients& actual, const Gradients& expected, const std::
   }
 }
 
-/// Tests count allocations from the second step on: the first one is when libraries allocate what they keep.
+/// Tests count allocations from the second step on, since libraries allocate caches in the first.
 class OomGuardTest : public testing::Test {
  protected:
   memory::FaultInjection faults_;
@@ -158,8 +159,8 @@ TEST_F(OomGuardTest, StepsAfterAFailureKeepTheirLosses) {
   }
 }
 
-/// Gradients are summed by task and combined before the update, which leaves more state that a
-/// failure may leave behind.
+/// Gradients are summed by task and combined before the update, so that a failure may leave more
+/// state.
 TEST_F(OomGuardTest, PcGradStepsAreTheSameAfterAnyFailure) {
   const engine::TaskSettings tasks{
       .count = 2, .weights = {0.5, 1.5}, .gradient_norms = true, .resolve_conflicts = true, .seed = 3};
@@ -215,7 +216,7 @@ TEST_F(OomGuardTest, LossesDoNotDependOnAvailableMemory) {
   EXPECT_GE(attempts.size(), 4U);
 }
 
-/// One of two processes, where memory ran out in the other one, in a phase of the first attempt.
+/// One of two ranks; memory ran out on the other in a phase of the first attempt.
 class FailingPeerConsensus : public engine::Consensus {
  public:
   explicit FailingPeerConsensus(int64_t failing_call) : remaining_calls_(failing_call) {}
@@ -242,7 +243,8 @@ TEST_F(OomGuardTest, RetriesAStepThatFailedOnAnotherRank) {
   }
 }
 
-/// Says that the other process has a sample that does not fit, whenever it is asked how the next attempt is to be.
+/// Claims that the other rank has a sample that does not fit, each time the next attempt is
+/// discussed.
 class OversizedPeerConsensus : public engine::Consensus {
  public:
   engine::StepStatus all_reduce_max(engine::StepStatus value) const override {
@@ -267,7 +269,7 @@ TEST_F(OomGuardTest, OversizedSampleOnAnotherRankEndsTheStep) {
 TEST_F(OomGuardTest, HalvesThenRecomputesThenUsesSingleSamples) {
   SmallTraining training(4);
   training.step();
-  // No room for anything: each attempt fails with its first allocation.
+  // Each attempt fails with its first allocation.
   faults_.arm({.limit_bytes = 0});
   EXPECT_THROW(training.step(), OversizedSampleError);
   faults_.disarm();

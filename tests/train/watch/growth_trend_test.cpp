@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kBytesPerMebibyte = 1 << 20;
 
-/// The first step at which a rise is reported, and how large it is.
+/// Returns the first step at which a leak is reported, and its size.
 template <class Curve>
 std::optional<std::pair<int64_t, int64_t>> first_report(const Curve& get_bytes, int64_t steps = 200,
                                                         int64_t min_bytes = 4 * kBytesPerMebibyte) {
@@ -46,8 +46,8 @@ TEST(GrowthTrendTest, StaysQuietAtAConstantOrSettlingLevel) {
   })) << "a cache that fills";
 }
 
-/// Recorded: MiB of host memory at the lowest of each ten steps of smolvlm-tiny (1.3 million parameters) on VQA-RAD, on
-/// the CPU.
+/// Measured MiB of host memory, the lowest of each ten steps of smolvlm-tiny (1.3 million
+/// parameters) on VQA-RAD, on the CPU.
 constexpr std::array<int64_t, 40> kRecorded{244,  451,  550,  668,  727,  792,  846,  893,  992,  1011,
                                             1035, 1047, 1071, 1079, 1109, 1124, 1129, 1147, 1158, 1176,
                                             1176, 1186, 1204, 1214, 1221, 1231, 1240, 1243, 1260, 1263,
@@ -94,7 +94,7 @@ TEST(GrowthTrendTest, StaysQuietForLogarithmicGrowth) {
       5000));
 }
 
-/// Its last stretches rise less than those before, and yet its later half rises evenly enough.
+/// The last windows rise less than those before, but the later half rises evenly enough.
 TEST(GrowthTrendTest, ReportsAnUnevenLeak) {
   const auto report = first_report([](int64_t step) {
     const int64_t window = step / 10;

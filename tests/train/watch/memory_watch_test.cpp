@@ -16,12 +16,14 @@ using testing::HasSubstr;
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kHostLimit = 10'000 * kMiB;
 
-/// The CPU in the device's place: what its steps allocate is real, what they say is in use is made up.
+/// Uses the CPU as the device: allocations of its steps are real, the memory that they report is
+/// not.
 class MemoryWatchTest : public testing::Test {
  protected:
   MemoryWatchTest() { callbacks_.add(std::make_unique<EventRecorder>(events_)); }
 
-  /// Keeps a megabyte of the optimizer's and less of the gradients'; what it needs most of is gone at its end.
+  /// Keeps one megabyte of the optimizer and less of the gradients; the largest allocation is freed
+  /// at its end.
   void step(int64_t in_use_bytes, int64_t host_bytes) {
     ++step_;
     watch_.before_step();
@@ -99,7 +101,7 @@ TEST_F(MemoryWatchTest, ReportsAFullHostOnce) {
 }
 
 TEST_F(MemoryWatchTest, IgnoresAnUnknownLimit) {
-  StepReport report;  // of the CPU, in a report without what the host has
+  StepReport report;  // a step of the CPU, without figures of the host
   report.metrics.host_bytes = kHostLimit;
   CallbackList callbacks;
   callbacks.add(std::make_unique<EventRecorder>(events_));
