@@ -30,16 +30,16 @@ TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
   // Every suggestion of the message solves the problem.
   const std::string line = refused.err.substr(refused.err.find("one of: ") + 8);
   std::istringstream suggestions(line.substr(0, line.find('\n')));
-  int tried = 0;
+  int num_suggestions = 0;
   for (std::string suggestion; std::getline(suggestions, suggestion, ',');) {
     std::istringstream word_stream(suggestion);
     std::vector<std::string> arguments;
     for (std::string argument; word_stream >> argument;) arguments.push_back(argument);
     SCOPED_TRACE(suggestion);
     EXPECT_GT(run_with_suggestion(arguments)["tokens_per_sample"], 320) << "no smaller than it has to be";
-    ++tried;
+    ++num_suggestions;
   }
-  EXPECT_GE(tried, 4);
+  EXPECT_GE(num_suggestions, 4);
 
   expect_error({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--images", "3", "data.max_images_per_sample=2"}, 2,
                {"3 images has more than data.max_images_per_sample=2", "--images 2"});

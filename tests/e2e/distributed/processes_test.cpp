@@ -46,16 +46,16 @@ class ProcessesTest : public CommandTest {
 
   /// Returns the processes in this test's folder, except direct children of this one, from /proc.
   std::vector<pid_t> list_dry_run_processes() const {
-    std::vector<pid_t> found;
+    std::vector<pid_t> processes;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
       const std::string name = entry.path().filename().string();
       pid_t id = 0;
       if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc()) continue;
       std::error_code error;
       if (std::filesystem::read_symlink(entry.path() / "cwd", error) != std::filesystem::canonical(folder())) continue;
-      if (read_text(entry.path() / "cmdline").find("rehearse") != std::string::npos) found.push_back(id);
+      if (read_text(entry.path() / "cmdline").find("rehearse") != std::string::npos) processes.push_back(id);
     }
-    return found;
+    return processes;
   }
 
   /// Returns whether they end within a short time.

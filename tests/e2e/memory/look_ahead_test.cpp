@@ -319,9 +319,9 @@ std::optional<pid_t> find_look_ahead_process(const std::filesystem::path& run_fo
   for (const auto& process : std::filesystem::directory_iterator("/proc")) {
     const std::string name = process.path().filename().string();
     if (!std::ranges::all_of(name, [](char c) { return std::isdigit(c) != 0; })) continue;
-    std::error_code gone;
-    const auto folder = std::filesystem::read_symlink(process.path() / "cwd", gone);
-    if (gone || folder != run_folder.parent_path().parent_path()) continue;
+    std::error_code error;
+    const auto folder = std::filesystem::read_symlink(process.path() / "cwd", error);
+    if (error || folder != run_folder.parent_path().parent_path()) continue;
     if (read_text(process.path() / "cmdline").find("rehearse") != std::string::npos) return std::stoi(name);
   }
   return std::nullopt;

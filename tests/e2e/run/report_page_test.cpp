@@ -79,9 +79,9 @@ class ReportPageTest : public testing::Test {
   static std::string list_shown(const std::string& dom) { return dom.substr(0, dom.find("</main>")); }
 
   static std::string read_value(const std::string& dom, const std::string& name) {
-    std::smatch found;
+    std::smatch match;
     const std::regex output("<output id=\"" + name + "\">([^<]*)</output>");
-    return std::regex_search(dom, found, output) ? found[1].str() : "nothing";
+    return std::regex_search(dom, match, output) ? match[1].str() : "nothing";
   }
   static std::string section(const std::string& dom, const std::string& name) {
     const size_t first = dom.find("data-section=\"" + name + "\"");
@@ -91,8 +91,8 @@ class ReportPageTest : public testing::Test {
   static std::map<std::string, int> count_points(const std::string& dom) {
     const std::regex chart("data-chart=\"([^\"]*)\" data-points=\"(\\d+)\"");
     std::map<std::string, int> points;
-    for (std::sregex_iterator found(dom.begin(), dom.end(), chart), end; found != end; ++found) {
-      points[(*found)[1]] = std::stoi((*found)[2]);
+    for (std::sregex_iterator match(dom.begin(), dom.end(), chart), end; match != end; ++match) {
+      points[(*match)[1]] = std::stoi((*match)[2]);
     }
     return points;
   }

@@ -59,9 +59,9 @@ TEST_F(SavedWeightsTest, ResumesExactlyWithAnyOutputDtype) {
           << uninterrupted << " " << file;
     }
     const auto losses = [&](const std::string& run) {
-      std::vector<std::string> found;
-      for (const auto& step : step_lines(run + "/metrics.jsonl")) found.push_back(step["loss"].dump());
-      return found;
+      std::vector<std::string> texts;
+      for (const auto& step : step_lines(run + "/metrics.jsonl")) texts.push_back(step["loss"].dump());
+      return texts;
     };
     EXPECT_EQ(losses(uninterrupted), losses(resumed)) << uninterrupted;
   }
