@@ -20,17 +20,16 @@
 #include <string>
 #include <vector>
 
-#include "app/temporary_folder.h"
+#include "app/process/model_folder.h"
 #include "random_jobs.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
-#include "vlmtrain/planner/drawn_steps.h"
-#include "vlmtrain/planner/rehearsal_process.h"
-#include "vlmtrain/planner/search.h"
-#include "vlmtrain/planner/step_cut.h"
-#include "vlmtrain/planner/twin.h"
-#include "vlmtrain/planner/worst_case.h"
+#include "vlmtrain/models/synthetic_sample.h"
+#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/look_ahead.h"
+#include "vlmtrain/planner/memory_split.h"
+#include "vlmtrain/planner/plan.h"
+#include "vlmtrain/planner/workload.h"
 
 namespace vlmtrain {
 

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/cross_entropy.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/adapter.h"

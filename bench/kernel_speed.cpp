@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/base/first_line.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/cross_entropy.h"

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/checkpoint.h"
 

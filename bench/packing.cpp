@@ -6,7 +6,7 @@
 //
 // Without arguments it uses log-normal lengths only.
 
-#include "vlmtrain/data/packing.h"
+#include "vlmtrain/data/order/packing.h"
 
 #include <fmt/format.h>
 
@@ -18,11 +18,11 @@
 #include <thread>
 #include <vector>
 
-#include "app/preset_folder.h"
+#include "app/process/model_folder.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
-#include "vlmtrain/data/outlines.h"
-#include "vlmtrain/data/pack_census.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/checkpoint.h"
 

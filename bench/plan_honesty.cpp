@@ -19,13 +19,13 @@
 #include <filesystem>
 #include <string>
 
-#include "app/temporary_folder.h"
+#include "app/process/model_folder.h"
 #include "planner/option_search.h"
 #include "random_jobs.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
-#include "vlmtrain/models/mask_families.h"
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/models/synthetic_sample.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain {
 

@@ -23,9 +23,9 @@
 #include <iterator>
 #include <string>
 
-#include "app/plan_arguments.h"
-#include "app/planned.h"
-#include "app/temporary_folder.h"
+#include "app/arguments/arguments.h"
+#include "app/plan_samples/plan_request.h"
+#include "app/process/model_folder.h"
 #include "planner/option_search.h"
 #include "planner/rehearsed_options.h"
 #include "random_jobs.h"

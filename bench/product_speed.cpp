@@ -18,8 +18,7 @@
 #include <limits>
 #include <string>
 
-#include "nn/product_ways.h"
-#include "vlmtrain/nn/matmul.h"
+#include "vlmtrain/nn/layers/matmul.h"
 
 namespace {
 

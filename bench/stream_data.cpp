@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 #include "vlmtrain/io/dataset_file.h"
 
 namespace {

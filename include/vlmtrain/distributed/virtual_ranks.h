@@ -1,1 +1,0 @@
-#include "vlmtrain/distributed/fake_collectives.h"

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/io/record.h"

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/io/temp_cleanup.h"
