@@ -1,5 +1,5 @@
 # vlmtrain_resources(PART FOLDER): compiles the files of FOLDER into the part, so that the binary needs no data folder.
-# They are read with io/resources.h, by their path below FOLDER.
+# They are read with io/file.h, by their path below FOLDER.
 function(vlmtrain_resources part folder)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/*)
   set(generated ${CMAKE_BINARY_DIR}/generated/${part}_resources.cpp)

@@ -1,5 +1,3 @@
-#include "io/dataset/data_files.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

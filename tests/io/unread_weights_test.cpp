@@ -1,5 +1,3 @@
-#include "vlmtrain/io/unread_weights.h"
-
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

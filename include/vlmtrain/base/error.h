@@ -73,7 +73,9 @@ inline std::string get_first_line(std::string_view text) {
 
 namespace detail {
 /// Throws InternalError with the place of the check, the condition and the message.
-[[noreturn]] void fail_check(const char* file, int line, const char* condition, const std::string& message);
+[[noreturn]] inline void fail_check(const char* file, int line, const char* condition, const std::string& message) {
+  throw InternalError(fmt::format("{}:{}: {} does not hold: {}", file, line, condition, message));
+}
 }  // namespace detail
 
 }  // namespace vlmtrain

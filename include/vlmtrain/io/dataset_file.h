@@ -40,10 +40,8 @@ namespace vlmtrain::io {
 ///   with its own "image", "path" or "url"; {"type": "image_url", "image_url": {"url"} or string};
 ///   and the same with "video".
 /// - Placeholders: if no turn has a placeholder for an image, placeholders are added at the start
-///   of the first user
-/// turn,
-///   as in LLaVA's code, those of videos after those of images. If a record has only videos, <image> placeholders stand
-///   for them, as in LLaVA's data.
+///   of the first user turn, as in LLaVA's code; those of videos follow those of images. If a record
+///   has only videos, <image> placeholders stand for them, as in LLaVA's data.
 /// - Texts: a "system" text comes first, as in LLaMA-Factory. Numbers and booleans become strings.
 /// - Unknown keys with a value are harmless, a notice of the record, or its problem if they alter
 ///   learning (record/key_rules.h).
@@ -52,6 +50,11 @@ namespace vlmtrain::io {
 /// opened. Throws data_error that names file, line and column if a file cannot be read or a JSON
 /// array is broken.
 std::shared_ptr<const Records> open_records(const std::filesystem::path& path, const RecordSettings& settings);
+
+/// Returns the files of a data set's path in natural order: the file itself, the matches of a
+/// pattern (glob(7)), or the Parquet files, tars or JSON Lines files of a folder. Throws data_error
+/// if there are none, or if a folder has several formats or splits.
+std::vector<std::filesystem::path> find_data_files(const std::filesystem::path& path);
 
 /// Returns all records of a small data set. Relative media paths are unchanged if `image_root` is
 /// empty.

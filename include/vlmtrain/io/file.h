@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -45,5 +47,9 @@ bool is_hub_name(const std::string& text);
 /// $XDG_CACHE_HOME or ~/.cache (XDG Base Directory Specification, which ignores relative paths).
 /// Returns "" if no variable is set. The folder may not exist.
 std::filesystem::path get_user_cache_folder();
+
+/// Files compiled into the binary (cmake/Resources.cmake), by their path below the embedded folder.
+/// The content lives as long as the program.
+using Resources = std::map<std::string, std::string_view, std::less<>>;
 
 }  // namespace vlmtrain::io

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "io/checkpoint/safetensors_header.h"
-#include "io/files/mapped_file.h"
+#include "io/files/input_file.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/files/mapped_file.h"
+#include "io/files/input_file.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/file.h"
 

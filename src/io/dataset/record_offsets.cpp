@@ -12,8 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "io/dataset/record_json.h"
-#include "io/text/encoding.h"
+#include "io/dataset/json_records.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/files/mapped_file.h"
+#include "io/files/input_file.h"
 
 namespace vlmtrain::io {
 

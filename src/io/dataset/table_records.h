@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/dataset/row_group_cache.h"
-#include "io/files/stored_file.h"
+#include "io/files/input_file.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/row_file.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/files/stored_file.h"
+#include "io/files/input_file.h"
 
 namespace vlmtrain::io {
 

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "io/dataset/record_json.h"
+#include "io/dataset/json_records.h"
 #include "io/dataset/tar_archive.h"
 #include "io/dataset/tar_files.h"
-#include "io/files/stored_file.h"
+#include "io/files/input_file.h"
 #include "io/record/record_reader.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/text/encoding.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {
 namespace {

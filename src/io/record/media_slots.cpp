@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "io/record/json_values.h"
-#include "io/text/encoding.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/io/row_file.h"
 

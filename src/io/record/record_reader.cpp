@@ -14,10 +14,10 @@
 #include "io/record/record_keys.h"
 #include "io/record/record_media.h"
 #include "io/record/record_turns.h"
-#include "io/text/encoding.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {
 namespace {

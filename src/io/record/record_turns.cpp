@@ -11,9 +11,9 @@
 #include "io/record/json_values.h"
 #include "io/record/key_refusals.h"
 #include "io/record/record_media.h"
-#include "io/text/encoding.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {

@@ -4,7 +4,6 @@
 #include <optional>
 #include <vector>
 
-#include "io/text/encoding.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/file.h"

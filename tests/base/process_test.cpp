@@ -1,5 +1,3 @@
-#include "vlmtrain/base/subprocess.h"
-
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -10,6 +8,8 @@
 #include <csignal>
 #include <cstdio>
 #include <string>
+
+#include "vlmtrain/base/process.h"
 
 namespace vlmtrain {
 namespace {
