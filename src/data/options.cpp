@@ -89,7 +89,7 @@ std::optional<double> parse_hold_out_share(const DataOptions& options) {
 }
 
 void declare(OptionTable& table, DataOptions& options) {
-  constexpr int64_t kMaxWorkers = 1024;
+  constexpr int64_t kMaxWorkers = 1024;  // a larger number is a typing error; no host has as many cores
   table.describe_section("data", "What is learnt from, and how it is read.");
   table.add_structured(
       "data.train", "path or list of sources", [&options] { return options.train.to_json(); },

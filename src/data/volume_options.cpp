@@ -16,6 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
+/// Limit of data.volume.size per axis. 1024³ voxels are 4 GiB in fp32; no known model takes more.
 constexpr int64_t kMaxVoxelsPerAxis = 1024;
 /// Limits of data.volume.spacing in mm. A value outside of them is taken for a mistake of the unit.
 constexpr double kMinSpacing = 0.05, kMaxSpacing = 50;

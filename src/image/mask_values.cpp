@@ -11,6 +11,8 @@
 namespace vlmtrain::image {
 namespace {
 
+/// Limits of label files. An 8-bit image has most of its 256 gray values; a file with more than
+/// kMaxLabels of them is more likely an image. A palette has at most 256 colors.
 constexpr int64_t kMaxLabels = 192;
 constexpr int64_t kMaxColors = 256;
 /// The limits between labels and soft edges: a file with more values than this is a soft mask if

@@ -9,6 +9,7 @@
 namespace vlmtrain::image {
 namespace {
 
+/// Opacity of filled masks, chosen by eye: both the image and the mask are visible.
 constexpr int kFillPercent = 40;
 
 /// Colors of predicted masks. None of them is close to the green of the true masks.

@@ -8,7 +8,7 @@ namespace vlmtrain::image {
 
 namespace {
 
-constexpr int64_t kBlockSize = 16;
+constexpr int64_t kBlockSize = 16;  // bytes of an SSE or NEON register
 using ByteVector = uint8_t __attribute__((vector_size(kBlockSize)));
 using ByteBlock = std::array<ByteVector, kBlockSize>;
 

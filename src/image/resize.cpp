@@ -84,7 +84,7 @@ Kernel get_kernel(Filter filter) {
 
 /// Returns the maximum number of fractional bits for which the largest weight fits 16 bits.
 int choose_precision(double max_weight) {
-  constexpr int kMaxPrecision = 22;
+  constexpr int kMaxPrecision = 22;  // as in ATen
   int precision = 0;
   while (precision < kMaxPrecision) {
     const int64_t scaled = truncate(max_weight * (1 << (precision + 1)) + 0.5);
@@ -146,7 +146,7 @@ ResampleWeights make_resample_weights(int64_t input_size, int64_t output_size, F
 
 /// Source: normalize_coeffs_8bpc of Pillow's Resample.c.
 PillowWeights make_pillow_weights(int64_t input_size, int64_t output_size, Filter filter) {
-  constexpr int kPrecision = 22;
+  constexpr int kPrecision = 22;  // 32 bits, less 8 of the pixel and 2 of headroom
   return to_fixed_point<int32_t>(make_exact_weights(input_size, output_size, filter), kPrecision);
 }
 

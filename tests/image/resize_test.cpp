@@ -62,7 +62,7 @@ TEST(Resize, MatchesAten) {
   }
 }
 
-/// Compares with Pillow only up to rounding; Pillow's bytes are in the goldens of
+/// Pillow's weights are only more precise than ATen's. Its exact bytes are in the goldens of
 /// tests/models/nanovlm_test.cpp.
 TEST(Resize, PillowDiffersFromAtenByAtMostOneByte) {
   for (const Filter filter : {Filter::kBilinear, Filter::kBicubic}) {

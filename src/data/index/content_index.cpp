@@ -81,7 +81,7 @@ uint64_t hash_text(const io::Record& record) {
 }  // namespace
 
 size_t ContentIndex::add(const io::Records& records, int64_t workers,
-                         const std::function<void(int64_t done)>& on_progress) {
+                         const std::function<void(int64_t num_done)>& on_progress) {
   const size_t dataset = datasets_.size();
   datasets_.push_back(&records);
   fingerprints_.emplace_back(static_cast<size_t>(records.size()));

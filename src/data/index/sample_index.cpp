@@ -34,7 +34,7 @@ struct Entry {
   std::string line{};  // of the cache: the line that was read, then the line to write
   EntryState state = EntryState::kNotChecked;
   bool was_cached = false;
-  CachedSample shape{};
+  CachedSample sample{};
   std::vector<io::Notice> notices{};  // of a sample that was checked
   SampleProblem problem{};            // of a bad sample
 };
@@ -101,7 +101,7 @@ class SampleIndexer {
     auto cached_sample = entry.line.empty() ? std::nullopt : parse_cache_line(entry.line, kinds_.size());
     const bool is_record_unchanged = cached_sample && stamp_ != 0 && stamp_ == cache_.stamp();
     const auto keep_cached = [&] {
-      entry.shape = std::move(*cached_sample);
+      entry.sample = std::move(*cached_sample);
       entry.state = EntryState::kUnchanged;
     };
     if (is_record_unchanged && cached_sample->file_state == compute_file_state(cached_sample->files))
@@ -129,7 +129,7 @@ class SampleIndexer {
       entry.problem = to_sample_problem(std::current_exception());
       entry.state = EntryState::kBad;
     }
-    entry.shape = std::move(current);
+    entry.sample = std::move(current);
   }
 
   /// Returns whether the cached sample is still valid for the record.
@@ -159,7 +159,7 @@ class SampleIndexer {
         const int64_t num_kinds_before = kinds_.size();
         const bool is_full = num_kinds_before >= static_cast<int64_t>(kMaxNoticeKinds) && !kinds_.find(kind);
         const int64_t kind_id = kinds_.find_or_add(is_full ? kOtherNotices : kind);
-        entry.shape.notices.push_back({.kind = kind_id, .example = kinds_.size() > num_kinds_before ? example : ""});
+        entry.sample.notices.push_back({.kind = kind_id, .example = kinds_.size() > num_kinds_before ? example : ""});
       }
     }
   }
@@ -171,7 +171,8 @@ class SampleIndexer {
     bool has_changes = false;
     for (Entry& entry : entries) {
       if (entry.state == EntryState::kUnchanged) continue;
-      std::string line = entry.state == EntryState::kUpdated ? to_cache_line(entry.shape) : to_cache_line(std::nullopt);
+      std::string line =
+          entry.state == EntryState::kUpdated ? to_cache_line(entry.sample) : to_cache_line(std::nullopt);
       has_changes = has_changes || line != entry.line;
       entry.line = std::move(line);
     }
@@ -190,17 +191,17 @@ class SampleIndexer {
   void store(int64_t index, Entry& entry) {
     if (entry.state == EntryState::kNotChecked) return;
     sample_index_.num_changed += entry.was_cached && entry.state != EntryState::kUnchanged ? 1 : 0;
-    sample_index_.ids.set(index, entry.shape.id);
-    sample_index_.tasks.set(index, entry.shape.task);
+    sample_index_.ids.set(index, entry.sample.id);
+    sample_index_.tasks.set(index, entry.sample.task);
     if (entry.state == EntryState::kBad) {
       sample_index_.problems.emplace(index, std::move(entry.problem));
       return;
     }
-    count_notices(entry.shape);
-    if (settings_.keep_fingerprints && !settings_.cache.empty()) store_fingerprints(index, entry.shape);
-    sample_index_.shapes.set(index, entry.shape.shape);
-    if (entry.shape.shrunk) sample_index_.shrunk.emplace(index, *entry.shape.shrunk);
-    sample_index_.decode_bytes = std::max(sample_index_.decode_bytes, entry.shape.decode_bytes);
+    count_notices(entry.sample);
+    if (settings_.keep_fingerprints && !settings_.cache.empty()) store_fingerprints(index, entry.sample);
+    sample_index_.shapes.set(index, entry.sample.shape);
+    if (entry.sample.shrunk) sample_index_.shrunk.emplace(index, *entry.sample.shrunk);
+    sample_index_.decode_bytes = std::max(sample_index_.decode_bytes, entry.sample.decode_bytes);
     sample_index_.num_from_cache += entry.state == EntryState::kUnchanged ? 1 : 0;
   }
 

@@ -216,18 +216,18 @@ std::optional<int64_t> NoticeKindTable::find(const std::string& name) const {
   return match == ids_.end() ? std::nullopt : std::optional(match->second);
 }
 
-std::string to_cache_line(const std::optional<CachedSample>& shape) {
-  return shape ? to_json_array(*shape).dump(-1, ' ', false, Json::error_handler_t::replace) : "null";
+std::string to_cache_line(const std::optional<CachedSample>& sample) {
+  return sample ? to_json_array(*sample).dump(-1, ' ', false, Json::error_handler_t::replace) : "null";
 }
 
 std::optional<CachedSample> parse_cache_line(std::string_view line, int64_t kinds) {
   const Json numbers = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!numbers.is_array()) return std::nullopt;
   try {
-    auto shape = sample_from_json(numbers);
+    auto sample = sample_from_json(numbers);
     const auto is_valid_kind = [kinds](const CachedNotice& notice) { return notice.kind >= 0 && notice.kind < kinds; };
-    if (!std::ranges::all_of(shape.notices, is_valid_kind)) return std::nullopt;
-    return shape;
+    if (!std::ranges::all_of(sample.notices, is_valid_kind)) return std::nullopt;
+    return sample;
   } catch (const Json::exception&) {
     return std::nullopt;
   }

@@ -21,7 +21,7 @@ void store_first_error(void* /*object*/, int level, const char* format, va_list 
   first_error.erase(first_error.find_last_not_of(" \r\n") + 1);
 }
 
-constexpr int kBufferBytes = 1 << 15;
+constexpr int kBufferBytes = 1 << 15;  // the size of FFmpeg's own file buffers
 
 }  // namespace
 

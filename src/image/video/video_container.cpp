@@ -28,7 +28,7 @@ constexpr const char* kAllowedFormats =
     "h264,hevc,mjpeg,yuv4mpegpipe";
 
 void check_no_lfs_pointer(const io::MediaRef& video) {
-  constexpr size_t kPrefixBytes = 64;
+  constexpr size_t kPrefixBytes = 64;  // an LFS pointer starts with its version line, which is shorter
   std::string prefix;
   if (video.bytes) {
     prefix = video.bytes->substr(0, kPrefixBytes);

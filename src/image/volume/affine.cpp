@@ -131,8 +131,8 @@ AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3
 // off-diagonal part of the Cholesky factor of AᵀA.
 bool starts_at_corner(const AffineMatrix& reoriented, const std::array<int64_t, 3>& size,
                       const std::array<double, 3>& spacing) {
-  constexpr double kTolerance = 1e-8;
-  AffineMatrix factor{};  // lower triangular
+  constexpr double kTolerance = 1e-8;  // in voxels; absorbs the roundings of the factorization
+  AffineMatrix factor{};               // lower triangular
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j <= i; ++j) {
       double residual = 0;

@@ -8,6 +8,8 @@
 namespace vlmtrain::image {
 namespace {
 
+/// Stored bytes that are read at a time, at least a row. Not tuned; fits into the L2 cache of most
+/// processors.
 constexpr int64_t kReadBlockBytes = int64_t{1} << 18;
 
 VLMTRAIN_VECTORIZED void blend_rows(const float* __restrict a, const float* __restrict b, float weight, int64_t count,

@@ -191,7 +191,7 @@ std::optional<VoxelScaling> read_scaling(const nifti_2_header& fields, const std
 
 int64_t read_voxel_offset(const RawHeader& raw, const std::string& name) {
   const double offset = raw.voxel_offset;
-  constexpr double kMaxVoxelOffset = 1LL << 40;
+  constexpr double kMaxVoxelOffset = 1LL << 40;  // far above any file, and exact as a double
   const auto min_offset = static_cast<double>(raw.header_bytes + kExtenderBytes);
   if (!(offset >= min_offset && offset <= kMaxVoxelOffset) || offset != std::floor(offset)) {
     throw data_error(

@@ -45,6 +45,7 @@ int64_t compute_offset(const std::array<int64_t, 3>& begin, const std::array<int
 /// Throws UserError (kBadData) for oblique axes if a spacing is set. MONAI's Spacing resamples such
 /// a scan to orthogonal axes; this reader keeps the axes, so that distances would be wrong.
 void check_is_orthogonal(const NiftiHeader& header, const VolumeSettings& settings, const std::string& name) {
+  // Far above the roundings of headers (1e-5 voxels), and too small to see.
   constexpr double kMaxShearVoxels = 0.1;
   if (!settings.spacing) return;
   const double shear = compute_shear_voxels(header.affine, header.size);

@@ -148,7 +148,7 @@ ImageSize compute_slice_size(const VolumeInfo& info, const SliceSettings& settin
 }
 
 int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings& settings) {
-  constexpr int64_t kFixedBytes = int64_t{1} << 20;
+  constexpr int64_t kFixedBytes = int64_t{1} << 20;  // the stream's window and buffers, and tables
   const auto [height, width] = compute_slice_size(info, settings);
   const int64_t longest_axis = std::max({height, width, count_slices(info, settings)});
   const int64_t values = std::min(count_slices(info, settings) * height * width, kMaxSampledValues);

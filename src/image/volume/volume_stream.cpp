@@ -32,6 +32,7 @@ class PlainVolumeStream final : public VolumeStream {
   VolumeInput input_;
 };
 
+/// Bytes read from the file at a time. Not tuned; large enough that system calls do not matter.
 constexpr size_t kInputBufferBytes = size_t{1} << 16;
 
 /// Argument of zlib's inflateInit2: the largest window (15), plus 16 for the gzip format.
