@@ -1,0 +1,2 @@
+#pragma once
+#include "vlmtrain/text/read_tokenizer.h"

@@ -1,0 +1,2 @@
+#pragma once
+#include "vlmtrain/text/template_source.h"

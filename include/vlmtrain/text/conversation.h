@@ -1,0 +1,2 @@
+#pragma once
+#include "vlmtrain/text/chat_template.h"
