@@ -5,7 +5,7 @@
 #include <string>
 
 #include "image/codec/codecs.h"
-#include "vlmtrain/io/record.h"
+#include "vlmtrain/io/notice.h"
 
 namespace vlmtrain::image {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/rng.h"
 
 namespace vlmtrain::data {
 

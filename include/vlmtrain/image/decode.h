@@ -8,7 +8,7 @@
 #include <string>
 
 #include "vlmtrain/image/size.h"
-#include "vlmtrain/io/record.h"
+#include "vlmtrain/io/medium.h"
 
 namespace vlmtrain::image {
 

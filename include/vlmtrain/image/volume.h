@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "vlmtrain/io/record.h"
+#include "vlmtrain/io/medium.h"
 
 namespace vlmtrain::image {
 

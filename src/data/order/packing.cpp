@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/rng.h"
 
 namespace vlmtrain::data {
 

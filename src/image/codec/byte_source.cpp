@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/file_kind.h"
 
 namespace vlmtrain::image {
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "image/codec/codecs.h"
+#include "image/codec/orientation.h"
 
 namespace vlmtrain::image {
 

@@ -10,7 +10,8 @@
 #include "image/codec/byte_source.h"
 #include "image/video/frame_source.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::image {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/io/record.h"
+#include "vlmtrain/io/medium.h"
 
 namespace vlmtrain::image {
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/io/record.h"
+#include "vlmtrain/io/notice.h"
 
 namespace vlmtrain::data {
 

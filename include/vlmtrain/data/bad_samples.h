@@ -1,0 +1,1 @@
+#include "vlmtrain/data/index/bad_samples.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/data/index/sample_index.h"

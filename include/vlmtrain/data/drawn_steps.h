@@ -1,0 +1,1 @@
+#include "vlmtrain/data/order/sample_order.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/data/index/hold_out.h"

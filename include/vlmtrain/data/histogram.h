@@ -1,0 +1,1 @@
+#include "vlmtrain/data/sample/statistics.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/data/sample/micro_batch.h"

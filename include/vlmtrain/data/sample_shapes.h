@@ -1,0 +1,1 @@
+#include "vlmtrain/data/sample/sample_shape.h"

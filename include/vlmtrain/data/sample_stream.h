@@ -1,0 +1,1 @@
+#include "vlmtrain/data/loader/sample_stream.h"

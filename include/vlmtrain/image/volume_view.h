@@ -1,0 +1,1 @@
+#include "vlmtrain/image/volume_slices.h"
