@@ -34,12 +34,10 @@
 #include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/kernels/dequantize.h"
 #include "vlmtrain/kernels/dropout.h"
-#include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/kernels/norm.h"
-#include "vlmtrain/kernels/norm_rotate.h"
-#include "vlmtrain/kernels/patches.h"
-#include "vlmtrain/kernels/rotate.h"
+#include "vlmtrain/kernels/patchify.h"
+#include "vlmtrain/kernels/rope.h"
 #include "vlmtrain/memory/device.h"
 
 namespace {

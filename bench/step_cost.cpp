@@ -7,7 +7,7 @@
 
 #include "planner/cost_recorder.h"
 #include "vlmtrain/memory/gpu_table.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain {
 namespace {

@@ -2,18 +2,22 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <thread>
 #include <utility>
 
 #include "distributed/backends.h"
-#include "distributed/waiting_time.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/unwatched.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::distributed {
 
@@ -54,6 +58,61 @@ class ShortMessage {
 void record_traffic(Traffic& traffic, const at::Tensor& tensor) {
   traffic.bytes += static_cast<int64_t>(tensor.nbytes());
   ++traffic.calls;
+}
+
+c10::Event record_event(at::Device device) {
+  c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // one that tells its time
+  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
+
+/// How long this rank has waited for the others: its thread, or the stream that computes on its device.
+class WaitTimer {
+ public:
+  void begin(at::Device device);
+  void end(at::Device device);
+
+  /// Of waits that are over. Waits for nothing.
+  double seconds();
+  /// Whether none goes on. Waits for nothing.
+  bool is_idle();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point start_;
+  double seconds_ = 0;
+  std::deque<std::pair<c10::Event, c10::Event>> pending_waits_;  // that are not over, as far as is known
+};
+
+void WaitTimer::begin(at::Device device) {
+  if (device.is_cuda()) {
+    pending_waits_.emplace_back(record_event(device), c10::Event(device.type()));
+  } else {
+    start_ = Clock::now();
+  }
+}
+
+void WaitTimer::end(at::Device device) {
+  if (device.is_cuda()) {
+    pending_waits_.back().second = record_event(device);
+  } else {
+    seconds_ += std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+}
+
+double WaitTimer::seconds() {
+  constexpr double kMilliseconds = 1e-3;
+  while (!pending_waits_.empty() && pending_waits_.front().second.query()) {
+    seconds_ += kMilliseconds * pending_waits_.front().first.elapsedTime(pending_waits_.front().second);
+    pending_waits_.pop_front();
+  }
+  return seconds_;
+}
+
+bool WaitTimer::is_idle() {
+  seconds();
+  return pending_waits_.empty();
 }
 
 }  // namespace

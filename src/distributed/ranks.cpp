@@ -16,12 +16,10 @@
 #include <thread>
 
 #include "distributed/backends.h"
-#include "distributed/nccl_plugin.h"
-#include "distributed/still_backend.h"
+#include "distributed/rank_monitor.h"
 #include "distributed/store.h"
-#include "distributed/watch.h"
 #include "vlmtrain/base/host_name.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::distributed {
 

@@ -1,5 +1,9 @@
 #pragma once
 
+namespace c10d {
+class Store;
+}
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -7,11 +11,11 @@
 
 #include "vlmtrain/distributed/launch.h"
 
-namespace c10d {
-class Store;
-}
-
 namespace vlmtrain::distributed {
+
+/// Whether anybody takes connections where rank 0 should be, asked for again and again until `timeout`. c10d's own
+/// store asks for up to three times as long as it is told to.
+bool wait_until_listening(const Launch& launch, std::chrono::milliseconds timeout);
 
 /// Texts under names that all ranks see; rank 0 holds them. One thread at a time.
 class SharedStore {

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "kernels/launch.h"
-#include "kernels/trial.h"
+#include "kernels/self_test.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/plugin.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::kernels {
 

@@ -9,11 +9,9 @@
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/dequantize.h"
 #include "vlmtrain/kernels/dropout.h"
-#include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/norm.h"
-#include "vlmtrain/kernels/norm_rotate.h"
-#include "vlmtrain/kernels/patches.h"
-#include "vlmtrain/kernels/rotate.h"
+#include "vlmtrain/kernels/patchify.h"
+#include "vlmtrain/kernels/rope.h"
 
 namespace vlmtrain::kernels::reference {
 

@@ -1,5 +1,8 @@
+#pragma once
+
 #include "vlmtrain/memory/driver.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -7,17 +10,34 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#include "memory/driver_library.h"
-
 namespace vlmtrain::memory {
 
 namespace {
+
+/// The functions of the driver's library, as cuda.h declares them. Stays loaded.
+class DriverLibrary {
+ public:
+  explicit DriverLibrary(void* library) : library_(library) {}
+
+  /// kMissing where the library has no such function.
+  static constexpr int kMissing = -1;
+
+  template <class... Arguments>
+  int call(const char* name, Arguments... arguments) const {
+    auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name));
+    return function == nullptr ? kMissing : function(arguments...);
+  }
+
+ private:
+  void* library_;
+};
 
 constexpr int kRequiredVersion = 13000;  // CUDA 13.0, as cuDriverGetVersion counts
 
@@ -233,6 +253,57 @@ DriverProbe probe_driver(const DriverPaths& paths) {
     probe.gpus.push_back(*gpu);
   }
   return probe;
+}
+
+namespace {
+
+/// A context on a card, current in this thread as long as it lives.
+class PrimaryContext {
+ public:
+  PrimaryContext(const DriverLibrary& driver, int device) : driver_(driver), device_(device) {
+    void* context = nullptr;
+    error_ = driver_.call("cuDevicePrimaryCtxRetain", &context, device_);
+    if (error_ != 0) return;
+    is_retained_ = true;
+    error_ = driver_.call("cuCtxPushCurrent_v2", context);
+  }
+  ~PrimaryContext() {
+    void* context = nullptr;
+    if (error_ == 0) driver_.call("cuCtxPopCurrent_v2", &context);
+    if (is_retained_) driver_.call("cuDevicePrimaryCtxRelease_v2", device_);
+  }
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+  int error() const { return error_; }
+
+ private:
+  const DriverLibrary& driver_;
+  int device_;
+  int error_ = 0;
+  bool is_retained_ = false;
+};
+
+}  // namespace
+
+GpuMemoryInfo query_gpu_memory(int index, const DriverPaths& paths) {
+  GpuMemoryInfo info;
+  void* const library = dlopen(paths.library.c_str(), RTLD_NOW);
+  if (library == nullptr) return {.error = DriverLibrary::kMissing};
+  const DriverLibrary driver(library);
+  int device = 0;
+  size_t total = 0;
+  info.error = driver.call("cuInit", 0U);
+  if (info.error == 0) info.error = driver.call("cuDeviceGet", &device, index);
+  if (info.error == 0) info.error = driver.call("cuDeviceTotalMem_v2", &total, device);
+  if (info.error != 0) return info;
+  info.total_bytes = static_cast<int64_t>(total);
+  const PrimaryContext context(driver, device);
+  size_t free = 0;
+  info.error = context.error();
+  if (info.error == 0) info.error = driver.call("cuMemGetInfo_v2", &free, &total);
+  if (info.error == 0) info.free_bytes = static_cast<int64_t>(free);
+  return info;
 }
 
 }  // namespace vlmtrain::memory

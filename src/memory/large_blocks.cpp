@@ -1,15 +1,15 @@
 #include "vlmtrain/memory/large_blocks.h"
 
+#include <malloc.h>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <atomic>
 
-#include "memory/large_block_allocator.h"
 #include "memory/page_cache.h"
-#include "memory/watched_allocator.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/host_malloc.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::memory {
 
@@ -85,6 +85,22 @@ void release_large_block_cache() {
 LargeBlockStats get_large_block_stats() {
   const PageCache& pages = large_block_allocator_instance().pages();
   return {.live_bytes = pages.live_bytes(), .cached_bytes = pages.cached_bytes()};
+}
+
+namespace {
+
+/// Of the small blocks' memory, what is kept free at its end: otherwise each step would give it back and take it again.
+constexpr int kTrimThresholdBytes = 32 << 20;
+/// Linux allows a process 65,530 areas of memory in all.
+constexpr int kMaxMmapBlocks = 32'000;
+
+}  // namespace
+
+void use_mmap_for_large_blocks() {
+  // Setting the threshold is what keeps malloc from raising it with each block that is freed.
+  mallopt(M_MMAP_THRESHOLD, static_cast<int>(kLargeBlockBytes));
+  mallopt(M_TRIM_THRESHOLD, kTrimThresholdBytes);
+  mallopt(M_MMAP_MAX, kMaxMmapBlocks);
 }
 
 }  // namespace vlmtrain::memory

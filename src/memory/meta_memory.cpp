@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/host_malloc.h"
+#include "vlmtrain/memory/large_blocks.h"
 
 namespace vlmtrain::memory {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "distributed/nccl_plugin.h"
+#include "distributed/backends.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/driver.h"
 

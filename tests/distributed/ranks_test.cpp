@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "distributed/ranks_of_threads.h"
+#include "distributed/thread_ranks.h"
 #include "vlmtrain/distributed/consensus.h"
 
 namespace vlmtrain::distributed {

@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "distributed/ranks_of_threads.h"
+#include "distributed/thread_ranks.h"
 #include "engine/batch_of_eight.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "vlmtrain/distributed/consensus.h"
 #include "vlmtrain/engine/training.h"
-#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::distributed {
 

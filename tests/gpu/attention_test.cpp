@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 
 namespace vlmtrain::gpu {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 
 namespace vlmtrain::gpu {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 #include "parity/case.h"
 #include "vlmtrain/engine/generate.h"
 

@@ -13,7 +13,7 @@
 #include <tuple>
 
 #include "engine/small_step.h"
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 #include "parity/case.h"
 #include "vlmtrain/models/adapter.h"
 

@@ -7,11 +7,10 @@
 #include <string>
 #include <tuple>
 
-#include "gpu/card.h"
-#include "kernels/trial.h"
+#include "gpu/gpu.h"
+#include "kernels/self_test.h"
 #include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/cross_entropy.h"
-#include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/norm.h"
 
 namespace vlmtrain::gpu {

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 #include "vlmtrain/engine/options.h"
 
 namespace vlmtrain::gpu {

@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 
 namespace vlmtrain::gpu {
 namespace {

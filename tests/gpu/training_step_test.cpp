@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/small_step.h"
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 #include "parity/case.h"
 
 namespace vlmtrain::gpu {

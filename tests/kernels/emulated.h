@@ -8,7 +8,7 @@
 
 #include <cstdlib>
 
-#include "kernels/emulation/settings.h"
+#include "kernels/emulation/fibers.h"
 #include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::kernels {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/nn/attention.h"
 

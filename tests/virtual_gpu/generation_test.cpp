@@ -4,7 +4,7 @@
 #include <string>
 
 #include "parity/case.h"
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/engine/generate.h"
 #include "vlmtrain/memory/device.h"
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "virtual_gpu/card.h"
 #include "virtual_gpu/cuda_call.h"
+#include "virtual_gpu/virtual_gpu.h"
 
 namespace vlmtrain {
 namespace {

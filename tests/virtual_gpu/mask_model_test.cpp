@@ -5,7 +5,7 @@
 
 #include "models/network/mask/mask_decoder/mask_decoder.h"
 #include "models/network/mask/sam_vit/sam_vit.h"
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/nn/mask_loss.h"
 

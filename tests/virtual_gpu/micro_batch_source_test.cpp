@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/engine/cross_entropy.h"
 #include "vlmtrain/memory/device.h"

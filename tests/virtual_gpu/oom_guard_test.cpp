@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "virtual_gpu/card.h"
 #include "virtual_gpu/small_run.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/engine/async_scalars.h"
-#include "vlmtrain/memory/recovery.h"
+#include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::train {
 namespace {

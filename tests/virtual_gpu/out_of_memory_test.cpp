@@ -1,8 +1,8 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
-#include "virtual_gpu/card.h"
 #include "virtual_gpu/small_run.h"
+#include "virtual_gpu/virtual_gpu.h"
 
 namespace vlmtrain {
 namespace {

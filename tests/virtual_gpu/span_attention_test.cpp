@@ -6,7 +6,7 @@
 #include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/nn/attention.h"
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain {

@@ -6,10 +6,10 @@
 #include <tuple>
 
 #include "engine/host_allocations.h"
-#include "virtual_gpu/card.h"
 #include "virtual_gpu/small_run.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/engine/async_scalars.h"
-#include "vlmtrain/memory/trace.h"
+#include "vlmtrain/memory/allocation_trace.h"
 
 namespace vlmtrain {
 namespace {

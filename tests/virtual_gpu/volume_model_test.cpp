@@ -5,7 +5,7 @@
 
 #include "models/brain_llava/model.h"
 #include "models/presets.h"
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain {

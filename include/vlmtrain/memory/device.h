@@ -64,4 +64,15 @@ void set_expandable_segments(bool expandable);
 /// reserved already stays. More than the card has: no limit but the card's. Nothing on the CPU.
 void limit_reserved_bytes(at::Device device, int64_t bytes);
 
+/// Gives back the pinned memory of the host that no tensor uses. Nothing on the CPU.
+void release_pinned(at::Device device);
+
+/// Why the device can do nothing at all any more, not even fill a tensor of a megabyte; nothing where it can. Waits for
+/// the device.
+std::optional<std::string> find_device_failure(at::Device device);
+
+/// Asks the card for the size that limits are a share of, as the allocator does when it begins: a rehearsal's card says
+/// another one later. Nothing on the CPU.
+void cache_device_size(at::Device device);
+
 }  // namespace vlmtrain::memory

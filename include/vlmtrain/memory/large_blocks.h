@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Allocator.h>
+
 #include <cstdint>
 
 namespace vlmtrain::memory {
@@ -18,5 +20,17 @@ struct LargeBlockStats {
   int64_t cached_bytes = 0;  ///< used by no tensor
 };
 LargeBlockStats get_large_block_stats();
+
+inline constexpr int64_t kLargeBlockBytes = 1 << 20;
+
+/// From now on malloc takes each block of kLargeBlockBytes or more from the system and gives it back once it is freed.
+/// By default it keeps blocks of up to 32 MiB in one piece of memory that only shrinks at its end: gigabytes of
+/// activations that were freed stay resident below a few small blocks that live on. For the whole process; what was
+/// taken before stays as it is. Does nothing where malloc is another's (LD_PRELOAD).
+void use_mmap_for_large_blocks();
+
+/// What LibTorch took memory on the CPU from when this was first called, with what enable_large_block_cache() does
+/// before it.
+c10::Allocator* large_block_allocator();
 
 }  // namespace vlmtrain::memory

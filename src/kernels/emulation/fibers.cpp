@@ -14,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/emulation/settings.h"
-
 namespace vlmtrain::kernels::emulation {
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 namespace vlmtrain::kernels::emulation {
 
@@ -38,5 +39,17 @@ void report_misaligned();
 
 /// Memory of a block: filled with not-a-numbers when a block begins, so that what nobody wrote is seen.
 void register_shared(void* memory, int64_t bytes);
+
+/// What tests may choose; libvlmtrain_kernels_emulated.so has one, at vlmtrain_emulation_settings().
+struct Settings {
+  Order order = Order::kForwards;
+  uint64_t seed = 1;  ///< of kShuffled
+  /// Of a grid's first dimension only so many blocks run, the last: for tensors larger than a test could fill.
+  int64_t last_blocks = std::numeric_limits<int64_t>::max();
+};
+
+Settings& settings();
+
+inline constexpr const char* kSettingsFunction = "vlmtrain_emulation_settings";
 
 }  // namespace vlmtrain::kernels::emulation

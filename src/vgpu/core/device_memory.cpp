@@ -6,11 +6,10 @@
 #include <iterator>
 #include <string>
 
-#include "vgpu/core/card.h"
-#include "vgpu/core/faults.h"
-#include "vgpu/core/immortal.h"
-#include "vgpu/core/report.h"
-#include "vgpu/core/trace.h"
+#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/fault_injector.h"
+#include "vgpu/core/object_lifetime.h"
+#include "vgpu/core/virtual_gpu.h"
 
 namespace vlmtrain::vgpu {
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <optional>
 
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::vgpu {
 

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <memory>
 
-#include "vgpu/core/faults.h"
-#include "vgpu/core/handle.h"
-#include "vgpu/core/products.h"
+#include "vgpu/core/counters.h"
+#include "vgpu/core/fault_injector.h"
+#include "vgpu/core/object_lifetime.h"
 
 namespace vlmtrain::vgpu {
 

@@ -4,8 +4,8 @@
 #include <cuda.h>
 #include <unistd.h>
 
-#include "vgpu/core/card.h"
 #include "vgpu/core/device_memory.h"
+#include "vgpu/core/virtual_gpu.h"
 
 // No wheel has nvml.h; these are its types and statuses, under names that are ours.
 namespace {
