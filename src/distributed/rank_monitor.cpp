@@ -12,22 +12,26 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// Each heartbeat is a few requests to rank 0's store. The timeouts below are several intervals long.
 constexpr auto kHeartbeatInterval = 500ms;
+/// Shorter at the end of a run, which waits for the last exchange.
 constexpr auto kShutdownHeartbeatInterval = 10ms;
-/// Where a connection broke, who was not heard of for so long is the one.
+/// After a broken connection, a rank without a heartbeat for this long counts as lost.
 constexpr auto kBrokenConnectionTimeout = 3s;
-/// Rank 0 takes as long to find out who is silent, and the word some beats to come round.
+/// Time to learn the reason of a broken connection: rank 0 needs its heartbeat timeout, and the
+/// failure some heartbeats to reach this rank.
 constexpr auto kFailureReasonTimeout = 16s;
-/// What a rank may take to come to its end that knows of a failure, beside what it is writing.
+/// Time in which a rank that knows of a failure must exit, in addition to what it is writing.
 constexpr auto kExitTimeout = 15s;
-/// What a rank may take to come to an end by itself once it knows of a failure, or while it does not.
+/// Time in which a rank's thread must notice a failure before on_hang is called.
 constexpr auto kUnnoticedFailureTimeout = 4s;
+/// Time that a rank without a failure waits for the others to be done.
 constexpr auto kShutdownTimeout = 5s;
-/// That rank 0 waits for the others to hear of a failure; a lost one does not.
+/// Time that rank 0 waits until the other ranks know of a failure; a lost rank never does.
 constexpr auto kAcknowledgeTimeout = 2s;
 
 constexpr const char* kFailureKey = "failure";
-/// A connection between two ranks broke: whose does not matter, one of them is silent.
+/// Set when a connection between two ranks broke. Either of the two may be the lost one.
 constexpr const char* kBrokenKey = "broken";
 
 std::string heartbeat_key(int64_t rank) {
@@ -38,12 +42,12 @@ std::string done_key(int64_t rank) {
   return fmt::format("done/{}", rank);
 }
 
-/// Who has seen that all are done: rank 0 goes last, for it holds what the others ask.
+/// Set by ranks that have seen that all are done. Rank 0 exits last, because it hosts the store.
 std::string exited_key(int64_t rank) {
   return fmt::format("gone/{}", rank);
 }
 
-/// Who has heard of the failure.
+/// Set by ranks that know of the failure.
 std::string acknowledged_key(int64_t rank) {
   return fmt::format("heard/{}", rank);
 }
@@ -81,7 +85,7 @@ RankMonitor::~RankMonitor() {
   if (is_answered) {
     heartbeat_thread_.join();
   } else {
-    // It waits for a machine that does not answer. The process is at its end.
+    // The thread is blocked on a machine that does not answer, and the process is about to end.
     heartbeat_thread_.detach();
   }
 }
@@ -134,7 +138,7 @@ std::string RankMonitor::describe_lost_rank(int64_t rank) const {
                      std::chrono::duration<double>(heartbeat_timeout()).count());
 }
 
-/// The one thread that speaks to rank 0.
+/// The only thread that talks to rank 0.
 void RankMonitor::run_heartbeat() {
   try {
     SharedStore store(launch_, /*is_server=*/false, options_.rendezvous_timeout);
@@ -152,7 +156,7 @@ void RankMonitor::run_heartbeat() {
     const std::unique_lock lock(mutex_);
     const bool is_shutting_down = is_done_;
     if (is_shutting_down) {
-      are_all_done_ = true;  // rank 0 went as soon as all had said so
+      are_all_done_ = true;  // rank 0 exited as soon as all ranks were done
       changed_.notify_all();
       return;
     }
@@ -181,7 +185,7 @@ void RankMonitor::exchange_status(SharedStore& store, int64_t count) {
   are_all_done_ = are_all_done;
 }
 
-/// Only two ranks see it; rank 0 is to know.
+/// Only the two ranks of a broken connection notice it, so they inform rank 0.
 void RankMonitor::sync_broken_flag(SharedStore& store) {
   bool is_broken = false;
   {
@@ -217,7 +221,7 @@ bool RankMonitor::acknowledge_failure(SharedStore& store) const {
   return store.has(acknowledged);
 }
 
-/// Names the one that is silent longest.
+/// Reports the rank with the oldest heartbeat.
 void RankMonitor::detect_lost_rank(SharedStore& store) {
   const auto now = Clock::now();
   int64_t silent_rank = 0;
@@ -239,7 +243,8 @@ void RankMonitor::detect_lost_rank(SharedStore& store) {
                       serialize_failure({.rank = silent_rank, .code = ExitCode::kFailed, .reason = reason}));
 }
 
-/// Sees that the talking thread gets answers, and ends a process that does not come to hear of a failure.
+/// Detects that rank 0 does not answer, and calls on_hang if this rank does not end after a
+/// failure.
 void RankMonitor::run_watchdog() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -251,7 +256,8 @@ void RankMonitor::run_watchdog() {
     if (failure_) break;
   }
   const auto start = Clock::now();
-  // It may hang although it knows: in a call that waits for a device, which waits for the lost rank.
+  // A rank may hang although it knows of the failure: in a call that waits for a device, which
+  // waits for the lost rank.
   const auto deadline = [&] { return start + (is_noticed_ ? kExitTimeout : kUnnoticedFailureTimeout); };
   while (!is_done_ && Clock::now() < deadline()) changed_.wait_until(lock, deadline());
   if (is_done_) return;

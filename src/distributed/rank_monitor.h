@@ -14,23 +14,24 @@
 
 namespace vlmtrain::distributed {
 
-/// Tells the other ranks that this one is there, and finds out whether they are, on threads of its own: rank 0 looks at
-/// all of them, the others at rank 0, and the first failure is everybody's.
+/// A monitor that sends this rank's heartbeats and detects lost ranks, on threads of its own. Rank 0
+/// watches all other ranks, and they watch rank 0. The first failure ends all ranks. Thread-safe.
 class RankMonitor {
  public:
-  /// `names`: of the ranks, for what is said of a lost one.
+  /// `names` are the ranks' names for messages about a lost rank.
   RankMonitor(const Launch& launch, RanksOptions options, std::vector<std::string> names);
-  /// Without a failure: tells that this rank is done, and where it is rank 0 waits until all others are.
+  /// Without a failure: reports that this rank is done; rank 0 waits until all others are done.
   ~RankMonitor();
   RankMonitor(const RankMonitor&) = delete;
   RankMonitor& operator=(const RankMonitor&) = delete;
 
-  /// Of this rank. Returns when the others can know it, or cannot.
+  /// Publishes a failure of this rank. Returns once it is in the store, or after a timeout.
   void report_failure(Failure failure);
 
   bool has_lost_rank0();
 
-  /// The first failure, for a caller whose connection to some rank broke; nothing where none is known in time.
+  /// Returns the first failure, for a caller whose connection to a rank broke. Returns nothing if none is
+  /// known in time.
   std::optional<Failure> wait_for_failure();
 
  private:
@@ -42,9 +43,9 @@ class RankMonitor {
 
   void run_heartbeat();
   void exchange_status(SharedStore& store, int64_t count);
-  /// Whether this rank may go.
+  /// Returns whether this rank may exit.
   bool sync_shutdown(SharedStore& store) const;
-  /// The same, where there was a failure.
+  /// Returns whether this rank may exit after a failure.
   bool acknowledge_failure(SharedStore& store) const;
   void detect_lost_rank(SharedStore& store);
   void run_watchdog();
@@ -57,21 +58,21 @@ class RankMonitor {
   const Launch launch_;
   const RanksOptions options_;
   const std::vector<std::string> names_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::optional<Failure> failure_;
-  std::optional<Failure> own_failure_;  // to be told
+  std::optional<Failure> own_failure_;  // to be published
   bool is_reported_ = false;
   bool has_lost_rank0_ = false;
-  bool is_broken_ = false;   // a connection between ranks: who is silent now is not waited for long
-  bool is_noticed_ = false;  // to this rank's own thread
+  bool is_broken_ = false;   // a connection between ranks broke: shortens the heartbeat timeout
+  bool is_noticed_ = false;  // this rank's own thread knows of the failure
   bool is_done_ = false;
   bool are_all_done_ = false;
-  Clock::time_point acknowledge_deadline_ = Clock::time_point::max();  // where there was a failure
+  Clock::time_point acknowledge_deadline_ = Clock::time_point::max();  // finite after a failure
   Clock::time_point last_exchange_ = Clock::now();
-  std::vector<LastHeartbeat> last_heartbeats_;  // by rank; of the talking thread
+  std::vector<LastHeartbeat> last_heartbeats_;  // by rank; used by the heartbeat thread only
   std::jthread watchdog_thread_;
-  std::thread heartbeat_thread_;  // left behind where rank 0 does not answer
+  std::thread heartbeat_thread_;  // detached if rank 0 does not answer
 };
 
 }  // namespace vlmtrain::distributed

@@ -83,11 +83,11 @@ c10d::TCPStoreOptions make_store_options(const Launch& launch, bool is_server, s
   return options;
 }
 
-/// Not rank 0's own. c10d waits without end for somebody who takes the connection and says nothing, and what ends its
-/// patience with one who says something else it writes in twenty lines: so it asks on a thread, which is left to itself
-/// before.
+/// Connects to another rank's store on a thread that is abandoned after the timeout. c10d waits
+/// forever for a server that accepts the connection but does not answer, and logs twenty lines
+/// about one that answers otherwise.
 c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const Launch& launch, std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // of a rank 0 that listens
+  constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // of a rank 0 that listens: it answers as soon as its constructor runs
   timeout = std::min(timeout, kMaxAnswerTime);
   std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect_task(
       [host = launch.host, options = make_store_options(launch, /*is_server=*/false, 10 * timeout), timeout] {
@@ -97,7 +97,7 @@ c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const Launch& launch, std::
       });
   auto future = connect_task.get_future();
   std::thread(std::move(connect_task)).detach();
-  // By this clock, and not wait_for(), whose symbol older hosts lack (cmake/portable).
+  // wait_for() needs a symbol that older hosts lack (cmake/portable).
   if (future.wait_until(std::chrono::system_clock::now() + timeout) == std::future_status::ready) return future.get();
   throw usage_error(
       "rank {} found somebody at {}:{} who is no rank 0 of vlmtrain: it does not answer as one; if that is another "

@@ -41,7 +41,7 @@ at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at:
   std::ranges::copy(normalization.mean, std::begin(args.mean));
   std::ranges::copy(normalization.std, std::begin(args.deviation));
   if (patch.width == width && height % patch.height == 0) {
-    // Lines of a patch lie one after the other: they are one line, which is read in larger packs.
+    // The lines of such a patch are contiguous. Treating them as one line allows larger packs.
     args.height = height / patch.height;
     args.width = patch.height * width;
     args.patch_height = 1;

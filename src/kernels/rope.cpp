@@ -41,7 +41,7 @@ void rope(const Heads& output, const Heads& input, const at::Tensor& cos, const 
 
 namespace {
 
-/// Of rows of heads that lie one after the other: elements from a row to the next.
+/// Returns the elements between rows. REQUIRES: the heads of a row are contiguous.
 int64_t row_stride(const at::Tensor& heads) {
   VLMTRAIN_CHECK(heads.stride(2) == 1 && (heads.size(1) == 1 || heads.stride(1) == heads.size(2)),
                  "heads of a row lie one after the other");
@@ -66,8 +66,10 @@ QkNormRopeBackward::Heads backward_heads(const at::Tensor& dx, const at::Tensor&
           .heads = gradient.size(1)};
 }
 
-/// So many that a card is full of them, each with several heads; fewer where there are fewer heads.
+/// Returns enough warps to fill a large GPU, each with several heads; fewer if there are fewer
+/// heads.
 int64_t choose_num_warps(int64_t heads) {
+  // 384 blocks, about the three per multiprocessor (rope.cu) of an H100, which has 132 of them.
   constexpr int64_t kMaxWarps = 3072;
   const int64_t blocks =
       std::clamp((heads + kQkNormRopeWarps - 1) / kQkNormRopeWarps, int64_t{1}, kMaxWarps / kQkNormRopeWarps);
@@ -76,7 +78,7 @@ int64_t choose_num_warps(int64_t heads) {
 
 int64_t common_stride(const at::Tensor& query, const at::Tensor& key) {
   const int64_t stride = row_stride(query);
-  // Of a single row the stride may be anything.
+  // The stride of a single row is arbitrary.
   VLMTRAIN_CHECK(query.size(0) <= 1 || stride == row_stride(key),
                  "rows of queries and keys that lie differently far apart");
   return stride;

@@ -28,7 +28,7 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-/// Inputs of a trial, uniform from −2 to 2, from the host's generator, so that every card gets the same.
+/// Uniform inputs in [−2, 2) from the CPU's generator, which are equal on every device.
 class RandomInputs {
  public:
   RandomInputs(at::Device device, at::ScalarType dtype) : options_(at::TensorOptions(device).dtype(dtype)) {}
@@ -199,7 +199,7 @@ std::vector<ComparedTensors> test_patchify(RandomInputs& inputs, const KernelTes
       inputs.fp32({3, 3, sizes.image_size.height, sizes.image_size.width}).add_(2).mul_(63).to(at::kByte);
   const at::Tensor order = at::arange(2, bytes.options().dtype(at::kLong)).mul_(-1).add_(2);
   std::vector<ComparedTensors> comparisons;
-  // Read in packs, in pairs, one by one, and whole lines.
+  // Widths for reads in packs, in pairs, one by one, and of whole lines.
   for (const auto& patch : {image::ImageSize{16, 16}, {14, 14}, {5, 7}, {11, sizes.image_size.width}}) {
     const image::BytePixels pixels{bytes, normalization, patch.width == 14 ? order : at::Tensor()};
     comparisons.push_back({patchify(pixels, patch, dtype), reference::patchify(pixels, patch, dtype)});
@@ -225,7 +225,8 @@ std::vector<ComparedTensors> test_dropout(RandomInputs& inputs, const KernelTest
   return comparisons;
 }
 
-/// A first step, of moments that are zeros, in fp32, bf16 and 8 bits; the inputs' type is that of the weights.
+/// The first update, with zero moments, in fp32, bf16 and 8 bits; the weights have the inputs'
+/// type.
 std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSizes& sizes) {
   const int64_t count = sizes.parameters;
   const at::Tensor example = inputs.sample({1}), fp32 = inputs.fp32({1}), zero = fp32.new_zeros({});
@@ -290,8 +291,8 @@ const std::vector<KernelTestCase>& kernel_test_cases() {
   return cases;
 }
 
-/// A unit in the last place, relative: what lies almost in the middle of two is rounded to either. Of fp32 what is lost
-/// on the way.
+/// Relative tolerance: one unit in the last place of 16-bit types, because values near a midpoint
+/// round either way; for fp32 the rounding errors of intermediate results.
 double compute_tolerance(at::ScalarType dtype) {
   constexpr double kFp32Tolerance = 2e-5;
   return dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : kFp32Tolerance;
@@ -301,7 +302,7 @@ int64_t count_mismatches(const ComparedTensors& compared) {
   const at::Tensor actual = compared.actual.to(at::kCPU).to(at::kDouble);
   const at::Tensor expected = compared.expected.to(at::kCPU).to(at::kDouble);
   const at::Tensor bound = (expected.abs() + 0.1) * compute_tolerance(compared.expected.scalar_type());
-  // Not-a-numbers are within no bound.
+  // NaN is within no bound.
   return ((actual - expected).abs() <= bound).logical_not().sum().item<int64_t>();
 }
 

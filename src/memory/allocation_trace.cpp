@@ -6,8 +6,8 @@
 
 namespace vlmtrain::memory {
 
-/// Called by the allocator, also on the threads of the autograd engine, which take over the debug information of the
-/// thread that started the backward pass.
+/// The allocator calls it also on autograd threads, which inherit the debug info of the thread that
+/// started the backward pass.
 class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
  public:
   explicit Listener(c10::Device device) : device_(device) {}
@@ -21,7 +21,7 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
     if (bytes > 0) {
       live_[address] = events_.size();
     } else if (live_.erase(address) == 0) {
-      return;  // older than the trace
+      return;  // allocated before the trace began
     }
     events_.push_back({address, bytes, tag, backward, static_cast<int64_t>(reserved)});
   }
@@ -42,7 +42,7 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
   c10::Device device_;
   std::mutex mutex_;
   std::vector<AllocationEvent> events_;
-  std::unordered_map<const void*, size_t> live_;  // address → its allocation's place in events_
+  std::unordered_map<const void*, size_t> live_;  // address → index of its allocation in events_
 };
 
 AllocationTrace::AllocationTrace(c10::Device device)

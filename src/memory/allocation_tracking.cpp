@@ -20,19 +20,20 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// How many scopes of Unwatched this thread is in.
+/// Number of ScopedDisableTracking scopes on this thread.
 thread_local int disable_depth = 0;
 
 using Watchers = std::vector<std::shared_ptr<AllocationWatcher>>;
 
-/// Memory that watchers heard of when it was given out.
+/// A live allocation and the watchers that were notified of it.
 struct WatchedMemory {
   int64_t bytes;
   Watchers watchers;
 };
 
-/// In front of PyTorch's allocator. It stays once it was put there: memory that it gave out may outlive any watcher.
-/// Pointers are the real allocator's own, since some callers (oneDNN) hold nothing else.
+/// Wraps PyTorch's allocator. Never uninstalled, because its memory may outlive any watcher. It
+/// returns the wrapped allocator's pointers unchanged, because some callers (oneDNN) keep only the
+/// pointer.
 class WatchedAllocator final : public c10::Allocator {
  public:
   explicit WatchedAllocator(c10::Allocator* wrapped) : wrapped_(wrapped) {}
@@ -110,7 +111,7 @@ class WatchedAllocator final : public c10::Allocator {
     {
       const std::lock_guard lock(mutex_);
       const auto it = allocations_.find(address);
-      if (it == allocations_.end()) return;  // nobody watched
+      if (it == allocations_.end()) return;  // unwatched
       memory = std::move(it->second);
       allocations_.erase(it);
     }
@@ -118,14 +119,14 @@ class WatchedAllocator final : public c10::Allocator {
   }
 
   c10::Allocator* wrapped_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::unordered_map<std::thread::id, Watchers> by_thread_;
   std::unordered_map<void*, WatchedMemory> allocations_;
 };
 
 WatchedAllocator& watched_allocator_instance() {
   static WatchedAllocator* const allocator = [] {
-    auto* const instance = new WatchedAllocator(large_block_allocator());  // never freed, see above
+    auto* const instance = new WatchedAllocator(large_block_allocator());  // never freed: see the class comment
     constexpr uint8_t kHighestPriority = 255;
     c10::SetAllocator(c10::DeviceType::CPU, instance, kHighestPriority);
     return instance;
@@ -168,7 +169,7 @@ struct BudgetCounter final : AllocationWatcher {
   int64_t peak_bytes = 0;
   int64_t num_rejected = 0;
   bool is_paused = false;
-  std::atomic<int64_t> live_bytes{0};  // tensors may die in other threads
+  std::atomic<int64_t> live_bytes{0};  // tensors may be freed on other threads
 
   bool is_active() const override { return !is_paused; }
 
@@ -233,7 +234,7 @@ struct AllocationCounter final : AllocationWatcher {
   AllocationFaults faults;
   int64_t allocations = 0;
   int64_t failures = 0;
-  std::atomic<int64_t> live_bytes{0};  // tensors may die in other threads
+  std::atomic<int64_t> live_bytes{0};  // tensors may be freed on other threads
   int64_t peak_bytes = 0;
 
   void on_allocate(int64_t bytes) override {

@@ -23,7 +23,7 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// The first line's value of `key` in a table of lines "key : value".
+/// Returns the first value of `key` in a file of "key : value" lines.
 std::string read_first_value(const std::filesystem::path& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -40,12 +40,12 @@ int64_t usable_cores() {
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-/// Of one group: its share of a period; nothing where it has no limit.
+/// Returns the group's CPU time per period, or nothing if it has no limit.
 std::optional<double> read_cpu_quota(const ControlGroupFolder& group) {
   double quota = 0;
   double period = 0;
   if (group.is_v2) {
-    std::ifstream file(group.path / "cpu.max");  // "max 100000", "150000 100000"
+    std::ifstream file(group.path / "cpu.max");  // "max 100000" or "150000 100000"
     if (!(file >> quota >> period)) return std::nullopt;
   } else {
     std::ifstream quota_file(group.path / "cpu.cfs_quota_us");
@@ -64,11 +64,12 @@ std::optional<double> find_min_quota(const std::filesystem::path& root) {
   return min_quota;
 }
 
-/// Of one group; nothing where it has no limit. Threads count as processes.
+/// Returns how many more threads the group allows, or nothing if it has no limit. The kernel counts
+/// threads as processes.
 std::optional<int64_t> read_startable_threads(const ControlGroupFolder& group) {
   int64_t max_threads = 0;
   int64_t current = 0;
-  std::ifstream max_file(group.path / "pids.max");  // "max", "100"; the same file in both versions
+  std::ifstream max_file(group.path / "pids.max");  // "max" or "100"; the same file in both versions
   std::ifstream current_file(group.path / "pids.current");
   if (!(max_file >> max_threads) || !(current_file >> current)) return std::nullopt;
   return std::max<int64_t>(0, max_threads - current);
@@ -97,6 +98,7 @@ CpuInfo read_cpu_info(const std::filesystem::path& root) {
 }
 
 int64_t default_threads(const CpuInfo& cpu) {
+  // A coarse bound on the thread pools that the program starts (OpenMP, autograd, data loader, checkpoints).
   constexpr int64_t kNumThreadPools = 4;
   int64_t threads = cpu.usable_cores;
   if (cpu.quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*cpu.quota_cores)));
@@ -119,11 +121,11 @@ void limit_threads_to_quota() {
 
 namespace {
 
-// What print_cpu_kernels() adds to oneDNN's lines.
+// Prefixes of the lines that print_cpu_kernels() adds to oneDNN's output.
 constexpr std::string_view kAtenPrefix = "aten,";
 constexpr std::string_view kThreadsPrefix = "threads,";
 
-/// What follows `marker` in the line; empty where the line has no such mark.
+/// Returns the text after `marker` in the line, or an empty string without the marker.
 std::string find_suffix(const std::string& line, std::string_view marker) {
   const size_t position = line.find(marker);
   return position == std::string::npos ? std::string() : line.substr(position + marker.size());
@@ -135,7 +137,7 @@ std::string first_field(const std::string& text) {
 
 Bf16MatmulSupport parse_bf16_support(const std::string& implementation) {
   if (implementation.find("amx") != std::string::npos) return Bf16MatmulSupport::kAmx;
-  // avx512_core_bf16 and the names of later instructions that include it.
+  // avx512_core_bf16 and later instruction sets that include it.
   const bool has_bf16 = implementation.find("avx512_core_bf16") != std::string::npos ||
                         implementation.find("avx512_core_fp16") != std::string::npos ||
                         implementation.find("avx10") != std::string::npos;
@@ -161,7 +163,7 @@ void print_cpu_kernels() {
   std::printf("%s%s\n%s%d\n", std::string(kAtenPrefix).c_str(), at::get_cpu_capability().c_str(),
               std::string(kThreadsPrefix).c_str(), at::get_num_threads());
   constexpr int64_t kSize = 256;
-  // oneDNN tells of itself once anything is done by it: the first is done by it on every processor.
+  // oneDNN prints its version at its first operation. This one uses oneDNN on every processor.
   static_cast<void>(at::ones({kSize, kSize}).to_mkldnn());
   const at::Tensor matrix = at::ones({kSize, kSize}, at::kBFloat16);
   static_cast<void>(at::linear(matrix, matrix));
@@ -185,11 +187,12 @@ CpuKernels parse_cpu_kernels(const std::string& output) {
   return kernels;
 }
 
-// An ATen operation above its grain size starts an OpenMP team in whichever thread calls it: N workers would have N
-// teams, each as large as the machine. at::set_num_threads(1) would also hold for threads that start later, such as the
-// engine's, so the limit is set for this thread alone, in the OpenMP runtime that LibTorch brings along.
+// An ATen operation above its grain size starts an OpenMP team in the calling thread. N workers
+// would have N teams, each as large as the machine. at::set_num_threads(1) would also affect
+// threads that start later, such as the engine's, so the limit is set for this thread in LibTorch's
+// OpenMP runtime.
 void use_single_aten_thread() {
-  at::get_num_threads();  // LibTorch sets a thread up at its first use, which would lift the limit later
+  at::get_num_threads();  // LibTorch initializes a thread at its first use, which would reset the limit
   using SetNumThreads = void (*)(int);
   const auto set_num_threads = reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
   if (set_num_threads != nullptr) set_num_threads(1);

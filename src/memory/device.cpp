@@ -1,5 +1,6 @@
-// The binary is not linked with CUDA: what LibTorch's CUDA library has loaded is found by name. The types are those of
-// cuda_runtime_api.h and cuda.h: results are enums with 0 for success, attributes are enums.
+// The binary does not link CUDA. The functions are looked up in the libraries that LibTorch's CUDA
+// library has loaded. Types follow cuda_runtime_api.h and cuda.h: results are enums with 0 for
+// success, attributes are enums.
 
 #include "vlmtrain/memory/device.h"
 
@@ -31,7 +32,7 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// Empty where the library is loaded, else why it is not.
+/// Returns an empty string if the library is loaded, else the loader's error.
 std::string load_cuda_library() {
   static const std::string failure = []() -> std::string {
     if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return "";
@@ -41,7 +42,7 @@ std::string load_cuda_library() {
   return failure;
 }
 
-/// With the virtual GPU's stand-ins for the CUDA libraries there is a card that no driver knows.
+/// With the stub libraries of the virtual GPU a device exists that no driver reports.
 bool is_virtual_gpu_loaded() {
   return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }
@@ -80,7 +81,7 @@ at::Device open_cuda(const std::string& name, int index) {
                                      count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
   }
   at::globalContext().lazyInitDevice(at::kCUDA);
-  // Convolutions take ATen's own kernels, on cards and on virtual ones: what cuDNN would take cannot be foreseen.
+  // The planner cannot predict cuDNN's choice of algorithms, so convolutions use ATen's kernels.
   at::globalContext().setUserEnabledCuDNN(false);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   if (is_virtual) check_kernel_code(name, {.name = describe(device).name, .architecture = get_architecture(device)});
@@ -91,7 +92,7 @@ at::Device open_cuda(const std::string& name, int index) {
   return device;
 }
 
-/// CUDA, unless this machine has no card or hides it on purpose.
+/// Returns CUDA unless the machine has no GPU or hides it on purpose.
 at::Device open_default_device() {
   if (!is_virtual_gpu_loaded()) {
     const DriverProbe probe = probe_driver();
@@ -151,7 +152,7 @@ void release_unused(at::Device device) {
     malloc_trim(0);
     return;
   }
-  // LibTorch's own function, which has no entry without CUDA's headers.
+  // LibTorch declares this function only together with CUDA's headers.
   using ClearWorkspaces = void (*)();
   static const auto clear_cublas_workspaces =
       reinterpret_cast<ClearWorkspaces>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
@@ -228,7 +229,7 @@ std::string get_pci_bus_id(at::Device device) {
 }
 
 int get_architecture(at::Device device) {
-  // cudaDevAttrComputeCapabilityMajor and …Minor
+  // cudaDevAttrComputeCapabilityMajor and …Minor.
   constexpr int kMajor = 75;
   constexpr int kMinor = 76;
   return 10 * get_attribute(kMajor, device.index()) + get_attribute(kMinor, device.index());

@@ -40,7 +40,7 @@ c10::impl::VirtualGuardImpl get_guard_impl(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
-/// One for each device of the process.
+/// One stream per device and process.
 c10::Stream copy_stream(at::Device device) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, c10::Stream> streams;
@@ -62,7 +62,7 @@ AsyncHostToDevice::~AsyncHostToDevice() {
   try {
     wait();
   } catch (const c10::Error&) {
-    // A device that broke: whoever uses it next hears of it.
+    // The device is broken; the next user reports it.
   }
 }
 
@@ -90,8 +90,8 @@ void warn_once(const std::string& reason) {
   spdlog::warn("no pinned memory of the host is left ({}): copies to and from the device hold up the run", reason);
 }
 
-/// What `pinned` makes; what `make_pageable` makes where there is no pinned memory, even after LibTorch gave back what
-/// it keeps.
+/// Returns make_pinned(), or make_pageable() if no pinned memory is available even after LibTorch
+/// released its cached pinned memory.
 template <class MakePinned, class MakePageable>
 at::Tensor try_pinned(const MakePinned& make_pinned, const MakePageable& make_pageable) {
   for (const bool is_first : {true, false}) {

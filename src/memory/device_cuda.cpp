@@ -16,16 +16,17 @@
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/libtorch_env.h"
 
-// The one file that sees CUDA's headers: the setting that PyTorch's allocator reads at its start is no use here, since
-// a limit changes while a run goes. A virtual call of LibTorch's allocator needs no library to link with.
+// The only file of the part that includes CUDA's headers. A limit changes during a run, but PyTorch
+// reads its own setting only at startup. Calling the allocator through a virtual function needs no
+// CUDA library at link time.
 
 namespace vlmtrain::memory {
 
 namespace {
 
-/// What the allocator takes a share of: the size that the card's properties say, not the one that its driver's memory
-/// figures do. It asks once, when it begins, and so is asked here (cache_device_size): a rehearsal's card comes to say
-/// more.
+/// The allocator takes fractions of the size in the device properties, not of the driver's memory
+/// figures. It reads that size once at startup. A virtual GPU may report a larger size later, so
+/// the size is cached here as well.
 double get_total_global_mem(int device) {
   static std::mutex mutex;
   static std::map<int, double> total_bytes_by_device;

@@ -21,12 +21,12 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// The functions of the driver's library, as cuda.h declares them. Stays loaded.
+/// The driver library's functions, declared as in cuda.h. The library stays loaded.
 class DriverLibrary {
  public:
   explicit DriverLibrary(void* library) : library_(library) {}
 
-  /// kMissing where the library has no such function.
+  /// Result of call() if the library lacks the function.
   static constexpr int kMissing = -1;
 
   template <class... Arguments>
@@ -39,9 +39,9 @@ class DriverLibrary {
   void* library_;
 };
 
-constexpr int kRequiredVersion = 13000;  // CUDA 13.0, as cuDriverGetVersion counts
+constexpr int kRequiredVersion = 13000;  // CUDA 13.0 in the encoding of cuDriverGetVersion
 
-// Results of cuInit (cuda.h), of which each has another remedy.
+// Results of cuInit (cuda.h) with distinct fixes.
 constexpr int kNoDevice = 100;
 constexpr int kInvalidDevice = 101;
 
@@ -67,7 +67,7 @@ constexpr std::array kInitFailures{
     InitFailure{999, "the kernel's module does not answer; try nvidia-smi, and sudo nvidia-modprobe -u"},
 };
 
-/// nvidia0, nvidia1, …: a card's own, other than nvidiactl.
+/// Returns whether it is a GPU's own device file (nvidia0, nvidia1, …), not nvidiactl.
 bool is_gpu_file(const std::string& name) {
   constexpr std::string_view kPrefix = "nvidia";
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
@@ -94,7 +94,7 @@ struct Problem {
   std::string reason;
 };
 
-/// Why a card that the machine has is not seen.
+/// Returns why a GPU of this machine is not visible.
 Problem diagnose_hidden_gpu(const DriverPaths& paths) {
   bool any_file = false;
   for (const auto& path : list_folder(paths.devices)) {
@@ -183,7 +183,8 @@ std::optional<VisibleGpu> describe_gpu(const DriverLibrary& driver, int index) {
 }
 
 DriverProbe explain_missing_library(const DriverPaths& paths, const std::string& reason) {
-  // What is not there at all; anything else, such as a library of another architecture, is a fault to mend.
+  // A missing library means no driver. Any other failure, such as a library for another
+  // architecture, is an error to report.
   const bool is_missing = reason.starts_with(paths.library.string() + ": cannot open shared object file");
   if (!is_missing)
     return make_unusable("broken library", fmt::format("the driver's library cannot be loaded: {}", reason));
@@ -209,7 +210,8 @@ std::string module_version(const DriverPaths& paths) {
 }
 
 bool has_kernel_code(int architecture) {
-  // What LibTorch's wheel for CUDA 13 is compiled for; a test of the virtual GPU asks the library itself.
+  // The architectures of LibTorch's wheel for CUDA 13; KernelCodeOnGpuTest compares with the
+  // library.
   constexpr std::array kCompiledArchitectures{75, 80, 86, 90, 100, 120};
   return std::ranges::any_of(kCompiledArchitectures, [&](int compiled) {
     return compiled / 10 == architecture / 10 && compiled <= architecture;
@@ -230,7 +232,7 @@ DriverProbe probe_driver(const DriverPaths& paths) {
     return explain_missing_library(paths, reason != nullptr ? reason : "unknown reason");
   }
   const DriverLibrary driver(library);
-  // The version first: an old driver is to be named even where it has other troubles.
+  // Check the version first: an old driver is reported as such even if it has other errors.
   int version = 0;
   if (driver.call("cuDriverGetVersion", &version) == 0 && version > 0 && version < kRequiredVersion &&
       machine_has_gpus(paths)) {
@@ -257,7 +259,7 @@ DriverProbe probe_driver(const DriverPaths& paths) {
 
 namespace {
 
-/// A context on a card, current in this thread as long as it lives.
+/// A primary context that is current on this thread.
 class PrimaryContext {
  public:
   PrimaryContext(const DriverLibrary& driver, int device) : driver_(driver), device_(device) {

@@ -16,7 +16,7 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// The number behind `key` in a file of lines like `MemTotal:  1000 kB` or `inactive_file 1000`.
+/// Returns the number after `key` in lines such as `MemTotal:  1000 kB` or `inactive_file 1000`.
 std::optional<int64_t> read_keyed_number(const std::filesystem::path& file, std::string_view key) {
   std::ifstream stream(file);
   std::string word;
@@ -34,7 +34,7 @@ std::optional<int64_t> meminfo_bytes(const std::filesystem::path& root, std::str
   return kibibytes ? std::optional{*kibibytes * kKibibyte} : std::nullopt;
 }
 
-/// A number of bytes; `max`, and what cannot be read, is no limit.
+/// Returns a limit in bytes; `max` and unreadable files mean no limit.
 int64_t read_limit(const std::filesystem::path& file) {
   int64_t bytes = 0;
   std::ifstream stream(file);
@@ -48,11 +48,11 @@ int64_t read_number(const std::filesystem::path& file) {
   return stream ? number : 0;
 }
 
-/// What the files of a control group's folder are called.
+/// File names and memory.stat keys of a cgroup version.
 struct GroupFiles {
   const char* limit;
   const char* usage;
-  const char* inactive_cache;  ///< keys of memory.stat: caches of files, with those of groups below
+  const char* inactive_cache;  ///< file caches in memory.stat, descendants included
   const char* active_cache;
 };
 
@@ -60,7 +60,7 @@ constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                "total_active_file"};
 constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file", "active_file"};
 
-/// A group that has a limit, and what is left below it.
+/// A control group with a limit and its unused part.
 struct GroupLimit {
   int64_t limit_bytes;
   int64_t remaining_bytes;
@@ -81,10 +81,10 @@ std::vector<GroupLimit> group_limits(const std::filesystem::path& root) {
   return limits;
 }
 
-/// Of this process.
+/// Memory of this process.
 struct ProcessMemory {
   int64_t address_space_bytes = 0;
-  int64_t anonymous_bytes = 0;  ///< resident, and of no file
+  int64_t anonymous_bytes = 0;  ///< resident, without file mappings
   int64_t data_bytes = 0;
 };
 
@@ -158,7 +158,8 @@ int64_t machine_bytes() {
 
 namespace {
 
-/// In a container the path may be that of the host, which is not seen here; the container's own group is the mount.
+/// In a container the path may be the host's path, which is not mounted; the mount itself is then
+/// the container's group.
 void add_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::path& mount,
                 const std::filesystem::path& path, bool is_v2) {
   auto folder = mount;
@@ -172,7 +173,7 @@ void add_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::
 }  // namespace
 
 std::vector<ControlGroupFolder> control_groups(const std::filesystem::path& root, std::string_view controller) {
-  // Of lines of /proc/self/cgroup (man cgroups): `0::/path` in version 2, `4:cpu,memory:/path` in version 1.
+  // /proc/self/cgroup (man cgroups): `0::/path` in version 2, `4:cpu,memory:/path` in version 1.
   std::vector<ControlGroupFolder> groups;
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {

@@ -14,8 +14,9 @@ namespace vlmtrain::memory {
 
 namespace {
 
-// Those that LibTorch 2.11's libraries read, by what strings(1) finds in them; what only logs or debugs is not here,
-// nor what the driver reads (CUDA_LAUNCH_BLOCKING): it changes times alone.
+// Variables that LibTorch 2.11's libraries read, found with strings(1). Variables for logs and
+// debugging are left out, and so are the driver's own (CUDA_LAUNCH_BLOCKING), which change only
+// times.
 constexpr std::array kNames{
     // The caching allocator.
     std::string_view{"PYTORCH_ALLOC_CONF"},

@@ -17,13 +17,13 @@ namespace {
 
 thread_local MemoryTag thread_tag;
 
-/// The nodes that a thread made from this sequence number on belong to `tag`.
+/// Nodes that a thread creates from this sequence number on have this tag.
 struct TagBoundary {
   uint64_t sequence_number;
   MemoryTag tag;
 };
 
-/// A node is known by the thread that made it and that thread's running number.
+/// Tags by autograd node. A node is identified by its thread and that thread's sequence number.
 class NodeTags {
  public:
   void record(MemoryTag tag) {

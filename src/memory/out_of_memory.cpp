@@ -12,22 +12,22 @@ namespace vlmtrain::memory {
 
 namespace {
 
-constexpr int kCudaErrorMemoryAllocation = 2;  // cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
+constexpr int kCudaErrorMemoryAllocation = 2;  // also CUDA_ERROR_OUT_OF_MEMORY
 
 struct ErrorPattern {
   std::string_view text;
   MemoryKind kind;
 };
 
-/// LibTorch has no type for these.
+/// Messages of errors that have no type in LibTorch.
 constexpr std::array kErrorPatterns{
     ErrorPattern{"_STATUS_ALLOC_FAILED", MemoryKind::kDriver},
-    // What cuBLAS says where it finds no memory for its handle.
+    // cuBLAS without memory for its handle.
     ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate", MemoryKind::kDriver},
     ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", MemoryKind::kDriver},
     ErrorPattern{"CUDA error: out of memory", MemoryKind::kDriver},
     ErrorPattern{"CUDA driver error: out of memory", MemoryKind::kDriver},
-    // What is said before a launch, which harms nothing: fewer rows at a time are taken.
+    // Reported before a launch, so the device is intact; smaller micro-batches avoid it.
     ErrorPattern{"CUDA error: invalid configuration argument", MemoryKind::kKernel},
     ErrorPattern{"canUse32BitIndexMath", MemoryKind::kKernel},
     ErrorPattern{"DefaultCPUAllocator: can't allocate memory", MemoryKind::kHost},
@@ -35,8 +35,8 @@ constexpr std::array kErrorPatterns{
     ErrorPattern{"Could not allocate memory", MemoryKind::kHost},
 };
 
-/// Where memory has run out, the allocator asks NVML who holds the card, for its message; what it throws where NVML
-/// does not answer is not OutOfMemoryError, but an assertion about that.
+/// After an allocation failure the allocator queries NVML for its message. If NVML does not answer,
+/// it throws a failed assertion instead of OutOfMemoryError.
 bool is_nvml_assertion(std::string_view text) {
   return text.starts_with("NVML_SUCCESS") && text.find("CUDACachingAllocator.cpp") != std::string_view::npos;
 }
@@ -79,7 +79,7 @@ std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error) {
   const auto* const match = std::ranges::find_if(
       kErrorPatterns, [&text](const ErrorPattern& pattern) { return text.find(pattern.text) != std::string::npos; });
   if (match == kErrorPatterns.end()) return std::nullopt;
-  // What PyTorch's checks write before that is for its authors.
+  // PyTorch prepends the failed check, which is of no use here.
   return OutOfMemory{match->kind,
                      get_first_line(match->kind == MemoryKind::kHost ? text.substr(text.find(match->text)) : text)};
 }

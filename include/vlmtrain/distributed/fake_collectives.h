@@ -7,8 +7,9 @@
 
 namespace vlmtrain::distributed {
 
-/// A rank of so many of which the others are not there, for rehearsals: what it adds up stays as it is, and all others
-/// say what it says. On any device. `group`: consecutive ranks that share parts; 0: all do.
+/// Creates the collectives of one rank without other ranks, for dry runs on any device. Every other
+/// rank is assumed to have this rank's values, and sums stay as they are. `group` is the number of
+/// consecutive ranks over which tensors are sharded; 0: all ranks.
 std::unique_ptr<Collectives> make_fake_collectives(int64_t world_size, int64_t rank = 0, int64_t group = 0);
 
 }  // namespace vlmtrain::distributed

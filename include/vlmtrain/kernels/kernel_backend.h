@@ -4,9 +4,9 @@
 
 namespace vlmtrain::kernels {
 
-/// training.kernels: what computes where vlmtrain has kernels of its own.
+/// The implementation of operations for which vlmtrain has custom kernels (option training.kernels).
 enum class KernelBackend : uint8_t {
-  kCustom,  ///< they do, those that a card computes as ATen does
+  kCustom,  ///< custom kernels, except those whose results differ from ATen's on this GPU
   kAten,    ///< ATen's operations
 };
 

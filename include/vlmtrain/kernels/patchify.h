@@ -8,10 +8,13 @@
 
 namespace vlmtrain::kernels {
 
-/// The pictures' patches, a row each: [pictures · whole patches, 3 · patch] of `dtype`, fp32, bf16 or fp16; line by
-/// line, channel by channel. What image::normalize_pixels() gives to the bit, rounded once to `dtype`. Bytes are dense
-/// and move once. REQUIRES: has(kPatchify, pixels.bytes). Throws InternalError for patches larger than a picture, and
-/// of 2³¹ bytes or more.
+/// Normalizes images and splits them into patches. Returns one row per patch, `[images · patches per
+/// image, 3 · patch.height · patch.width]` of `dtype` (fp32, bf16 or fp16), in order of channel, line,
+/// column. Pixels beyond the last whole patch are dropped. Bit-identical to image::normalize_pixels()
+/// before the rounding to `dtype`. Reads and writes each byte once.
+///
+/// REQUIRES: has(kPatchify, pixels.bytes), dense. Throws InternalError for patches larger than an image
+/// or of 2³¹ bytes or more.
 at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype);
 
 }  // namespace vlmtrain::kernels

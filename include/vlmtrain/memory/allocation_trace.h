@@ -13,22 +13,25 @@
 
 namespace vlmtrain::memory {
 
-/// Bytes by Component.
+/// Bytes, indexed by Component.
 using ComponentBytes = std::array<int64_t, kNumComponents>;
 
-/// One event of PyTorch's caching allocator: an allocation (`bytes` > 0) or a free (`bytes` < 0), of whole blocks as
-/// the allocator counts them.
+/// An event of PyTorch's caching allocator: an allocation (`bytes` > 0) or a free (`bytes` < 0), in
+/// whole blocks as the allocator counts them.
 struct AllocationEvent {
   const void* address = nullptr;
   int64_t bytes = 0;
   MemoryTag tag;
-  bool backward = false;   ///< made in a backward pass
+  bool backward = false;   ///< happened in a backward pass
   int64_t reserved_bytes;  ///< by the allocator, after the event
 };
 
-/// Every allocation on a device by the calling thread and of the backward passes that it starts, while it lives. It
-/// listens where PyTorch's profiler would (c10::MemoryReportingInfoBase), so it works with any device; the profiler
-/// cannot run meanwhile. One at a time in a process. The tensors that live when it begins are unknown to it.
+/// A recording of the allocations on a device by the calling thread and by the backward passes that
+/// it starts. Uses the hook of PyTorch's profiler (c10::MemoryReportingInfoBase), so it works with
+/// any device, and the profiler cannot run at the same time. Memory that is older than the trace is
+/// unknown to it.
+///
+/// REQUIRES: one instance at a time per process.
 class AllocationTrace {
  public:
   explicit AllocationTrace(c10::Device device);
@@ -38,8 +41,8 @@ class AllocationTrace {
 
   const std::vector<AllocationEvent>& events() const;
 
-  /// What was allocated since `first_event` and still lives, apart from gradients, is a library's workspace: a step
-  /// keeps nothing else.
+  /// Tags live allocations since `first_event`, except gradients, as Component::kWorkspace. Call it
+  /// after a step, which keeps nothing but workspaces of libraries.
   void assign_workspaces(size_t first_event);
 
  private:
@@ -49,28 +52,30 @@ class AllocationTrace {
   c10::DebugInfoGuard guard_;
 };
 
-/// What is allocated as a trace goes on.
+/// The allocated bytes by component while the events of a trace are applied in order.
 class AllocationReplay {
  public:
+  /// REQUIRES: a free follows its allocation.
   void apply(const AllocationEvent& event);
 
   const ComponentBytes& by_component() const { return by_component_; }
 
  private:
   ComponentBytes by_component_{};
-  std::unordered_map<const void*, Component> owners_;  // of what lives, or lived last, at an address
+  std::unordered_map<const void*, Component> owners_;  // of the latest allocation at each address
 };
 
-/// The moment in a trace at which the most was allocated.
+/// The moment of a trace with the most allocated memory.
 struct Peak {
-  size_t event = 0;  ///< place in the trace
+  size_t event = 0;  ///< index into the trace
   int64_t allocated_bytes = 0;
   ComponentBytes by_component{};  ///< sums to allocated_bytes
-  MemoryTag tag;                  ///< where the step was
+  MemoryTag tag;                  ///< of the event
   bool backward = false;
 };
 
-/// The peak of events[first, end), counting what events before `first` left allocated. Of equal ones the first.
+/// Returns the first maximum of the allocated bytes in events[first, end). Memory that earlier events
+/// left allocated counts.
 Peak find_peak(const std::vector<AllocationEvent>& events, size_t first = 0);
 
 }  // namespace vlmtrain::memory

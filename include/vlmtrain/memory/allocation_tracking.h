@@ -6,7 +6,7 @@
 
 namespace vlmtrain::memory {
 
-/// Hears of the memory that a thread takes for tensors on the CPU.
+/// An observer of the memory that a thread allocates for CPU tensors.
 class AllocationWatcher {
  public:
   virtual ~AllocationWatcher() = default;
@@ -14,24 +14,28 @@ class AllocationWatcher {
   AllocationWatcher(const AllocationWatcher&) = delete;
   AllocationWatcher& operator=(const AllocationWatcher&) = delete;
 
-  /// Whether it is to hear of what its thread takes now.
+  /// Returns whether the observer is to be notified of the current allocation.
   virtual bool is_active() const { return true; }
-  /// Before it is taken; what this throws goes to whoever asked for memory, and nothing is taken then.
+  /// Called before an allocation. An exception propagates to the caller of the allocator, and
+  /// nothing is allocated then.
   virtual void on_allocate(int64_t bytes) = 0;
-  /// What was taken is given back, maybe by another thread.
+  /// Called when memory that was reported to on_allocate() is freed, possibly by another thread.
   virtual void on_free(int64_t bytes) noexcept = 0;
 };
 
-/// LibTorch's memory on the CPU comes through here from now on, whether or not somebody watches.
+/// Replaces LibTorch's CPU allocator with one that notifies watchers. Idempotent.
 void install_watched_allocator();
 
-/// From now on `watcher` hears of what the calling thread takes, until unwatch(); of what was taken until then it hears
-/// that it is given back, however late. Several may watch a thread.
+/// Adds a watcher of the calling thread's allocations until unwatch_allocations(). Frees of memory
+/// that it was notified of are reported even after that. A thread may have several watchers.
+/// Thread-safe.
 void watch_allocations(std::shared_ptr<AllocationWatcher> watcher);
+
+/// Removes the watcher from all threads. Thread-safe.
 void unwatch_allocations(const AllocationWatcher& watcher);
 
-/// While it lives, no limit and no count hears of the memory that this thread takes on the CPU: that of a call which
-/// must not fail here alone, since other processes have made it as well.
+/// A scope in which no watcher sees the calling thread's CPU allocations. For a call that must not
+/// fail on this rank alone, because other ranks have already made it.
 class ScopedDisableTracking {
  public:
   ScopedDisableTracking();
@@ -42,10 +46,12 @@ class ScopedDisableTracking {
 
 struct BudgetCounter;
 
-/// Counts the memory of the tensors that the calling thread makes on the CPU, from its construction on, and while a
-/// Limit lives refuses what would go over it: PyTorch's allocator throws c10::OutOfMemoryError, as its CUDA allocator
-/// does where a card is full, where else the kernel would end the process some time later. What other threads make
-/// does not count, so what is refused does not depend on how far the loader is ahead.
+/// A counter of the CPU tensor memory that the constructing thread allocates, with an optional
+/// limit. Allocations over the limit throw c10::OutOfMemoryError, as PyTorch's CUDA allocator does
+/// on a full GPU; without a limit the kernel would kill the process later. Other threads do not
+/// count, so the outcome does not depend on how far the data loader is ahead.
+///
+/// Not thread-safe, except that counted tensors may be freed by any thread.
 class HostBudget {
  public:
   HostBudget();
@@ -53,7 +59,8 @@ class HostBudget {
   HostBudget(const HostBudget&) = delete;
   HostBudget& operator=(const HostBudget&) = delete;
 
-  /// Nothing is taken beyond `bytes` while it lives. One at a time.
+  /// A scope that rejects allocations beyond `bytes` of live memory. REQUIRES: no other limit of
+  /// this budget exists.
   class Limit {
    public:
     Limit(HostBudget& budget, int64_t bytes);
@@ -65,8 +72,8 @@ class HostBudget {
     std::shared_ptr<BudgetCounter> counter_;
   };
 
-  /// While it lives, what the thread makes is not counted, however long it stays: what is no step's, and for which
-  /// there is room elsewhere. One at a time.
+  /// A scope whose allocations are not counted, however long they live: memory that belongs to no
+  /// training step. REQUIRES: no other pause of this budget exists.
   class Pause {
    public:
     explicit Pause(HostBudget& budget);
@@ -79,27 +86,27 @@ class HostBudget {
   };
 
   int64_t live_bytes() const;
-  /// The most that lived since reset_peak().
+  /// Returns the maximum of live_bytes() since construction or reset_peak().
   int64_t peak_bytes() const;
   void reset_peak();
-  /// How many allocations were refused.
+  /// Returns the number of allocations that the limit rejected.
   int64_t num_rejected() const;
 
  private:
   std::shared_ptr<BudgetCounter> counter_;
 };
 
-/// Which allocations of tensors on the CPU fail.
+/// Conditions under which CPU tensor allocations fail in a test.
 struct AllocationFaults {
-  int64_t failing_allocation = -1;                            ///< this one, counted from 0 at arm(); -1: none
-  int64_t limit_bytes = std::numeric_limits<int64_t>::max();  ///< and those that would hold more than this
+  int64_t failing_allocation = -1;  ///< index since arm(), from 0; -1: no single allocation fails
+  int64_t limit_bytes = std::numeric_limits<int64_t>::max();  ///< of live memory
 };
 
 struct AllocationCounter;
 
-/// For tests: makes PyTorch's CPU allocator throw c10::OutOfMemoryError, as its CUDA allocator does. Only allocations
-/// of the thread that made it count and fail, while it lives (backward passes on the CPU run in the thread that starts
-/// them). Several count each for themselves.
+/// A test fixture that makes PyTorch's CPU allocator throw c10::OutOfMemoryError. Only allocations
+/// of the constructing thread count and fail; CPU backward passes run in the thread that starts
+/// them. Several instances count independently.
 class FaultInjection {
  public:
   FaultInjection();
@@ -107,16 +114,17 @@ class FaultInjection {
   FaultInjection(const FaultInjection&) = delete;
   FaultInjection& operator=(const FaultInjection&) = delete;
 
-  /// From here on, counted anew; bytes that live already count towards the limit.
+  /// Restarts the counts and applies `faults`. Memory that is already live counts toward the limit.
   void arm(AllocationFaults faults);
   void disarm() { arm({}); }
 
-  /// Allocations since arm().
+  /// Returns the number of allocations since arm().
   int64_t allocations() const;
-  /// How many of them failed.
+  /// Returns how many of them failed.
   int64_t failures() const;
-  /// What lives of the thread's allocations since this object was made, and the most of it since arm().
+  /// Returns the live bytes that the thread has allocated since construction.
   int64_t live_bytes() const;
+  /// Returns the maximum of live_bytes() since arm().
   int64_t peak_bytes() const;
 
  private:

@@ -8,59 +8,60 @@
 
 namespace vlmtrain::memory {
 
-/// The processor of this machine, and how much of it is this process's. What is not known is empty.
+/// The processor of a machine and the share of it that this process may use. Unknown fields are
+/// empty.
 struct CpuInfo {
-  std::string model{};                  ///< AMD EPYC 9R14
-  std::set<std::string> flags{};        ///< as /proc/cpuinfo has them: avx2, avx512_bf16, amx_bf16
-  int64_t machine_cores = 0;            ///< as the kernel counts them
-  int64_t usable_cores = 0;             ///< that this process may run on (taskset, SLURM's --cpus-per-task)
-  std::optional<double> quota_cores{};  ///< the time that its control groups give it, in cores (Docker's --cpus)
-  /// Processes and threads that its control groups still let start (Docker's --pids-limit).
+  std::string model{};                  ///< "AMD EPYC 9R14"
+  std::set<std::string> flags{};        ///< as in /proc/cpuinfo: avx2, avx512_bf16, amx_bf16
+  int64_t machine_cores = 0;            ///< configured logical cores
+  int64_t usable_cores = 0;             ///< affinity mask (taskset, SLURM's --cpus-per-task)
+  std::optional<double> quota_cores{};  ///< CPU time limit of the control groups, in cores (Docker's --cpus)
+  /// Threads that the control groups still allow to start (Docker's --pids-limit).
   std::optional<int64_t> startable_threads{};
 
   bool has_bf16() const { return flags.contains("amx_bf16") || flags.contains("avx512_bf16"); }
 };
 
-/// Of a machine whose proc/ and sys/ are in `root`; which cores are usable the kernel is asked.
+/// Reads root/proc and root/sys; the affinity mask comes from the kernel.
 CpuInfo read_cpu_info(const std::filesystem::path& root = "/");
 
-/// The threads that computing takes unless the user says otherwise: one for each usable core, at most as many as the
-/// quota gives time for, rounded up, and a fourth of what may still be started, since several parts of the program have
-/// threads of their own. At least 1.
+/// Returns the default number of compute threads: the minimum of the usable cores, the CPU quota
+/// rounded up, and a fourth of the threads that may still start. At least 1.
 int64_t default_threads(const CpuInfo& cpu);
-/// Of this process, as it was asked for first.
+/// Returns default_threads() of this process, computed at the first call.
 int64_t default_threads();
 
-/// Lets LibTorch compute on default_threads() where these are less than its usable cores, and neither OMP_NUM_THREADS
-/// nor MKL_NUM_THREADS is set. To be called before anything is computed.
+/// Limits LibTorch to default_threads() threads if that is less than the usable cores and neither
+/// OMP_NUM_THREADS nor MKL_NUM_THREADS is set. REQUIRES: no tensor operation has run.
 void limit_threads_to_quota();
 
-/// How products of 16 bits are done on this processor.
+/// Makes ATen operations of the calling thread, and of no other, run without OpenMP's thread team,
+/// so that a worker thread does not compete with the training thread for all cores.
+void use_single_aten_thread();
+
+/// The hardware support for matrix products in bf16.
 enum class Bf16MatmulSupport { kEmulated, kAvx512, kAmx };
 
-/// As people read it: AMX, AVX512-BF16, emulated.
+/// Returns a name for messages: AMX, AVX512-BF16, emulated.
 const char* to_string(Bf16MatmulSupport support);
 
-/// The kernels that LibTorch takes here, with what the environment says of them (ATEN_CPU_CAPABILITY,
+/// The CPU kernels that LibTorch selects in this environment (ATEN_CPU_CAPABILITY,
 /// ONEDNN_MAX_CPU_ISA).
 struct CpuKernels {
   std::string aten;            ///< AVX512, AVX2, DEFAULT
-  int threads = 0;             ///< that an operation takes
-  std::string onednn_version;  ///< empty: it told nothing
-  std::string onednn_isa;      ///< in its own words: Intel AVX-512 with Intel DL Boost and bfloat16 support
-  std::string bf16_product;    ///< its implementation: brg_matmul:avx512_core_bf16; empty: ATen's own loops
+  int threads = 0;             ///< per operation
+  std::string onednn_version;  ///< empty if oneDNN printed none
+  std::string onednn_isa;      ///< oneDNN's description, such as "Intel AVX-512 with Intel DL Boost"
+  std::string bf16_product;    ///< such as "brg_matmul:avx512_core_bf16"; empty: ATen's own loops
   Bf16MatmulSupport bf16 = Bf16MatmulSupport::kEmulated;
 };
 
-/// Lets LibTorch do a product in bf16 while oneDNN tells on standard output what it does. For parse_cpu_kernels(). To
-/// be called before anything else uses oneDNN, in a process of its own (base/apart.h).
+/// Runs a bf16 matrix product with oneDNN's verbose output on stdout, for parse_cpu_kernels().
+/// REQUIRES: nothing has used oneDNN in this process; run it in a process of its own
+/// (run_in_subprocess()).
 void print_cpu_kernels();
 
-/// What print_cpu_kernels() wrote.
+/// Parses the output of print_cpu_kernels().
 CpuKernels parse_cpu_kernels(const std::string& output);
-
-/// From now on ATen's operations in the calling thread, and in no other, do without OpenMP's team: a thread that works
-/// beside the one that trains does not take all cores.
-void use_single_aten_thread();
 
 }  // namespace vlmtrain::memory

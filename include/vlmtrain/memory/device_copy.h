@@ -10,35 +10,48 @@
 
 namespace vlmtrain::memory {
 
-/// Copies a tensor of the host to the device without waiting: from pinned memory if `device` is CUDA, since only such a
-/// copy does not hold up the host.
+// Copies from pinned host memory do not block the host. If the driver has no pinned memory, these
+// functions fall back to pageable memory, so that copies block, and log one warning per process.
+
+/// Returns a copy of the CPU tensor in pinned memory, or `tensor` itself if no pinned memory is
+/// available.
+at::Tensor try_pin_memory(const at::Tensor& tensor);
+
+/// Returns an uninitialized fp32 CPU tensor, in pinned memory if available.
+at::Tensor empty_pinned(at::IntArrayRef sizes);
+
+/// Copies a CPU tensor to the device without blocking, from pinned memory if `device` is CUDA.
 at::Tensor copy_to_device(const at::Tensor& tensor, at::Device device);
 
-/// The same of numbers: [n], of a type of integers that holds them all.
+/// Copies integers to the device as a tensor `[values.size()]`. REQUIRES: `type` is kInt or kLong
+/// and represents all values.
 at::Tensor copy_to_device(std::span<const int64_t> values, at::Device device, at::ScalarType type = at::kLong);
 
-/// Copies from the host to a CUDA device on a stream of their own, beside what the current stream is given after them.
+/// Copies from the host to a CUDA device on a side stream, concurrently with the kernels that are
+/// launched on the current stream afterwards.
 ///
-/// The tensors are the current stream's, as any it allocates: copies begin once it has done what it was given before,
-/// and it waits for them before it goes on to use or free the tensors. So the allocator sees the same calls in the same
-/// order however long copies take, and a rehearsal on a virtual card ends up with its state; record_stream, which frees
-/// a block when the device happens to be done with it, would not do.
+/// The destination tensors belong to the current stream. The copies start after the work that the
+/// stream already has, and the stream waits for them before it uses or frees the tensors. The
+/// caching allocator therefore sees the same calls in the same order however long copies take, and
+/// a dry run on a virtual GPU reaches the same allocator state. record_stream() would not: it frees
+/// a block whenever the device happens to be done with it.
 ///
-/// One thread, and no work for the current stream between the constructor and the last call of add().
+/// Not thread-safe. No work may be launched on the current stream between the constructor and the
+/// last call of add().
 class AsyncHostToDevice {
  public:
   /// REQUIRES: `device` is CUDA, and the calling thread's current device.
   explicit AsyncHostToDevice(at::Device device);
-  /// Waits as wait() does: REQUIRES that the tensors live longer.
+  /// Waits as wait() does. REQUIRES: the tensors outlive this object.
   ~AsyncHostToDevice();
   AsyncHostToDevice(const AsyncHostToDevice&) = delete;
   AsyncHostToDevice& operator=(const AsyncHostToDevice&) = delete;
 
-  /// A tensor of the device that `host` is copied to, from pinned memory; nothing is copied of a tensor that has but a
-  /// shape (meta), as in a rehearsal. Without a value until wait().
+  /// Returns a device tensor to which `host` is copied from pinned memory. Its values are undefined
+  /// until wait(). A meta tensor, as in a dry run, is allocated but not copied.
   at::Tensor add(const at::Tensor& host);
 
-  /// The current stream waits for the copies; the host does not.
+  /// Makes the current stream wait for the copies. Does not block the host.
   void wait();
 
  private:
@@ -46,14 +59,5 @@ class AsyncHostToDevice {
   c10::Event copy_event_;
   bool is_synchronized_ = true;
 };
-
-/// Pinned memory of the host, from and to which copies do not hold up the host. Where the driver has none left it is
-/// plain memory, so that copies wait for the device, and the log says so once.
-
-/// A copy of `tensor`, of the host, or `tensor` itself where there is no pinned memory.
-at::Tensor try_pin_memory(const at::Tensor& tensor);
-
-/// Room for so many fp32 values.
-at::Tensor empty_pinned(at::IntArrayRef sizes);
 
 }  // namespace vlmtrain::memory

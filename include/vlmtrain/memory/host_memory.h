@@ -9,48 +9,49 @@
 
 namespace vlmtrain::memory {
 
-/// Resident set of this process now, and at most; from the kernel.
+/// Returns the resident set size of this process (/proc/self/statm).
 int64_t host_bytes();
+
+/// Returns the peak resident set size of this process (getrusage).
 int64_t host_peak_bytes();
 
-/// What the machine has, whoever may use it.
+/// Returns the physical memory of the machine.
 int64_t machine_bytes();
-
-/// What this process may use of the host's memory: the least of the machine's and of the limits of its control group
-/// and those around it (versions 1 and 2), which SLURM and containers set. More, and the kernel ends it.
-int64_t host_limit_bytes();
-
-/// What this process can have of the host's memory in all as things are now, others' use subtracted.
-struct AvailableHostMemory {
-  int64_t bytes = 0;           ///< what it holds already included
-  std::string limit_source{};  ///< what sets it, as people read it: "free memory of the machine", "ulimit -v"
-};
-
-/// The least of what the machine has free (MemAvailable), what each control group on the way up has left (caches of
-/// files count as free, since the kernel drops them), and what the limits of address space (RLIMIT_AS) and data
-/// (RLIMIT_DATA) leave.
-AvailableHostMemory get_available_host_memory();
 
 inline constexpr int64_t kNoHostLimit = std::numeric_limits<int64_t>::max();
 
-/// Of a process, as `ulimit -v` and `ulimit -d` set them, in bytes.
+/// Returns the minimum of the machine's memory and the memory limits of the process's control
+/// groups (versions 1 and 2), which SLURM and containers set. The kernel kills a process that
+/// exceeds it. The overload with `root` reads root/proc and root/sys, for tests.
+int64_t host_limit_bytes();
+int64_t host_limit_bytes(const std::filesystem::path& root);
+
+/// Host memory that this process can use now.
+struct AvailableHostMemory {
+  int64_t bytes = 0;           ///< includes the anonymous memory that the process already holds
+  std::string limit_source{};  ///< the tightest limit, for messages: "ulimit -v"
+};
+
+/// Resource limits of a process in bytes, as `ulimit -v` and `ulimit -d` set them.
 struct AddressLimits {
   int64_t address_space = kNoHostLimit;
   int64_t data = kNoHostLimit;
 };
 
-/// host_limit_bytes() and get_available_host_memory() of a machine whose proc/ and sys/ are in `root`.
-int64_t host_limit_bytes(const std::filesystem::path& root);
+/// Returns the minimum of the machine's free memory (MemAvailable), the unused part of each control
+/// group's limit, and the unused part of RLIMIT_AS and RLIMIT_DATA. File caches count as free,
+/// because the kernel drops them. The overload with `root` is for tests.
+AvailableHostMemory get_available_host_memory();
 AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const AddressLimits& limits);
 
-/// A folder in which the kernel shows a control group.
+/// A directory in which the kernel exposes a control group.
 struct ControlGroupFolder {
   std::filesystem::path path;
-  bool is_v2 = true;  ///< version 2, whose files are called otherwise than version 1's
+  bool is_v2 = true;  ///< cgroup version 2, whose files have other names than version 1's
 };
 
-/// The groups that bound this process's use of what `controller` (memory, cpu) counts, from the outermost that is seen
-/// here to its own, on a machine whose proc/ and sys/ are in `root`.
+/// Returns the control groups that limit this process's use of `controller` ("memory", "cpu",
+/// "pids"), outermost first. Reads root/proc and root/sys.
 std::vector<ControlGroupFolder> control_groups(const std::filesystem::path& root, std::string_view controller);
 
 }  // namespace vlmtrain::memory

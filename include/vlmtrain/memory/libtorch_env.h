@@ -6,23 +6,25 @@
 
 namespace vlmtrain::memory {
 
-/// Whether an environment variable of this name changes what LibTorch's CUDA code allocates or which kernels it takes:
-/// PYTORCH_CUDA_ALLOC_CONF, CUBLAS_WORKSPACE_CONFIG, TORCH_BLAS_PREFER_CUBLASLT, … Plans know nothing of them.
+/// Returns whether an environment variable of this name changes LibTorch's CUDA allocations or
+/// choice of kernels: PYTORCH_CUDA_ALLOC_CONF, CUBLAS_WORKSPACE_CONFIG, TORCH_BLAS_PREFER_CUBLASLT.
+/// Memory plans assume that none is set.
 bool is_libtorch_env_setting(std::string_view name);
 
-/// Those of this process's environment, as NAME=VALUE.
+/// Returns the LibTorch settings in this process's environment, as NAME=VALUE.
 std::vector<std::string> find_libtorch_env_settings();
 
-/// Takes these out of this process's environment, so that a run does what its plan assumes; what they were. To be
-/// called before LibTorch's CUDA library is loaded, by a process with one thread.
+/// Removes the LibTorch settings from this process's environment, so that a run matches its plan.
+/// Returns what was removed. REQUIRES: LibTorch's CUDA library is not loaded, and the process has
+/// one thread.
 std::vector<std::string> unset_libtorch_env_settings();
 
-/// The same, with a warning that names them.
+/// Calls unset_libtorch_env_settings() and logs a warning that names what was removed.
 void ignore_libtorch_env_settings();
 
-/// An environment variable of our own: the most bytes that the allocator may reserve, unknown to plan and twin, for
-/// which the card is then smaller than they take it to be. For scripts/gpu_truth.py and tests. Read when a device is
-/// opened.
+/// The environment variable that limits the bytes the allocator may reserve. Neither the planner nor
+/// the look-ahead knows it, so the GPU is then smaller than they assume. For tests and
+/// scripts/gpu_truth.py. Read by open_device().
 inline constexpr const char* kReservedLimitVariable = "VLMTRAIN_RESERVED_LIMIT_BYTES";
 
 }  // namespace vlmtrain::memory

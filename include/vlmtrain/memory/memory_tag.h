@@ -5,7 +5,7 @@
 
 namespace vlmtrain::memory {
 
-/// What memory is used for, and what work is done for.
+/// The purpose of memory or work.
 enum class Component {
   kOther,
   kWeights,
@@ -15,25 +15,25 @@ enum class Component {
   kVision,     ///< vision tower and projector: activations and temporaries
   kLanguage,   ///< language model: activations and temporaries
   kMasks,      ///< mask encoder and decoder: activations and temporaries
-  kLoss,       ///< logits and what is made of them
-  kWorkspace,  ///< what libraries keep for themselves, cuBLAS above all
+  kLoss,       ///< logits and tensors computed from them
+  kWorkspace,  ///< memory that libraries keep, above all cuBLAS
 };
 
 inline constexpr int kNumComponents = 10;
 
-/// As people read it: "vision activations".
+/// Returns a name for messages: "vision activations".
 std::string_view to_string(Component component);
 
-/// Where in a step a thread is.
+/// The part of a training step to which an allocation belongs.
 struct MemoryTag {
   Component component = Component::kOther;
-  int block = -1;  ///< of the component's tower; -1 outside its blocks
+  int block = -1;  ///< index within the component's tower; -1 outside of blocks
 
   bool operator==(const MemoryTag&) const = default;
 };
 
-/// The calling thread is at `component` for as long as the guard lives. Costs a few nanoseconds; only a trace
-/// (memory/trace.h) takes note of it.
+/// A scope in which the calling thread's allocations belong to `component`. Costs a few nanoseconds.
+/// Only AllocationTrace and the planner's cost recorder read it.
 class ComponentScope {
  public:
   explicit ComponentScope(Component component);
@@ -45,7 +45,7 @@ class ComponentScope {
   MemoryTag outer_;
 };
 
-/// In a block of the component's tower.
+/// A ComponentScope for one block of the component's tower.
 class BlockScope {
  public:
   BlockScope(Component component, int64_t block);
@@ -57,14 +57,16 @@ class BlockScope {
   MemoryTag outer_;
 };
 
-/// Where the calling thread is: what guards say, or, in a backward pass, where the forward pass was when it made the
-/// node that runs now. The latter is known while MemoryTagRecorder is on.
+/// Returns the tag of the innermost scope of the calling thread. In a backward pass without a scope,
+/// returns the tag under which the forward pass created the current autograd node, if a
+/// MemoryTagRecorder exists.
 MemoryTag current_memory_tag();
 
-/// True while the autograd engine runs a node on the calling thread.
+/// Returns whether the autograd engine runs a node on the calling thread.
 bool is_in_backward();
 
-/// Remembers, from start to end, at which place each autograd node is made. One at a time in a process.
+/// A scope that records the tag under which each autograd node is created. REQUIRES: one instance at
+/// a time per process.
 class MemoryTagRecorder {
  public:
   MemoryTagRecorder();
@@ -72,7 +74,7 @@ class MemoryTagRecorder {
   MemoryTagRecorder(const MemoryTagRecorder&) = delete;
   MemoryTagRecorder& operator=(const MemoryTagRecorder&) = delete;
 
-  /// Forgets the nodes so far; to be called between steps.
+  /// Discards the recorded nodes. Call it between steps.
   static void clear();
 };
 

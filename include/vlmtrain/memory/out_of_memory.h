@@ -7,28 +7,28 @@
 
 namespace vlmtrain::memory {
 
-/// Whose memory ran out.
+/// The memory that ran out.
 enum class MemoryKind {
-  kDevice,  ///< PyTorch's caching allocator got no more
-  kDriver,  ///< beside it: a kernel's code, a library's workspace, pinned memory of the host
-  kHost,    ///< the process's own
-  kKernel,  ///< no memory, but with the same remedy: a kernel that cannot count so many rows or elements
+  kDevice,  ///< PyTorch's caching allocator
+  kDriver,  ///< driver memory outside of it: kernel code, library workspaces, pinned host memory
+  kHost,    ///< memory of the process
+  kKernel,  ///< no memory, but handled alike: a kernel whose indices cannot count so many elements
 };
 
-/// As people read it: "the device's memory".
+/// Returns a name for messages: "the device's memory".
 std::string_view to_string(MemoryKind kind);
 
-/// Memory that ran out, as an exception says it.
+/// An out-of-memory condition that an exception reported.
 struct OutOfMemory {
   MemoryKind kind = MemoryKind::kDevice;
-  std::string reason;  ///< one line, without a trace
+  std::string reason;  ///< one line, without a stack trace
 };
 
-/// What ran out, if that is what `error` says: c10::OutOfMemoryError, std::bad_alloc, and the other errors that
-/// LibTorch makes of the same (CUDA's cudaErrorMemoryAllocation from any call, a library's …_STATUS_ALLOC_FAILED, its
-/// CPU allocator's plain c10::Error, its CUDA allocator's assertion that NVML answers), or that a kernel was asked for
-/// more than it can count. Nothing for any other error:
-/// what broke the device stays broken, and trying again is of no use then.
+/// Returns the out-of-memory condition that `error` reports, or nothing if it is another error.
+/// Recognizes c10::OutOfMemoryError, std::bad_alloc, cudaErrorMemoryAllocation from any call,
+/// …_STATUS_ALLOC_FAILED of CUDA libraries, plain c10::Error of LibTorch's CPU allocator, failed NVML
+/// assertions of its CUDA allocator, and 32-bit index limits of kernels. Other errors leave the
+/// device broken, so a retry would not help.
 std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error);
 
 }  // namespace vlmtrain::memory

@@ -5,9 +5,9 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr unsigned kThreads = 256;
+constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
 
-/// A block takes the columns that it can of one row: blockIdx.x is the row.
+/// blockIdx.x is the row; blocks in y divide its columns.
 template <class T, int kCount>
 __global__ void int8_kernel(const __grid_constant__ Int8Dequantize args) {
   const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
@@ -42,12 +42,12 @@ int int8_dequantize(const Int8Dequantize& args, void* stream) {
 
 namespace {
 
-constexpr int kBytesPerThread = 4;                     // of a thread
-constexpr int kValuesPerThread = 2 * kBytesPerThread;  // in its place
+constexpr int kBytesPerThread = 4;
+constexpr int kValuesPerThread = 2 * kBytesPerThread;  // two per byte
 constexpr int kTableSize = 16;
 static_assert(kNf4SuperBlock % (kValuesPerThread * kThreads) == 0);
 
-/// Not contracted into one operation: ATen rounds between them.
+/// Multiplies and adds without contraction to an FMA, because ATen rounds in between.
 __device__ __forceinline__ float compute_absmax(const Nf4Dequantize& args, int64_t block) {
   const int64_t super_block = block / kNf4NestedBlock;
   int weight = 0;

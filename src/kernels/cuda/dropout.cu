@@ -6,20 +6,20 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr unsigned kThreads = 128;
+constexpr unsigned kThreads = 128;  // divides the threads per multiprocessor of every architecture
 
-/// Neighbours that a thread has in fp32, whatever it reads or writes, when random numbers for eight are drawn at once.
+/// Neighboring elements of a thread in fp32: as many as one call of Philox has random numbers for.
 constexpr int kNeighbors = 8;
 struct Neighbors {
   float values[kNeighbors];
 };
 
-/// How many of them T reads or writes at a time.
+/// Neighbors that are read or written at a time.
 template <class T>
 constexpr int kNeighborsPerPack = kNeighbors < kPackElements<T> ? kNeighbors : kPackElements<T>;
 
-/// `count` elements lie at `from`; of these the ones from the `first` on, and zeros behind the end. `packs`: these can
-/// be read in packs.
+/// Loads the elements from `first` on of the `count` elements at `from`; zeros beyond the end.
+/// `packs`: whole packs can be read.
 template <class T>
 __device__ __forceinline__ Neighbors load_neighbors(const T* from, int64_t first, int64_t count, bool packs) {
   constexpr int kCount = kNeighborsPerPack<T>;
@@ -37,7 +37,7 @@ __device__ __forceinline__ void store_neighbors(T* to, const Neighbors& neighbor
     store_fp32<kCount>(to, neighbors.values + offset, first + offset, count, packs);
 }
 
-/// Of a row.
+/// Returns the stream of a row, by binary search.
 __device__ __forceinline__ const DropoutStream& find_stream(const DropoutMask& mask, int64_t row) {
   int first = 0;
   for (int end = mask.streams; end - first > 1;) {
@@ -51,9 +51,10 @@ __device__ __forceinline__ const DropoutStream& find_stream(const DropoutMask& m
   return mask.stream[first];
 }
 
-/// Which of eight neighbours a reader keeps, a bit each. 16 random bits decide for nearly all, so that eight take one
-/// Philox: 32 for each would take longer than to read and write them. The rare one whose bits are those of the bound
-/// gets 16 more, so that the probability is exact to 2⁻³².
+/// Which of eight neighbors a reader keeps, one bit each. 16 random bits decide for almost all
+/// elements, so that one Philox suffices for eight; 32 bits each would take longer than the memory
+/// accesses. An element whose bits equal the threshold gets 16 more, so that the probability is
+/// exact to 2⁻³².
 struct KeepMask {
   uint32_t bits = 0;
 
@@ -78,7 +79,7 @@ struct KeepMask {
   __device__ __forceinline__ bool is_kept(int i) const { return (bits >> i & 1U) != 0; }
 };
 
-/// A block takes the columns that it can of one row: blockIdx.x is the row.
+/// blockIdx.x is the row; blocks in y divide its columns.
 struct Position {
   int64_t row, column;
 };

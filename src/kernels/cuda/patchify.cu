@@ -5,11 +5,12 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr unsigned kThreads = 128;
-constexpr int kPacksPerThread = 4;     // of a thread, in the place
-constexpr int64_t kMaxBlocks = 65535;  // of a grid's second dimension
+constexpr unsigned kThreads = 128;  // divides the threads per multiprocessor of every architecture
+constexpr int kPacksPerThread = 4;     // per thread, if there are enough; not tuned by a recorded benchmark
+constexpr int64_t kMaxBlocks = 65535;  // CUDA's limit of a grid's y dimension
 
-/// blockIdx.x is the patch. Neighbours in a line of a patch are neighbours in the picture, so packs are of one line.
+/// blockIdx.x is the patch. Neighbors in a line of a patch are neighbors in the image, so a pack
+/// never crosses a line.
 template <class T, int kCount>
 __global__ void patchify_kernel(const __grid_constant__ Patchify args) {
   const int64_t patches_per_row = args.width / args.patch_width;
@@ -20,7 +21,7 @@ __global__ void patchify_kernel(const __grid_constant__ Patchify args) {
                                 patch / patches_per_row * args.patch_height * args.width +
                                 patch % patches_per_row * args.patch_width;
 
-  // 32 bits: their divisions are much cheaper than those of 64.
+  // 32-bit divisions are much cheaper than 64-bit ones.
   const auto patch_width = static_cast<uint32_t>(args.patch_width);
   const auto patch_height = static_cast<uint32_t>(args.patch_height);
   const uint32_t columns = uint32_t{kPixelChannels} * patch_height * patch_width;
@@ -31,7 +32,8 @@ __global__ void patchify_kernel(const __grid_constant__ Patchify args) {
     const uint32_t channel = line / patch_height;
     const auto packed =
         load<kCount>(corner + (channel * args.height + line % patch_height) * args.width + column % patch_width);
-    // By their names, so that none is read from a place that has to be computed first.
+    // Constant indices keep the arguments in constant memory instead of copying them to local
+    // memory.
     const auto select_channel = [&](const float(&values)[kPixelChannels]) {
       return channel == 0 ? values[0] : channel == 1 ? values[1] : values[2];
     };
@@ -67,7 +69,7 @@ int patchify(const Patchify& args, void* stream) {
     constexpr int kCount = kPackElements<T>;
     if (fits<T, kCount>(args)) return launch_kernel<T, kCount>(args, stream);
     return fits<T, 2>(args) ? launch_kernel<T, 2>(args, stream)
-                            : launch_kernel<T, 1>(args, stream);  // 14 pixels wide, as CLIP's
+                            : launch_kernel<T, 1>(args, stream);  // patches that are 14 pixels wide, as CLIP's
   });
 }
 

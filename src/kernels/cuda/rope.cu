@@ -6,9 +6,9 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr unsigned kMaxThreads = 512;
+constexpr unsigned kMaxThreads = 512;  // divides the threads per multiprocessor of every architecture
 
-/// A pack of a head's first half and the one of its second that it pairs with are a thread's.
+/// Rotates a pack of a head's first half with the pack of the second half that it pairs with.
 template <class T, int kCount>
 __device__ __forceinline__ void rotate_pack(const T* from, T* to, int64_t half, const float* cos, const float* sin,
                                             float direction) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ void rotate_pack(const T* from, T* to, int64_t half, 
 template <class T, int kCount>
 __global__ void rope_kernel(const __grid_constant__ Rope args) {
   const int64_t half = args.features / 2, row = blockIdx.x;
-  // 32 bits: their divisions are much cheaper than those of 64.
+  // 32-bit divisions are much cheaper than 64-bit ones.
   const auto packs_per_head = static_cast<unsigned>(half / kCount);
   const unsigned index = blockIdx.y * blockDim.x + threadIdx.x;
   int64_t head = index / packs_per_head;
@@ -39,7 +39,7 @@ __global__ void rope_kernel(const __grid_constant__ Rope args) {
 
   const bool is_query = head < args.query.heads, is_rotated = head < args.query.heads + args.key.heads;
   if (head >= args.query.heads + args.key.heads + args.value.heads) return;
-  // Each parameter by its name, so that none is read from a place that has to be computed first.
+  // Constant indices keep the arguments in constant memory instead of copying them to local memory.
   const auto select = [&](auto query, auto key, auto value) { return is_query ? query : is_rotated ? key : value; };
   head -= select(int64_t{0}, args.query.heads, args.query.heads + args.key.heads);
   const auto* const source = static_cast<const T*>(select(args.query.from, args.key.from, args.value.from));
@@ -86,12 +86,13 @@ int rope(const Rope& args, void* stream) {
 
 namespace {
 
-// A head's features i and i + features / 2 are a pair. Some lanes of a warp, a power of two, take a head of a row
-// together: with packs of four pairs so many that each has one pack, else all 32, and lane l the pairs l, l + 32, ….
+// Features i and i + features / 2 of a head are a pair. A power of two of a warp's lanes share a
+// head. With packs of four pairs each lane has one pack; otherwise all 32 lanes share a head, and
+// lane l has the pairs l, l + 32, ….
 constexpr unsigned kThreads = kQkNormRopeWarps * kLanes;
-// So that the blocks of a launch (norm_rotate.cpp) are on a large card all at once.
+// All blocks of a launch (choose_num_warps() in rope.cpp) are then resident at once on a large GPU.
 constexpr int kBlocksPerMultiprocessor = 3;
-constexpr int kPairsPerLane = static_cast<int>(kMaxQkNormFeatures) / 2 / kLanes;  // of a lane, at most
+constexpr int kPairsPerLane = static_cast<int>(kMaxQkNormFeatures) / 2 / kLanes;  // maximum
 constexpr int kPairsPerPack = kPairsPerLane;
 
 /// A lane's pairs of a head.
@@ -100,19 +101,19 @@ struct Pairs {
   float high[kPairsPerLane];
 };
 
-/// Where in a head a lane's pairs are.
+/// The positions of a lane's pairs in a head.
 template <int kCount>
 struct PackLayout {
   static constexpr int kPacks = kPairsPerLane / kCount;
 
   int64_t half;
-  int lane, lanes;  // which one, and how many share the head
+  int lane, lanes;  // index of the lane, and number of lanes that share the head
 
   __device__ __forceinline__ int64_t first(int pack) const { return int64_t{lane + pack * lanes} * kCount; }
   __device__ __forceinline__ bool has(int pack) const { return first(pack) < half; }
 };
 
-/// Zeros where the head has no such features.
+/// Loads a lane's pairs; zeros beyond the head's features.
 template <int kCount, class T>
 __device__ __forceinline__ Pairs load_pairs(const T* from, const PackLayout<kCount>& layout) {
   Pairs pairs = {};
@@ -157,7 +158,7 @@ __device__ __forceinline__ void rotate_pairs(Pairs& pairs, const float* cos, con
   }
 }
 
-/// What the features are multiplied by.
+/// Loads the factors of a lane's features.
 template <class T, int kCount>
 __device__ __forceinline__ Pairs load_gains(const void* weight, Gain gain, const PackLayout<kCount>& layout) {
   Pairs pairs = load_pairs(static_cast<const T*>(weight), layout);
@@ -169,14 +170,14 @@ __device__ __forceinline__ Pairs load_gains(const void* weight, Gain gain, const
   return pairs;
 }
 
-/// A block takes a row.
+/// A thread block processes a row.
 template <class T, int kCount>
 __global__ void forward_kernel(const __grid_constant__ QkNormRopeForward args, int lanes) {
   const int64_t heads = args.query.heads + args.key.heads, half = args.features / 2, row = blockIdx.x;
   const auto lane = static_cast<int>(threadIdx.x % kLanes);
   const int64_t heads_per_warp = kLanes / lanes, heads_per_block = blockDim.x / lanes;
   const PackLayout<kCount> layout{half, lane % lanes, lanes};
-  // All lanes of a warp go on for as long as one of them has a head.
+  // All lanes of a warp continue while one of them has a head, because sum_lanes() needs all.
   for (int64_t first = threadIdx.x / kLanes * heads_per_warp; first < heads; first += heads_per_block) {
     const int64_t head = first + lane / lanes;
     const bool is_query = head < args.query.heads, is_head = head < heads;
@@ -202,8 +203,8 @@ __global__ void forward_kernel(const __grid_constant__ QkNormRopeForward args, i
   }
 }
 
-/// With x̂ = x r, g the gradient rotated back and w the gain: dx = r (g w − x̂ mean(g w x̂)), dw = Σ g x̂ over rows and
-/// heads. A block takes a row at a time.
+/// With x̂ = x r, the gradient g rotated back, and the gain w: dx = r (g w − x̂ mean(g w x̂)), dw =
+/// Σ g x̂ over rows and heads. A thread block processes one row at a time.
 template <class T, int kCount>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     backward_kernel(const __grid_constant__ QkNormRopeBackward args, int lanes) {
@@ -233,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
       float sum = 0;
       for (int i = 0; i < kPairsPerLane; ++i) {
         const float low = x.low[i] * rstd, high = x.high[i] * rstd;
-        // No reference to either: registers have no addresses.
+        // No reference to either struct: an address would force them out of registers.
         query_weight_gradient.low[i] += is_query ? g.low[i] * low : 0;
         query_weight_gradient.high[i] += is_query ? g.high[i] * high : 0;
         key_weight_gradient.low[i] += is_query ? 0 : g.low[i] * low;
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   if (args.partial_weight_gradients == nullptr) return;
   const int64_t warp = int64_t{blockIdx.x} * kQkNormRopeWarps + warp_in_block;
   for (int which = 0; which < 2; ++which) {
-    Pairs sums = which == 0 ? query_weight_gradient : key_weight_gradient;  // unrolled
+    Pairs sums = which == 0 ? query_weight_gradient : key_weight_gradient;  // the loop is unrolled, so this copies no memory
     for (int i = 0; i < kPairsPerLane; ++i) {
       sums.low[i] = sum_across_groups(sums.low[i], lanes);
       sums.high[i] = sum_across_groups(sums.high[i], lanes);
@@ -310,7 +311,7 @@ bool fits(const QkNormRopeBackward& args) {
 
 template <class T, int kCount>
 int launch_kernel(const QkNormRopeForward& args, int lanes, void* stream) {
-  // One block, which takes a row's heads as often as there would be blocks.
+  // One block per row, which loops over the row's heads.
   const EvenBlocks row_blocks((args.query.heads + args.key.heads) * lanes, kThreads);
   const Size grid{static_cast<unsigned>(args.rows), 1, 1};
   return launch(forward_kernel<T, kCount>, grid, Size{row_blocks.threads, 1, 1}, stream, args, lanes);

@@ -9,7 +9,7 @@ namespace vlmtrain::vgpu {
 
 namespace {
 
-/// Calls `visit` with each count and its place in the public struct.
+/// Calls `visit` with each counter and its counterpart in the public struct.
 template <class From, class To, class Visit>
 void for_each_counter(From& source, To& target_counters, const Visit& visit) {
   visit(source.launches, target_counters.launches);

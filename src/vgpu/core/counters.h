@@ -20,7 +20,7 @@ struct AtomicCopyCount {
   }
 };
 
-/// The part of Counters that calls add to from any thread; device memory counts itself.
+/// The part of Counters that any thread may increment. DeviceMemory has the rest.
 struct AtomicCounters {
   std::atomic<uint64_t> launches{0};
   std::atomic<uint64_t> rejected_launches{0};
@@ -42,13 +42,15 @@ struct AtomicCounters {
   std::atomic<uint64_t> host_allocations{0};
   std::atomic<uint64_t> unknown_calls{0};
 
+  /// Copies the values into `counters`, whose other members stay.
   void read(Counters& counters) const;
   void reset();
 };
 
+/// Returns the counters of this process.
 AtomicCounters& global_counters();
 
-/// The matrix products of the process, by size. Thread-safe.
+/// Calls of matrix products in this process, by size. Thread-safe.
 class MatmulCounter {
  public:
   void add(const Matmul& product);
@@ -60,6 +62,7 @@ class MatmulCounter {
   std::map<Matmul, uint64_t> calls_;
 };
 
+/// Returns the counter of this process.
 MatmulCounter& matmul_counter();
 
 }  // namespace vlmtrain::vgpu

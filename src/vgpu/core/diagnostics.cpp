@@ -55,7 +55,7 @@ Trace& trace() {
 
 namespace {
 
-/// Every unknown call that happened, in a list through the calls themselves.
+/// The unknown calls so far, as an intrusive list.
 struct UnknownCalls {
   std::mutex mutex;
   UnknownCall* first = nullptr;

@@ -9,18 +9,19 @@
 
 namespace vlmtrain::vgpu {
 
-/// Writes the pieces as a line to stderr. The stand-ins cannot throw through C, nor use the program's log.
+/// Writes the pieces as one line to stderr. The stub libraries cannot throw through C functions and
+/// cannot use the program's log.
 void report(std::initializer_list<std::string_view> pieces);
 
-/// What the card was asked to do, in order, a line each, in the file that VLMTRAIN_VGPU_TRACE names; what the file had
-/// stays before it. A line is whole at once, so that a process that is killed leaves what it did. Thread-safe.
+/// A log of the GPU's operations in order, one per line, appended to the file that VLMTRAIN_VGPU_TRACE
+/// names. Each line is written at once, so a killed process leaves a complete trace. Thread-safe.
 class Trace {
  public:
   Trace();
 
   bool is_enabled() const { return file_ >= 0; }
 
-  /// The pieces with a blank between them as a line, if it is on.
+  /// Appends the pieces, separated by spaces, as one line if the trace is enabled.
   void add(std::initializer_list<std::string_view> pieces);
 
  private:
@@ -29,10 +30,11 @@ class Trace {
   std::string line_;
 };
 
+/// Returns the trace of this process.
 Trace& trace();
 
-/// A function of a CUDA library that is not modelled. cmake/virtual_gpu_stubs.py generates one for every function that
-/// the real library has and no file here defines: the definition here wins, since the generated one is weak.
+/// An unmodeled function of a CUDA library. cmake/virtual_gpu_stubs.py generates a weak definition for
+/// every function of the real library, so a definition in this part takes precedence.
 struct UnknownCall {
   const char* name;
   std::atomic<uint64_t> calls{0};
@@ -40,15 +42,16 @@ struct UnknownCall {
   UnknownCall* next = nullptr;
 };
 
-/// Counts the call, and reports it on stderr the first time. Thread-safe.
+/// Counts the call and reports it on stderr the first time. Thread-safe.
 void record_unknown_call(UnknownCall& call);
 
+/// Visits the unmodeled functions that were called since the last reset. Thread-safe.
 void for_each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
 void reset_unknown_calls();
 
 }  // namespace vlmtrain::vgpu
 
-/// Defines `function` as not modelled: it returns `status`, its library's word for "not supported".
+/// Defines `function` as unmodeled. It returns `status`, its library's code for "not supported".
 #define VLMTRAIN_VGPU_UNKNOWN_CALL(function, status)                      \
   extern "C" __attribute__((weak)) long function() {                      \
     static constinit vlmtrain::vgpu::UnknownCall call{.name = #function}; \

@@ -33,7 +33,7 @@ struct FaultSetting {
   uint64_t count = 1;
 };
 
-/// CALL:FIRST or CALL:FIRST+COUNT; CALL may be launch@KERNEL or illegal_address@KERNEL.
+/// Parses CALL:FIRST or CALL:FIRST+COUNT; CALL may be launch@KERNEL or illegal_address@KERNEL.
 std::optional<FaultSetting> parse_setting(std::string_view text) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;

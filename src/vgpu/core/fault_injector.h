@@ -10,16 +10,15 @@
 
 namespace vlmtrain::vgpu {
 
-/// Which calls fail (Fallible), as VLMTRAIN_VGPU_FAIL or the program above says (Interface::inject_failures).
-/// Thread-safe.
+/// A schedule of failing calls, from VLMTRAIN_VGPU_FAIL or Interface::inject_failures. Thread-safe.
 class FaultInjector {
  public:
   FaultInjector();
 
-  /// Of the calls from now on, `count` fail, the one with number `first` (from 0) first.
+  /// Makes calls `first` to `first + count - 1` of this kind fail, counted from now on from 0.
   void schedule(FaultPoint call, uint64_t first, uint64_t count);
 
-  /// To be asked by each such call, once. `kernel`: the name of one that is launched.
+  /// Counts a call and returns whether it fails. `kernel` is the mangled name in case of a launch.
   bool should_fail(FaultPoint call, std::string_view kernel = {});
 
  private:
@@ -27,7 +26,7 @@ class FaultInjector {
     std::atomic<uint64_t> calls{0};
     std::atomic<uint64_t> first{0};
     std::atomic<uint64_t> count{0};
-    std::string kernel = {};  // part of a kernel's name: others do not count before the first that fails
+    std::string kernel = {};  // substring of a kernel's name; other kernels do not count before the first failure
   };
 
   void read_environment();
@@ -35,6 +34,7 @@ class FaultInjector {
   std::array<Window, kNumFaultPoints> windows_;
 };
 
+/// Returns the schedule of this process.
 FaultInjector& fault_injector();
 
 }  // namespace vlmtrain::vgpu

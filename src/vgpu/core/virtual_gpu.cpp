@@ -18,7 +18,7 @@ std::string_view get_env(const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-/// `default_value` if it is not set; nothing if it is not a number of `unit`.
+/// Returns `default_value` if the variable is not set, nothing if it is not a number.
 template <class Number>
 std::optional<Number> parse_number_env(const char* name, Number default_value, const char* unit) {
   const std::string_view text = get_env(name);

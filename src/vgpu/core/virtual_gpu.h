@@ -8,27 +8,28 @@
 
 namespace vlmtrain::vgpu {
 
-/// What a real card does beside the work it is given; zero unless a test asks for it.
+/// The cost of lazily loading a module on a real GPU; zero unless a test sets it.
 struct ModuleLoadCost {
-  uint64_t module_bytes = 0;  ///< that each module takes when its first kernel is launched (lazy loading)
-  double module_seconds = 0;  ///< that this takes
+  uint64_t module_bytes = 0;  ///< context growth when the module's first kernel is launched
+  double module_seconds = 0;
 };
 
-/// The card that this process is on, from the environment (docs/virtual-gpu.md has the variables).
+/// The GPU that the environment configures (docs/virtual-gpu.md lists the variables).
 struct VirtualGpu {
   memory::Gpu gpu;
   memory::Architecture architecture;
   uint64_t memory_bytes = 0;
-  uint64_t reported_bytes = 0;  ///< as cudaDeviceProp::totalGlobalMem
-  uint64_t used_bytes = 0;      ///< from the start: the context, other processes
+  uint64_t reported_bytes = 0;  ///< cudaDeviceProp::totalGlobalMem
+  uint64_t used_bytes = 0;      ///< at the start: the context, other processes
   ModuleLoadCost module_load_cost;
 };
 
-/// Null, after one report on stderr, where the environment does not name a card: there is no device then.
+/// Returns the configured GPU. Returns null, after one report on stderr, if the environment is
+/// invalid; the process has no device then.
 const VirtualGpu* virtual_gpu();
 
-/// What the card answers to cuDeviceGetAttribute, and to cudaDeviceGetAttribute, whose numbers are the same. 0 for what
-/// the card does not have and for what LibTorch does not ask. REQUIRES: virtual_gpu().
+/// Returns the value of cuDeviceGetAttribute and cudaDeviceGetAttribute, which share their numbers; 0
+/// for features the GPU lacks and attributes that LibTorch does not read. REQUIRES: virtual_gpu().
 int device_attribute(CUdevice_attribute attribute);
 
 }  // namespace vlmtrain::vgpu

@@ -1,4 +1,4 @@
-// cuBLAS's handle: what is set can be read back.
+// cuBLAS: a handle that stores its settings, and matrix products that are only counted.
 
 #include <cublas_v2.h>
 
@@ -56,7 +56,7 @@ cublasStatus_t cublasGetProperty(libraryPropertyType property, int* value) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// The workspace is the caller's own memory, which LibTorch takes from its allocator.
+/// LibTorch allocates the workspace itself.
 cublasStatus_t cublasSetWorkspace(cublasHandle_t, void*, size_t) {
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -101,7 +101,7 @@ cublasStatus_t cublasGetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t* 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// The matrix products of cuBLAS that LibTorch calls: counted by size, and done.
+// Matrix products that LibTorch calls.
 
 namespace {
 

@@ -1,5 +1,6 @@
-// Devices and contexts of the driver. cuInit finds no device: libraries with a CUDA runtime of their own inside (cuDNN,
-// NCCL, cuSPARSE) then stay quiet, while LibTorch, which asks the runtime, has its card.
+// The driver API. cuInit reports no device, so that libraries with a CUDA runtime of their own
+// (cuDNN, NCCL, cuSPARSE) stay inactive. LibTorch asks the runtime API, which reports the virtual
+// GPU.
 
 #include <cuda.h>
 
@@ -15,7 +16,7 @@ using vlmtrain::vgpu::DeviceMemory;
 
 namespace {
 
-/// Never looked into, by no one.
+/// Callers treat contexts as opaque.
 CUcontext get_fake_context() {
   return reinterpret_cast<CUcontext>(uintptr_t{0x100});
 }
@@ -97,7 +98,7 @@ CUresult cuGetProcAddress(const char*, void** function, int, cuuint64_t, CUdrive
   return CUDA_ERROR_NOT_FOUND;
 }
 
-// What LibTorch asks the driver about a pointer.
+// Pointer attributes that LibTorch queries.
 
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (!vlmtrain::vgpu::device_memory().contains(reinterpret_cast<const void*>(pointer)))
@@ -119,7 +120,7 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
   }
 }
 
-// Memory and addresses apart, as PyTorch's expandable segments use them.
+// Virtual memory management, as PyTorch's expandable segments use it.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// The one device, and its properties.
+// The device, its properties, errors, and the driver's entry points.
 
 #include "vgpu/runtime/device.h"
 
@@ -31,7 +31,7 @@ struct ErrorText {
   const char* text;
 };
 
-/// The errors that the stand-ins give.
+/// Errors that the stub libraries return.
 constexpr std::array kErrors{
     ErrorText{cudaSuccess, "cudaSuccess", "no error"},
     ErrorText{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
@@ -223,11 +223,12 @@ const char* cudaGetErrorString(cudaError_t error) {
   return vlmtrain::vgpu::find_error_text(error).text;
 }
 
-// The runtime hands out the driver's functions by name; LibTorch takes those of virtual memory from here.
+// LibTorch looks up the driver's functions for virtual memory through the runtime.
 
 namespace {
 
-/// Our libcuda.so.1, by a function of it that this library is linked with: another one may be in the process as well.
+/// Returns our libcuda.so.1, found by a function that this library links; the process may have
+/// loaded another libcuda.so.1.
 void* get_driver_library() {
   static void* const library = [] {
     Dl_info info{};

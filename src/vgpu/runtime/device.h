@@ -4,12 +4,13 @@
 
 namespace vlmtrain::vgpu {
 
-/// Remembers an error for cudaGetLastError of this thread, and returns it.
+/// Stores an error for this thread's cudaGetLastError() and returns it.
 cudaError_t set_last_error(cudaError_t error);
 
-/// From now on every call that asks for it fails with `error`, as after one that leaves a device broken.
+/// Makes all later calls fail with `error`, as on a broken device. Returns `error`.
 cudaError_t set_sticky_error(cudaError_t error);
-/// cudaSuccess while the device is whole.
+
+/// Returns the sticky error, or cudaSuccess without one.
 cudaError_t get_device_status();
 
 }  // namespace vlmtrain::vgpu

@@ -1,4 +1,4 @@
-// What the program above the stand-ins can ask (vlmtrain/vgpu/interface.h).
+// Implements vlmtrain/vgpu/interface.h.
 
 #include "vlmtrain/vgpu/interface.h"
 

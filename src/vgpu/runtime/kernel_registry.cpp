@@ -19,8 +19,8 @@ namespace vlmtrain::vgpu {
 
 namespace {
 
-// The layouts are not documented by NVIDIA; these are the fields that are needed, as they stand in the wheel's
-// libraries (cuobjdump prints the same).
+// NVIDIA does not document these layouts. The fields were found in the wheel's libraries and agree
+// with cuobjdump.
 struct Wrapper {
   static constexpr uint32_t kMagic = 0x466243b1;
   uint32_t magic;
@@ -151,7 +151,7 @@ using vlmtrain::vgpu::FatBinary;
 using vlmtrain::vgpu::kernel_registry;
 using vlmtrain::vgpu::set_last_error;
 
-// Called by the start-up code that NVIDIA's compiler puts into each object file; no header declares these.
+// The startup code that nvcc generates for each object file calls these; no header declares them.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
 

@@ -1,4 +1,4 @@
-// Kernel launches: checked against the card's limits, counted, and done.
+// Kernel launches, which are checked against the GPU's limits and counted, and kernel attributes.
 
 #include <cuda_runtime_api.h>
 #include <cxxabi.h>
@@ -103,7 +103,7 @@ cudaError_t launch_kernel(const void* host_function, const Launch& launch) {
   return cudaSuccess;
 }
 
-/// Configurations on their way from <<<…>>> to the kernel's host-side twin.
+/// Configurations between <<<…>>> and the call of the kernel's host-side function, innermost last.
 std::vector<Launch>& pending_launches() {
   thread_local std::vector<Launch> launches;
   return launches;
@@ -115,10 +115,10 @@ namespace {
 
 constexpr int kWarpSize = 32;
 
-/// How many blocks of a kernel a multiprocessor holds, by threads and shared memory. Registers are not counted: how
-/// many a kernel needs is known to the real driver only.
+/// Returns how many blocks of a kernel fit on a multiprocessor by threads and shared memory. Only
+/// the real driver knows a kernel's registers, so these are not counted.
 int resident_blocks(int block_threads, size_t shared_bytes) {
-  constexpr size_t kReservedPerBlock = 1024;
+  constexpr size_t kReservedPerBlock = 1024;  // shared memory that the driver reserves per block from sm_80 on
   const auto& architecture = virtual_gpu()->architecture;
   const int rounded_threads = std::max(kWarpSize, (block_threads + kWarpSize - 1) / kWarpSize * kWarpSize);
   const int thread_limit = architecture.threads_per_multiprocessor / rounded_threads;
@@ -137,7 +137,7 @@ using vlmtrain::vgpu::pending_launches;
 using vlmtrain::vgpu::set_last_error;
 using vlmtrain::vgpu::virtual_gpu;
 
-// Called by the code that NVIDIA's compiler makes of <<<…>>>; no header declares these.
+// The code that nvcc generates for <<<…>>> calls these; no header declares them.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
 
@@ -175,7 +175,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const v
                                        configuration->stream});
 }
 
-// What a program asks about a kernel before it launches it, and what it sets.
+// Kernel attributes and occupancy.
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* host_function) {
   auto* const kernel = kernel_registry().find_kernel(host_function);
@@ -184,7 +184,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ho
   const int architecture = virtual_gpu()->architecture.number;
   const int code = kernel->code->find_code(architecture);
   if (code == 0) return set_last_error(cudaErrorNoKernelImageForDevice);
-  constexpr int kRegistersPerThread = 32;
+  constexpr int kRegistersPerThread = 32;  // a plausible value: only the real driver knows it
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = kRegistersPerThread;

@@ -1,4 +1,4 @@
-// Device memory, and what kind of memory a pointer is.
+// Device memory, pinned host memory, and copies.
 
 #include "vgpu/runtime/memory.h"
 
@@ -128,12 +128,12 @@ cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer, unsig
   return cudaSuccess;
 }
 
-// Copies and fills. There are no values on the device: what is copied to it is lost, what comes from it is zero.
+// The device has no values: copies to it are discarded, copies from it yield zeros.
 
 namespace {
 
-/// `rows` rows of `width` bytes, `pitch` bytes apart on each side. The direction is found from the pointers, as
-/// cudaMemcpyDefault does.
+/// A copy of `rows` rows of `width` bytes with a pitch on each side. The direction follows from the
+/// pointers, as with cudaMemcpyDefault.
 struct Copy {
   void* to;
   const void* from;

@@ -7,10 +7,11 @@
 
 namespace vlmtrain::vgpu {
 
-/// Which host memory is pinned. Thread-safe.
+/// The set of pinned host memory ranges. Thread-safe.
 class PinnedHostMemory {
  public:
   void add(const void* first, size_t bytes);
+  /// Returns whether a range began at `first`.
   bool remove(const void* first);
   bool is_pinned(const void* pointer) const;
 
@@ -19,6 +20,7 @@ class PinnedHostMemory {
   std::map<uintptr_t, size_t> ranges_;  // by first address
 };
 
+/// Returns the ranges of this process.
 PinnedHostMemory& pinned_host_memory();
 
 }  // namespace vlmtrain::vgpu

@@ -1,5 +1,5 @@
-// Streams and events. Work is done as soon as it is queued, so a stream and an event are but a number; where kernels
-// take time (core/clock.h), an event remembers when its work is done.
+// Streams and events. Work completes when it is queued, so streams and events are mere numbers. If
+// kernels take time (DeviceClock), an event records when its work completes.
 
 #include "vgpu/runtime/streams.h"
 
@@ -99,7 +99,7 @@ using vlmtrain::vgpu::trace;
 
 namespace {
 
-/// A handle that no other stream or event has.
+/// Returns a handle that is unique among streams and events.
 template <class Handle>
 Handle make_handle_value() {
   static std::atomic<uintptr_t> next{0x1000};
@@ -116,7 +116,7 @@ cudaError_t make_event(cudaEvent_t* event) {
   return cudaSuccess;
 }
 
-/// When the work before each event is done. Empty where kernels take no time.
+/// Completion times of events; empty if kernels take no time.
 class RecordedEvents {
  public:
   void record(cudaEvent_t event) {
@@ -200,7 +200,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* user_d
   return cudaSuccess;
 }
 
-// Nothing is ever captured: CUDA graphs are not modelled, but LibTorch asks before each random number.
+// CUDA graphs are not modeled, so nothing is ever captured; LibTorch asks before it generates
+// random numbers.
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = cudaStreamCaptureStatusNone;

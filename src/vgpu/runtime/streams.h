@@ -10,8 +10,8 @@
 
 namespace vlmtrain::vgpu {
 
-/// The time that kernels take, all the same (VLMTRAIN_VGPU_LAUNCH_MICROSECONDS), one after another whatever the stream.
-/// Thread-safe. Not set: none.
+/// A clock by which every kernel takes VLMTRAIN_VGPU_LAUNCH_MICROSECONDS. Kernels run one after another
+/// regardless of their streams. Without the variable, kernels take no time. Thread-safe.
 class DeviceClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -20,13 +20,12 @@ class DeviceClock {
 
   bool is_enabled() const { return kernel_duration_.count() > 0; }
 
-  /// A kernel is queued.
   void queue_kernel();
 
-  /// When all is done that was queued so far.
+  /// Returns when the kernels queued so far are complete.
   Time completion_time();
 
-  /// Returns once all is done that was queued so far.
+  /// Blocks until the kernels queued so far are complete.
   void wait();
 
  private:
@@ -35,29 +34,32 @@ class DeviceClock {
   Time completion_time_{};
 };
 
+/// Returns the clock of this process's virtual GPU.
 DeviceClock& device_clock();
 
-/// Which launches of the default stream, the one that LibTorch computes on, come before what a stream is given next:
-/// those before the events that it waited for. Thread-safe.
+/// The order of side streams relative to launches on the default stream, on which LibTorch computes. A
+/// stream is ordered after the launches before the events it waited for. Thread-safe.
 class StreamOrder {
  public:
+  /// Counts a launch on the default stream.
   void record_launch() { ++launches_; }
   void record(cudaEvent_t event, cudaStream_t stream);
   void wait(cudaStream_t stream, cudaEvent_t event);
   void remove(cudaEvent_t event);
 
-  /// Whether it comes behind all launches so far.
+  /// Returns whether the stream's next work is ordered after all launches so far.
   bool is_after_all_launches(cudaStream_t stream) const;
 
  private:
   uint64_t count_launches_before(cudaStream_t stream) const;
 
   std::atomic<uint64_t> launches_{0};
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::map<cudaEvent_t, uint64_t> launches_before_event_;
   std::map<cudaStream_t, uint64_t> launches_before_stream_;
 };
 
+/// Returns the order of this process's streams.
 StreamOrder& stream_order();
 
 }  // namespace vlmtrain::vgpu
