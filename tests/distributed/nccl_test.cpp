@@ -13,8 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// PyTorch's process group for NCCL is reached, and says that there is no card for it. With cards it has not been
-/// tried.
+/// Loads PyTorch's NCCL process group, which reports that no GPU exists. Not tested with GPUs.
 TEST(NcclTest, PluginLoadsAndRequiresGpu) {
   if (!memory::probe_driver().gpus.empty()) GTEST_SKIP() << "there is a GPU";
   ASSERT_NE(dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();

@@ -16,7 +16,7 @@
 
 namespace vlmtrain::distributed {
 
-/// One that nobody listens at now.
+/// Returns a port on which nobody listens now.
 inline int64_t free_port() {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -38,7 +38,7 @@ inline Launch make_launch(int64_t rank, int64_t world_size, int64_t port) {
           .launcher = "a test"};
 }
 
-/// Calls `act` as each of so many ranks, each on a thread of its own.
+/// Calls `act` for each rank, each on a thread of its own.
 inline void run_ranks(int64_t world_size, const std::function<void(const Launch& launch)>& act) {
   const int64_t port = free_port();
   std::vector<std::jthread> threads;

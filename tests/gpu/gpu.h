@@ -15,25 +15,26 @@
 
 namespace vlmtrain::gpu {
 
-/// VLMTRAIN_GPU_TESTS_DEVICE: cuda:0 if it is not set. With `cpu` the CPU is compared with itself, which shows that the
-/// tests themselves are right.
+/// Returns VLMTRAIN_GPU_TESTS_DEVICE, or cuda:0 if it is not set. With `cpu` the tests compare the
+/// CPU with itself, which checks the tests.
 inline std::string device_name() {
   const char* const name = std::getenv("VLMTRAIN_GPU_TESTS_DEVICE");
   return name != nullptr && *name != '\0' ? name : "cuda:0";
 }
 
-/// VLMTRAIN_GPU_TESTS_FAULT: what is compared on the card's side is off by a quarter, so that every test has to fail.
+/// Returns whether VLMTRAIN_GPU_TESTS_FAULT is set. It changes the GPU's results by a quarter, so that
+/// every test must fail.
 inline bool is_fault_planted() {
   return std::getenv("VLMTRAIN_GPU_TESTS_FAULT") != nullptr;
 }
 
-/// The card's result on the CPU.
+/// Copies the GPU's result to the CPU, with the planted fault if selected.
 inline at::Tensor fetch_result(const at::Tensor& tensor) {
   const at::Tensor result = tensor.detach().cpu();
   return is_fault_planted() ? result.to(at::kFloat).mul(1.25).add(1) : result;
 }
 
-/// Needs a real GPU, or the CPU where it is asked for; a virtual one computes nothing.
+/// A test that needs a real GPU, or the CPU if selected; a virtual GPU computes no values.
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -43,18 +44,18 @@ class GpuTest : public testing::Test {
   }
   void TearDown() override { deviations_.report(); }
 
-  /// Whether the card has flash attention and products in bf16 (sm_80 or newer).
+  /// Returns whether the GPU has flash attention and bf16 matrix products (sm_80 or newer).
   bool has_bf16() const { return device_.is_cpu() || memory::get_architecture(device_) >= 80; }
 
   at::Device device_ = at::kCPU;
   parity::Deviations deviations_;
 };
 
-/// What a sum of some thousand terms, rounded in another order through some sixteen operations, may be off by: 64 · 16
-/// units of roundoff.
+/// Tolerance of a sum of some thousand terms in another order, through about sixteen operations: 64
+/// · 16 units of roundoff.
 constexpr double kFp32Bound = 1024.0 / (1 << 24);
 
-/// Unit of roundoff.
+/// Returns the unit roundoff.
 inline double unit_roundoff(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return 1.0 / 256;
   return dtype == at::kHalf ? 1.0 / 2048 : 1.0 / (1 << 24);

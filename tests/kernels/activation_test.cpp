@@ -34,7 +34,7 @@ TEST_P(ActivationKernel, MatchesAtenForwardAndBackward) {
 TEST_P(ActivationKernel, PackedAndScalarPathsAgree) {
   for (const auto dtype : kTypes) {
     const at::Tensor x = sample({2, 128}, dtype);
-    // Begins within a pack, so that it is read element by element.
+    // Misaligned, so that it is read element by element.
     const at::Tensor misaligned = at::empty({2 * 128 + 1}, x.options()).narrow(0, 1, 2 * 128).view({2, 128}).copy_(x);
     EXPECT_TRUE(
         at::equal(activate(x, ActivationFunction::kQuickGelu), activate(misaligned, ActivationFunction::kQuickGelu)));
@@ -103,9 +103,9 @@ TEST_P(GatedActivationKernel, MatchesAtenForwardAndBackward) {
 
 TEST_P(GatedActivationKernel, PackedAndScalarPathsAgree) {
   for (const auto dtype : kTypes) {
-    for (const int64_t columns : {64, 60}) {  // whole packs, and half ones
+    for (const int64_t columns : {64, 60}) {  // whole and half packs
       const at::Tensor x = sample({2, 2 * columns}, dtype), gradient = sample({2, columns}, dtype);
-      // Begins within a pack, so that it is read element by element.
+      // Misaligned, so that it is read element by element.
       const at::Tensor misaligned = at::empty({x.numel() + 1}, x.options()).narrow(0, 1, x.numel()).view_as(x).copy_(x);
       for (const auto activation : kActivations) {
         EXPECT_TRUE(at::equal(gated_activation(x, activation), gated_activation(misaligned, activation)));

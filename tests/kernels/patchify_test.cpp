@@ -9,7 +9,7 @@
 namespace vlmtrain::kernels {
 namespace {
 
-/// CLIP's.
+/// Normalization of CLIP.
 const image::Normalization kNormalization{.mean = {0.48145466, 0.4578275, 0.40821073},
                                           .std = {0.26862954, 0.26130258, 0.27577711},
                                           .rescale_factor = 1.0 / 255.0};
@@ -61,7 +61,7 @@ TEST_P(PatchifyKernel, EveryByteValueMatchesAtenBitExactly) {
 TEST_P(PatchifyKernel, DropsPixelsBeyondLastPatch) {
   compare(pixels(2, 45, 44), {14, 14});
   compare(pixels(2, 45, 33), {16, 16});
-  // Lines that are as wide as the picture are joined only where nothing is dropped below them.
+  // Lines as wide as the image are merged only if no line below them is dropped.
   compare(pixels(2, 45, 16), {14, 16});
   compare(pixels(2, 42, 16), {14, 16});
 }

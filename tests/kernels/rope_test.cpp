@@ -10,7 +10,7 @@ namespace {
 
 class RopeKernel : public EmulatedKernelTest {
  protected:
-  /// 4 heads of queries, 2 of keys, 2 of values in the columns of x.
+  /// Splits the columns of x into 4 query, 2 key and 2 value heads.
   static Heads split_heads(const at::Tensor& x, int64_t features) {
     const at::Tensor heads = x.unflatten(-1, {8, features});
     return {heads.narrow(1, 0, 4), heads.narrow(1, 4, 2), heads.narrow(1, 6, 2)};
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, RopeKernel, kEveryOrder);
 
 constexpr double kEps = 1e-6;
 
-/// 3 heads of queries, 2 of keys, 2 of values in the columns of x.
+/// Splits the columns of x into 3 query, 2 key and 2 value heads.
 Heads split_heads(const at::Tensor& x, int64_t features) {
   const at::Tensor heads = x.unflatten(-1, {7, features});
   return {heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 2)};

@@ -15,7 +15,7 @@ using testing::Each;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-/// An address that nothing lies at.
+/// An address without memory.
 const void* make_address(uintptr_t number) {
   return reinterpret_cast<const void*>(number);
 }
@@ -100,7 +100,7 @@ TEST(FindPeakTest, CountsEarlierAllocationsFromEvent) {
   EXPECT_EQ(bytes_of_component(later, Component::kVision), 0);
 }
 
-/// The trace listens to any device: here to the host's memory.
+/// The trace works with any device, here the CPU.
 class AllocationTraceTest : public testing::Test {
  protected:
   static at::Tensor allocate(int64_t bytes) { return at::empty({bytes}, at::kByte); }

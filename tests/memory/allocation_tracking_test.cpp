@@ -50,7 +50,7 @@ TEST(HostBudgetTest, RejectsOnlyAllocationsOverLimit) {
     }
     EXPECT_EQ(budget.live_bytes(), 6 * kMegabyte) << "what was refused was not taken";
     EXPECT_EQ(budget.num_rejected(), 1);
-    // Another thread's does not count: the loader's.
+    // Allocations of another thread, such as the loader's, do not count.
     std::jthread([] { allocate_megabytes(3); });
   }
   EXPECT_NO_THROW(allocate_megabytes(100)) << "without a limit";

@@ -11,7 +11,7 @@
 namespace vlmtrain::memory {
 namespace {
 
-/// A machine whose files are planted.
+/// A machine with files in a temporary directory.
 class CpuInfoTest : public io::TemporaryFolderTest {
  protected:
   void write(const std::string& name, const std::string& content) const {
@@ -86,7 +86,7 @@ TEST_F(CpuInfoTest, ReadsQuotaVersion1) {
   EXPECT_DOUBLE_EQ(quota().value(), 4);
 }
 
-/// What oneDNN 3.10 of LibTorch 2.11 writes, with another name of what it used.
+/// Returns output like that of oneDNN 3.10 in LibTorch 2.11, with the given kernel names.
 std::string make_output(const std::string& isa, const std::string& exec) {
   return "aten,AVX512\nthreads,2\nonednn_verbose,v1,info,oneDNN v3.10.2 (commit "
          "f1d471933dc852f956fd05389f9313c7148783d5)\nonednn_verbose,v1,info,cpu,runtime:OpenMP,nthr:2\n"

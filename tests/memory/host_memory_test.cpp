@@ -71,7 +71,7 @@ TEST_F(HostLimitTest, NeverExceedsMachineMemory) {
   EXPECT_EQ(limit(), kMachine);
 }
 
-/// A process of 100 pages of its own on a machine with plenty free.
+/// A process with 100 anonymous pages on a machine with much free memory.
 class AvailableHostMemoryTest : public HostLimitTest {
  protected:
   static constexpr int64_t kPage = 4096;
@@ -99,10 +99,10 @@ TEST_F(AvailableHostMemoryTest, SubtractsUsageInControlGroup) {
   write("sys/fs/cgroup/job/memory.current", "3000000000\n");
   EXPECT_EQ(available_memory().bytes, 5'000'000'000 + kAnonymousBytes);
   EXPECT_THAT(available_memory().limit_source, testing::EndsWith("sys/fs/cgroup/job/memory.max"));
-  // The kernel drops caches of files before it ends a process.
+  // The kernel drops file caches before it kills a process.
   write("sys/fs/cgroup/job/memory.stat", "anon 900\nfile 700\ninactive_file 400000000\nactive_file 600000000\n");
   EXPECT_EQ(available_memory().bytes, 6'000'000'000 + kAnonymousBytes);
-  // The tightest on the way up counts, not the one with the least limit.
+  // The group with the least free memory counts, not the one with the lowest limit.
   write("sys/fs/cgroup/job/step/memory.max", "7000000000\n");
   write("sys/fs/cgroup/job/step/memory.current", "100000000\n");
   EXPECT_EQ(available_memory().bytes, 6'000'000'000 + kAnonymousBytes);
@@ -117,7 +117,7 @@ TEST_F(AvailableHostMemoryTest, ControlGroupVersion1) {
   write(group + "memory.usage_in_bytes", "3000000000\n");
   write(group + "memory.stat", "inactive_file 1\ntotal_inactive_file 500000000\ntotal_active_file 200000000\n");
   EXPECT_EQ(available_memory().bytes, 1'700'000'000 + kAnonymousBytes);
-  // More is used than the limit, as the kernel counts by batches.
+  // The kernel counts in batches, so usage may exceed the limit.
   write(group + "memory.usage_in_bytes", "4800000000\n");
   EXPECT_EQ(available_memory().bytes, kAnonymousBytes);
 }

@@ -55,7 +55,7 @@ TEST(OutOfMemoryDetectionTest, DetectsNvmlAssertions) {
     EXPECT_EQ(actual->kind, MemoryKind::kDevice);
     EXPECT_THAT(actual->reason, Not(HasSubstr("ASSERT")));
   }
-  // Two cards that look for each other, and the allocator's own bugs.
+  // Errors of peer access between GPUs and bugs of the allocator itself are not memory errors.
   EXPECT_FALSE(catch_out_of_memory(
       [&] { assertion("NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_()", "PeerToPeerAccess.cpp"); }));
   EXPECT_FALSE(catch_out_of_memory([&] { assertion("before->next == after", "CUDACachingAllocator.cpp"); }));
@@ -79,8 +79,8 @@ TEST(OutOfMemoryDetectionTest, DetectsCudaErrors) {
   }
 }
 
-/// LibTorch's own errors: more than any machine has.
-/// Nothing ran, so the device is as it was, and fewer rows at a time are the remedy.
+/// LibTorch's CPU errors, for more memory than any machine has, and kernels whose launch is
+/// rejected: nothing ran, so the device is intact.
 TEST(OutOfMemoryDetectionTest, DetectsKernelSizeLimits) {
   const auto launch = catch_out_of_memory(
       [] { throw c10::AcceleratorError(kHere, 9, "CUDA error: invalid configuration argument\nSearch for it"); });
@@ -110,7 +110,7 @@ TEST(OutOfMemoryDetectionTest, DetectsHostErrors) {
   EXPECT_EQ(rejected->kind, MemoryKind::kHost);
 }
 
-/// An illegal address, an assertion on the device: every later call of CUDA fails too.
+/// After an illegal address or a device-side assertion every later CUDA call fails too.
 TEST(OutOfMemoryDetectionTest, IgnoresOtherErrors) {
   EXPECT_FALSE(catch_out_of_memory(
       [] { throw c10::AcceleratorError(kHere, 700, "CUDA error: an illegal memory access was encountered"); }));

@@ -16,7 +16,7 @@
 namespace vlmtrain::planner {
 namespace {
 
-/// The virtual card only counts; which one a time is predicted for is said with it.
+/// The virtual GPU only counts; predictions name their GPU.
 class CostRecorderTest : public testing::Test {
  protected:
   void SetUp() override { static_cast<void>(virtual_gpu()); }

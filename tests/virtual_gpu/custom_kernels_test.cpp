@@ -23,8 +23,8 @@
 namespace vlmtrain::kernels {
 namespace {
 
-/// All tests of this program run with our own kernels, where they are built, or with VLMTRAIN_TESTS_KERNELS=aten
-/// without.
+/// Runs all tests of this program with the custom kernels if they are built, or without them if
+/// VLMTRAIN_TESTS_KERNELS=aten.
 class GpuKernelEnvironment : public testing::Environment {
  public:
   void SetUp() override {
@@ -35,7 +35,7 @@ class GpuKernelEnvironment : public testing::Environment {
     try {
       open_kernels(memory::open_device("cuda"), use_aten ? KernelSet(all.begin(), all.end()) : KernelSet());
     } catch (const std::exception&) {
-      // A card without code in LibTorch, which tests of their own are about.
+      // A GPU without code in LibTorch, which has tests of its own.
     }
   }
 };
@@ -62,7 +62,7 @@ TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
   const image::Normalization half_range{{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}, 1.0 / 255};
   const auto expect_one_launch = [&](const image::BytePixels& pixels, at::IntArrayRef weight) {
     const at::Tensor weight_tensor = at::empty(weight, options), bias = at::empty({weight[0]}, options);
-    models::embed_patches(pixels, weight_tensor, bias);  // cuBLAS gets its workspace
+    models::embed_patches(pixels, weight_tensor, bias);  // cuBLAS allocates its workspace
     const memory::AllocationTrace trace(options.device());
     virtual_gpu().reset();
     const int64_t patches = models::embed_patches(pixels, weight_tensor, bias).size(0);
@@ -72,12 +72,12 @@ TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
     for (const auto& [name, count] : launches)
       num_patchify += name.find("patchify_kernel") != std::string::npos ? count : 0;
     EXPECT_EQ(num_patchify, 1U);
-    // The product, whose bias may be a launch of its own.
+    // The matrix product, whose bias may be a launch of its own.
     EXPECT_LE(result.launches, 3U) << testing::PrintToString(launches);
     EXPECT_EQ(result.rejected_launches, 0U);
     EXPECT_EQ(result.host_to_device_pageable.calls + result.host_to_device_pinned.calls + result.device_to_device.calls,
               0U);
-    // No more room than for the rows and what comes of them.
+    // Only the rows and the results are allocated.
     int64_t bytes = 0;
     for (const auto& event : trace.events()) bytes += std::max<int64_t>(0, event.bytes);
     EXPECT_LE(bytes, patches * (weight_tensor[0].numel() + weight[0]) * int64_t{2} + 4096);
@@ -95,7 +95,7 @@ TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
   EXPECT_EQ(counters().rejected_launches, 0U);
 }
 
-/// No launch a sample, no copy, and no mask that is kept.
+/// One launch for all samples, no copy, and no stored mask.
 TEST(CustomKernelsOnGpu, DropoutOfAllAdaptersTakesOneLaunch) {
   const at::Tensor x = at::empty({12, 64}, at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kHalf));
   if (!has(Kernel::kDropout, x)) GTEST_SKIP() << "own kernels are not built, or left out";
@@ -114,7 +114,7 @@ TEST(CustomKernelsOnGpu, DropoutOfAllAdaptersTakesOneLaunch) {
   EXPECT_FALSE(dropout.release_masks().defined());
 }
 
-/// As many tensors as a model of 7 B parameters trains, and what an update of these takes from prepare() on.
+/// As many tensors as a model of 7 B parameters trains, updated from prepare() on.
 TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
   const auto options = at::TensorOptions(at::Device(at::kCUDA, 0));
   if (!has(Kernel::kAdamW, at::empty({1}, options))) GTEST_SKIP() << "own kernels are not built, or left out";

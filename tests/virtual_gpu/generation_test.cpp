@@ -21,7 +21,7 @@ void PrintTo(const GenerationCase& generation_case, std::ostream* out) {
   *out << generation_case.parity_case;
 }
 
-/// The card computes nothing: all tokens are 0, and only what is asked of it is seen.
+/// The virtual GPU computes no values: all tokens are 0, and only its calls are checked.
 class GenerationTest : public testing::TestWithParam<GenerationCase> {
  protected:
   std::vector<std::vector<int64_t>> generate(int64_t max_new_tokens) const {
@@ -70,7 +70,7 @@ TEST_P(GenerationTest, EveryStepLaunchesEquallyAndReadsOnlyTokens) {
     return result.device_to_host_pinned.calls + result.device_to_host_pageable.calls;
   };
   EXPECT_EQ(read_back(ten), 10U);
-  // Keys and values are not copied: a step does not depend on how much is cached.
+  // Keys and values are not copied, so a step does not depend on the cached length.
   EXPECT_EQ((ten.device_to_device.bytes - three.device_to_device.bytes) % 7, 0U);
 }
 

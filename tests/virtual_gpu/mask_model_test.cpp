@@ -12,7 +12,7 @@
 namespace vlmtrain {
 namespace {
 
-/// SAM's encoder and decoder and the loss of masks on the card: two blocks of ViT-B's width, whole pictures.
+/// SAM's encoder, decoder and mask loss: two blocks of ViT-B's width on full-size images.
 class MaskModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   MaskModelOnGpuTest() {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// Three micro-batches of a sample each, whose pixels take 48 MiB.
+/// Three micro-batches of one sample, whose pixels take 48 MiB.
 class MicroBatchSourceTest : public testing::Test {
  protected:
   MicroBatchSourceTest() {
@@ -74,7 +74,8 @@ TEST_F(MicroBatchSourceTest, CopiesOneMicroBatchWithoutPrefetch) {
   EXPECT_EQ(counters().side_stream_copies.calls, 0U);
 }
 
-/// What was copied and never asked for is freed behind its copies: the computation waits for them.
+/// A copied micro-batch that is never requested is freed after its copies, for which the
+/// computation waits.
 TEST_F(MicroBatchSourceTest, AbortedStepWaitsForPendingCopies) {
   const int64_t before = allocated_mib();
   {

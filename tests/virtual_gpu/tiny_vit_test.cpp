@@ -13,7 +13,7 @@
 namespace vlmtrain {
 namespace {
 
-/// MobileSAM's encoder, on one picture of 1024×1024.
+/// MobileSAM's encoder on one image of 1024×1024.
 class TinyVitOnGpu : public testing::TestWithParam<at::ScalarType> {
  protected:
   void run_forward_backward(int64_t recomputed_blocks) {

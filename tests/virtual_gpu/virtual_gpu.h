@@ -9,7 +9,7 @@
 
 namespace vlmtrain {
 
-/// The virtual GPU of this process, which ctest sets up (tests/CMakeLists.txt).
+/// Returns the virtual GPU of this process, which ctest configures (tests/CMakeLists.txt).
 inline const vgpu::Interface& virtual_gpu() {
   const vgpu::Interface* const interface = vgpu::find_interface();
   if (interface == nullptr) throw std::runtime_error("this process is not on the virtual GPU: run the test with ctest");
@@ -22,7 +22,7 @@ inline vgpu::Counters counters() {
   return result;
 }
 
-/// Calls of functions that are not modelled, by name.
+/// Returns the calls of unmodeled functions, by name.
 inline std::map<std::string, uint64_t> unknown_calls() {
   std::map<std::string, uint64_t> calls;
   virtual_gpu().for_each_unknown_call(
@@ -33,8 +33,8 @@ inline std::map<std::string, uint64_t> unknown_calls() {
   return calls;
 }
 
-/// That since the last reset something ran, all of it accepted, and the host neither waited for the card nor read from
-/// it; small copies from pinned memory may go to it.
+/// Checks that kernels ran since the last reset, that all were accepted, and that the host neither
+/// waited for the GPU nor read from it. Small copies from pinned memory to the GPU are allowed.
 inline void expect_accepted_without_synchronization() {
   const auto result = counters();
   EXPECT_GT(result.launches, 0U);
@@ -47,7 +47,7 @@ inline void expect_accepted_without_synchronization() {
   EXPECT_EQ(result.blocking_copies, 0U);
 }
 
-/// Launches by mangled name of the kernel.
+/// Returns launches by the kernel's mangled name.
 inline std::map<std::string, uint64_t> launches_by_kernel() {
   std::map<std::string, uint64_t> launches;
   virtual_gpu().for_each_kernel(
@@ -58,7 +58,7 @@ inline std::map<std::string, uint64_t> launches_by_kernel() {
   return launches;
 }
 
-/// Calls by size of the product.
+/// Returns calls of matrix products by size.
 inline std::map<vgpu::Matmul, uint64_t> products() {
   std::map<vgpu::Matmul, uint64_t> calls;
   virtual_gpu().for_each_matmul(

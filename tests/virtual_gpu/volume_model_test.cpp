@@ -11,8 +11,8 @@
 namespace vlmtrain {
 namespace {
 
-/// The tower of brain-llava-7b with two blocks, its pooling and a projector on the card, of volumes smaller than its
-/// tables reach.
+/// The tower of brain-llava-7b with two blocks, its pooling and a projector, with volumes smaller
+/// than the position tables.
 class VolumeModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   static models::brain_llava::Config config() {

@@ -18,7 +18,7 @@ namespace vlmtrain::kernels::emulation {
 
 namespace {
 
-constexpr size_t kStackBytes = size_t{64} << 10;  // enough for the deepest kernel without optimization
+constexpr size_t kStackBytes = size_t{64} << 10;  // a kernel that overflows it crashes the test
 constexpr size_t kWarpSize = 32;
 
 enum class State { kReady, kAtShuffle, kAtBarrier, kDone };

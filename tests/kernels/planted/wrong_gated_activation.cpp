@@ -2,7 +2,8 @@
 
 #include "vlmtrain/kernels/launchers.h"
 
-// The emulated kernels, whose gate is wrong in its first value: what a card would do that computes it otherwise.
+// The emulated kernels with a gated activation whose first value is wrong, as on a GPU that
+// computes differently.
 
 using namespace vlmtrain::kernels;
 
