@@ -2,13 +2,13 @@
 // virtual GPU of exactly the planned size:
 //
 // - micro-batches per step over `steps` random steps of 16 samples, compared with the optimum under
-// the same cost table (branch and bound), and how many steps would run with one micro-batch less
-// than the table allows;
+//   the same cost table (branch and bound), and how many steps would run with one micro-batch less
+//   than the table allows;
 // - predicted samples per second, compared with an equal split (`micro_batch_size` of the plan for
-// the worst step) and with micro-batches of four, which are split further if they do not fit
-// (memory.allow_splits);
+//   the worst step) and with micro-batches of four, which are split further if they do not fit
+//   (memory.allow_splits);
 // - the steps in sequence on the GPU: whether memory ran out, and whether the look-ahead predicted
-// each step's peak.
+//   each step's peak.
 //
 //   cut [steps] [seed] > table.md
 

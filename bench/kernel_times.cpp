@@ -49,7 +49,8 @@ class Writer {
 };
 
 Writer& writer() {
-  static Writer& instance = *new Writer(std::getenv("VLMTRAIN_KERNEL_TIMES"));  // leaked, because buffers arrive until the process exits
+  static Writer& instance =
+      *new Writer(std::getenv("VLMTRAIN_KERNEL_TIMES"));  // leaked, because buffers arrive until the process exits
   return instance;
 }
 

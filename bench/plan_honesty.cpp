@@ -256,7 +256,8 @@ int run(int64_t configurations, uint64_t seed, const BenchmarkOptions& options) 
     Random random(seed, i);
     JobSetting setting = make_random_job(random, folder.path(), options);
     const auto& frozen = setting.request.job.frozen;
-    if (setting.request.job.lora && frozen.vision_tower && frozen.language_model) continue;  // nearly nothing is trainable
+    if (setting.request.job.lora && frozen.vision_tower && frozen.language_model)
+      continue;  // nearly nothing is trainable
     fmt::print("{}\n", check_plan(random, std::move(setting), summary).dump());
     std::fflush(stdout);
   }

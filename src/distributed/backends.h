@@ -11,6 +11,7 @@
 
 namespace vlmtrain::distributed {
 
+/// The backends of a set of ranks.
 struct Collectives::Backends {
   c10::intrusive_ptr<c10d::Backend> host{};
   c10::intrusive_ptr<c10d::Backend> device{};

@@ -28,6 +28,7 @@ class RankMonitor {
   /// Publishes a failure of this rank. Returns once it is in the store, or after a timeout.
   void report_failure(Failure failure);
 
+  /// Returns whether rank 0 is known to be lost.
   bool has_lost_rank0();
 
   /// Returns the first failure, for a caller whose connection to a rank broke. Returns nothing if none is
@@ -36,22 +37,28 @@ class RankMonitor {
 
  private:
   using Clock = std::chrono::steady_clock;
+  /// The latest heartbeat of a rank and when it changed.
   struct LastHeartbeat {
     std::string count;
     Clock::time_point time;
   };
 
+  /// The heartbeat thread: exchanges this rank's status with rank 0's store.
   void run_heartbeat();
+  /// Sends one heartbeat and reads the state of the other ranks.
   void exchange_status(SharedStore& store, int64_t count);
   /// Returns whether this rank may exit.
   bool sync_shutdown(SharedStore& store) const;
   /// Returns whether this rank may exit after a failure.
   bool acknowledge_failure(SharedStore& store) const;
+  /// On rank 0: reports the rank that has been silent for too long, if any.
   void detect_lost_rank(SharedStore& store);
+  /// The watchdog thread: detects a lost rank 0, and calls on_hang.
   void run_watchdog();
   void set_failure(const Failure& failure);
   Clock::duration heartbeat_timeout() const;
   std::string describe_lost_rank(int64_t rank) const;
+  /// Shares is_broken_ with rank 0.
   void sync_broken_flag(SharedStore& store);
   void mark_rank0_lost();  // REQUIRES: mutex_ is held
 

@@ -87,7 +87,7 @@ c10d::TCPStoreOptions make_store_options(const Launch& launch, bool is_server, s
 /// forever for a server that accepts the connection but does not answer, and logs twenty lines
 /// about one that answers otherwise.
 c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const Launch& launch, std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // of a rank 0 that listens: it answers as soon as its constructor runs
+  constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // rank 0 already listens
   timeout = std::min(timeout, kMaxAnswerTime);
   std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect_task(
       [host = launch.host, options = make_store_options(launch, /*is_server=*/false, 10 * timeout), timeout] {

@@ -28,6 +28,7 @@ class SharedStore {
   SharedStore(const SharedStore&) = delete;
   SharedStore& operator=(const SharedStore&) = delete;
 
+  /// Sets the value of a key.
   void set(const std::string& name, const std::string& text);
   /// Sets the value if the key does not exist.
   void set_if_absent(const std::string& name, const std::string& text);
@@ -36,6 +37,7 @@ class SharedStore {
   /// Returns the values of the keys. REQUIRES: has(names).
   std::vector<std::string> get(const std::vector<std::string>& names);
 
+  /// Returns c10d's store, for process groups.
   c10d::Store& get_c10d_store();
 
  private:

@@ -55,6 +55,7 @@ at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient
 at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
                         const at::Tensor& sin);
 
+/// Gradients of the heads and of the norm's weight.
 struct QkNormRopeGradients {
   at::Tensor heads, weight;
 };

@@ -31,7 +31,9 @@ class PageCache {
   /// Returns all cached memory to the system.
   void release();
 
+  /// Returns the bytes that are allocated.
   int64_t live_bytes() const;
+  /// Returns the bytes that are free but not returned to the system.
   int64_t cached_bytes() const;
 
  private:

@@ -71,7 +71,7 @@ class GpuAttention : public GpuTest, public testing::WithParamInterface<std::tup
 
 TEST_P(GpuAttention, AndGradientsMatchCpu) {
   const auto& [dtype, shape] = GetParam();
-  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const AttentionResult expected = run_attention(shape, at::kCPU, at::kFloat, dtype);
   const AttentionResult actual = run_attention(shape, device_, dtype, dtype);
   // Kernels compute scores in fp32 and round weights and results to 16 bits. Gradients are computed
@@ -99,7 +99,7 @@ class GpuSlotAttention : public GpuTest, public testing::WithParamInterface<at::
 /// One generation step: a new row per sequence, in slots with unused space after their keys.
 TEST_P(GpuSlotAttention, MatchesCpu) {
   const at::ScalarType dtype = GetParam();
-  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const auto attend_slots = [&](at::Device device, at::ScalarType compute_dtype) {
     at::manual_seed(4);
     const auto sample = [&](int64_t rows, int64_t heads) {

@@ -40,7 +40,7 @@ TEST_P(GpuGeneration, Fp32ResponsesMatchCpu) {
 }
 
 TEST_P(GpuGeneration, Bf16ResponsesStartAsWithoutCache) {
-  if (!has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (!has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const auto with_cache = generate_on_gpu(at::kBFloat16);
   const auto without_cache = generate_responses(device_, at::kBFloat16, /*use_cache=*/false);
   // Rounding may change a near tie, but hardly within the first tokens of every answer.

@@ -78,7 +78,7 @@ class GpuGradients : public GpuTest, public testing::WithParamInterface<std::tup
 
 TEST_P(GpuGradients, MatchCpu) {
   const auto& [name, config] = GetParam();
-  if (config.dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (config.dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const parity::Case reference(name);
   RunConfig reference_config = config;
   reference_config.dtype = at::kFloat;

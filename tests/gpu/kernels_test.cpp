@@ -45,7 +45,7 @@ kernels::KernelTestSizes get_test_sizes(kernels::Kernel kernel, bool is_emulated
 
 TEST_P(GpuKernelSizes, MatchFloat64Reference) {
   const auto [kernel, dtype] = GetParam();
-  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const std::string name(kernels::to_string(kernel));
   for (const auto& [actual, expected] :
        kernels::run_kernel_test(kernel, device_, dtype, get_test_sizes(kernel, device_.is_cpu()))) {

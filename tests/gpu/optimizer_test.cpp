@@ -65,7 +65,7 @@ class GpuOptimizer : public GpuTest,
 
 TEST_P(GpuOptimizer, UpdatesMatchCpu) {
   const auto [dtype, states] = GetParam();
-  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const auto expected = run_three_steps(at::kCPU, dtype, states);
   const auto actual = run_three_steps(device_, dtype, states);
   ASSERT_EQ(actual.size(), expected.size());

@@ -75,8 +75,8 @@ TEST(HostBudgetTest, IgnoresAllocationsWhilePaused) {
   }
   EXPECT_EQ(budget.num_rejected(), 0);
   tensor.reset();
-  EXPECT_EQ(budget.live_bytes(), 0) << "what was not counted is not given back";
-  const at::Tensor counted = allocate_megabytes(1);
+  EXPECT_EQ(budget.live_bytes(), 0) << "what was not tracked_tensor is not given back";
+  const at::Tensor tracked_tensor = allocate_megabytes(1);
   EXPECT_EQ(budget.peak_bytes(), kMegabyte);
 }
 

@@ -77,7 +77,8 @@ TEST(PageCacheTest, CacheNeverExceedsPeak) {
       const int64_t bytes = 4096 * static_cast<int64_t>(1 + random() % 2000);
       blocks.emplace_back(allocate(cache, bytes), bytes);
       ASSERT_NE(blocks.back().first, nullptr);
-      std::memset(blocks.back().first, static_cast<int>(bytes / 4096 % 251), 64);  // a value of the block's own, which the next loop checks
+      std::memset(blocks.back().first, static_cast<int>(bytes / 4096 % 251),
+                  64);  // a value of the block's own, which the next loop checks
       live += bytes;
     } else if (!blocks.empty()) {
       std::swap(blocks[random() % blocks.size()], blocks.back());

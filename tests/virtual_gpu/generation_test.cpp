@@ -56,13 +56,13 @@ TEST_P(GenerationTest, LaunchesAreAccepted) {
 }
 
 TEST_P(GenerationTest, EveryStepLaunchesEquallyAndReadsOnlyTokens) {
-  const auto run_for = [this](int64_t tokens) {
+  const auto run_tokens = [this](int64_t tokens) {
     virtual_gpu().reset();
     generate(tokens);
     return counters();
   };
-  run_for(2);
-  const auto two = run_for(2), three = run_for(3), ten = run_for(10);
+  run_tokens(2);
+  const auto two = run_tokens(2), three = run_tokens(3), ten = run_tokens(10);
   const uint64_t launches_per_step = three.launches - two.launches;
   EXPECT_EQ(ten.launches - three.launches, 7 * launches_per_step);
   RecordProperty("launches_of_a_step", static_cast<int>(launches_per_step));

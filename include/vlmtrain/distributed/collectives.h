@@ -35,6 +35,7 @@ class Collectives {
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
+  /// Returns the number of ranks of the run.
   int64_t world_size() const;
   /// Returns the number of ranks over which reduce_scatter_async() and all_gather_async() shard.
   int64_t group_size() const;

@@ -29,7 +29,9 @@ enum class Kernel : uint8_t {
   kDropout,          ///< dropout.h
 };
 
+/// Returns all kernels, available or not.
 std::span<const Kernel> all_kernels();
+/// Returns the kernel's name, as in VLMTRAIN_WITHOUT_KERNELS: "gated_activation".
 std::string_view to_string(Kernel kernel);
 
 /// Returns the kernel with this name or former name, or nothing.

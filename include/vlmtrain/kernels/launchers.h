@@ -124,6 +124,7 @@ struct QkNormRopeForward {
 
 /// Arguments of the gradient of QkNormRopeForward. The gradients of the values are copied.
 struct QkNormRopeBackward {
+  /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
     const void* gradient;  ///< of the rotated heads
     int64_t gradient_stride;
@@ -142,7 +143,8 @@ struct QkNormRopeBackward {
   const float* rstd;
   Heads query, key, value;          ///< of value only gradient, gradient_stride, dx and heads are used
   int64_t warps;                    ///< warps that share the heads of all rows; a multiple of kQkNormRopeWarps
-  float* partial_weight_gradients;  ///< [warps, 2 (query, key), features]: each warp's sum of the weights' gradients; null: none
+  float* partial_weight_gradients;  ///< [warps, 2 (query, key), features]: each warp's sum of the weights' gradients;
+                                    ///< null: none
 };
 inline constexpr int64_t kMaxQkNormFeatures = 256;
 inline constexpr int64_t kQkNormRopeWarps = 8;  ///< per block
@@ -240,7 +242,8 @@ struct AdamWTensor {
 };
 
 inline constexpr int kMaxAdamWTensors = 40;  ///< as many as the arguments of a launch (4 KiB) can hold
-inline constexpr int64_t kAdamWBlocks = 64;  ///< moment blocks per thread block, which loads its code tables once for all of them
+inline constexpr int64_t kAdamWBlocks =
+    64;  ///< moment blocks per thread block, which loads its code tables once for all of them
 
 /// Arguments of an AdamW update (Loshchilov and Hutter 2017, arXiv 1711.05101) of parameters with
 /// one moment format.
@@ -276,7 +279,8 @@ struct Patchify {
   const uint8_t* bytes;               ///< [images, kPixelChannels, height, width]
   const int64_t* order;               ///< [num_images]: indices of images; null: the first ones
   float mean[kPixelChannels], deviation[kPixelChannels];
-  void* rows;  ///< [num_images · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kPixelChannels · patch_height · patch_width]
+  void* rows;  ///< [num_images · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kPixelChannels · patch_height ·
+               ///< patch_width]
 };
 
 /// Rows, up to the next stream's first, whose random numbers have this key.

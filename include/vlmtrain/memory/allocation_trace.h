@@ -34,11 +34,13 @@ struct AllocationEvent {
 /// REQUIRES: one instance at a time per process.
 class AllocationTrace {
  public:
+  /// Begins the recording. Ends with this object.
   explicit AllocationTrace(c10::Device device);
   ~AllocationTrace();
   AllocationTrace(const AllocationTrace&) = delete;
   AllocationTrace& operator=(const AllocationTrace&) = delete;
 
+  /// Returns the events so far, in order. REQUIRES: no backward pass runs.
   const std::vector<AllocationEvent>& events() const;
 
   /// Tags live allocations since `first_event`, except gradients, as Component::kWorkspace. Call it

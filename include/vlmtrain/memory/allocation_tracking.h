@@ -85,9 +85,11 @@ class HostBudget {
     std::shared_ptr<BudgetCounter> counter_;
   };
 
+  /// Returns the live bytes that the thread has allocated since construction.
   int64_t live_bytes() const;
   /// Returns the maximum of live_bytes() since construction or reset_peak().
   int64_t peak_bytes() const;
+  /// Sets peak_bytes() to live_bytes().
   void reset_peak();
   /// Returns the number of allocations that the limit rejected.
   int64_t num_rejected() const;

@@ -51,6 +51,7 @@ struct DeviceMemory {
 
 /// Returns the allocator's counters. Does not synchronize the device.
 DeviceMemory device_memory(at::Device device);
+/// Sets the peaks to the current values.
 void reset_peaks(at::Device device);
 
 /// Returns how often the allocator emptied its cache and retried an allocation.

@@ -30,8 +30,8 @@ struct Gpu {
   bool context_measured = false;
   double fp32_flops = 0;  ///< a multiply-add counts as two
   double tf32_flops = 0;
-  double bf16_flops = 0;  ///< with fp32 accumulation
-  double fp16_flops = 0;  ///< with fp32 accumulation
+  double bf16_flops = 0;        ///< with fp32 accumulation
+  double fp16_flops = 0;        ///< with fp32 accumulation
   double memory_bandwidth = 0;  ///< bytes per second
   /// Bytes per second in each direction over all links, for boards with NVLink (SXM); else 0.
   double nvlink_bandwidth = 0;

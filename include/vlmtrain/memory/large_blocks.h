@@ -29,6 +29,7 @@ struct LargeBlockStats {
   int64_t live_bytes = 0;
   int64_t cached_bytes = 0;  ///< used by no tensor
 };
+/// Returns the current memory of the cache. Thread-safe.
 LargeBlockStats get_large_block_stats();
 
 /// Returns the allocator that caches large blocks in front of LibTorch's CPU allocator. It wraps the

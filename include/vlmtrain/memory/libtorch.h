@@ -29,6 +29,7 @@ struct LibTorch {
   bool matches_compiled_version() const { return loaded_version.empty() || loaded_version == compiled_version; }
 };
 
+/// Describes the libraries of this process.
 LibTorch describe_libtorch();
 
 /// Returns the value of TORCH_VERSION in the text of at::show_config(), or an empty string.

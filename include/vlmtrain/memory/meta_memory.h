@@ -16,6 +16,7 @@ class MetaMemoryTracker {
   MetaMemoryTracker(const MetaMemoryTracker&) = delete;
   MetaMemoryTracker& operator=(const MetaMemoryTracker&) = delete;
 
+  /// Returns the bytes of live meta tensors.
   int64_t live_bytes() const;
   /// Returns the maximum of live_bytes() since construction or reset_peak().
   int64_t peak_bytes() const;
@@ -23,6 +24,7 @@ class MetaMemoryTracker {
   int64_t small_live_bytes() const;
   /// Returns the maximum of small_live_bytes() since construction or reset_peak().
   int64_t small_peak_bytes() const;
+  /// Sets the peaks to the current values.
   void reset_peak();
 };
 

@@ -29,7 +29,7 @@ struct Counters {
   uint64_t stream_synchronizations = 0;
   uint64_t event_synchronizations = 0;
   uint64_t device_synchronizations = 0;
-  CopyCount side_stream_copies;           ///< host-to-device copies on a stream other than the default; also counted above
+  CopyCount side_stream_copies;  ///< host-to-device copies on a stream other than the default; also counted above
   uint64_t early_side_stream_copies = 0;  ///< side-stream copies that did not wait for all earlier launches
   uint64_t stream_waits = 0;              ///< streams that wait for an event, which does not block the host
   uint64_t blocking_copies = 0;           ///< synchronous copies; also counted above

@@ -5,7 +5,7 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr unsigned kThreads = 128;  // divides the threads per multiprocessor of every architecture
+constexpr unsigned kThreads = 128;     // divides the threads per multiprocessor of every architecture
 constexpr int kPacksPerThread = 4;     // per thread, if there are enough; not tuned by a recorded benchmark
 constexpr int64_t kMaxBlocks = 65535;  // CUDA's limit of a grid's y dimension
 

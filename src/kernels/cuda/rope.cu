@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   if (args.partial_weight_gradients == nullptr) return;
   const int64_t warp = int64_t{blockIdx.x} * kQkNormRopeWarps + warp_in_block;
   for (int which = 0; which < 2; ++which) {
-    Pairs sums = which == 0 ? query_weight_gradient : key_weight_gradient;  // the loop is unrolled, so this copies no memory
+    Pairs sums = which == 0 ? query_weight_gradient : key_weight_gradient;  // no copy: the loop is unrolled
     for (int i = 0; i < kPairsPerLane; ++i) {
       sums.low[i] = sum_across_groups(sums.low[i], lanes);
       sums.high[i] = sum_across_groups(sums.high[i], lanes);

@@ -32,6 +32,7 @@ namespace vlmtrain::kernels {
 
 namespace emulation {
 
+/// An array in shared memory.
 template <class T, int kCount>
 class Shared {
  public:

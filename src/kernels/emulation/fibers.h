@@ -10,6 +10,7 @@ namespace vlmtrain::kernels::emulation {
 /// it: a missing barrier or a race changes them for some order.
 enum class Order : int32_t { kForwards, kBackwards, kShuffled };
 
+/// CUDA's dim3.
 struct Size3 {
   unsigned x = 1, y = 1, z = 1;
 };
@@ -22,7 +23,7 @@ struct Size3 {
 /// for a misaligned address.
 void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body);
 
-/// Indices and sizes of the running thread.
+/// Return the indices and sizes of the running thread, as threadIdx, blockIdx, blockDim and gridDim do.
 Size3 thread_index();
 Size3 block_index();
 Size3 block_size();
@@ -52,6 +53,7 @@ struct Settings {
   int64_t last_blocks = std::numeric_limits<int64_t>::max();
 };
 
+/// Returns the settings of this library.
 Settings& settings();
 
 inline constexpr const char* kSettingsFunction = "vlmtrain_emulation_settings";

@@ -22,7 +22,7 @@ constexpr uint64_t kAllocatedSpan = 8 * kTiB;
 constexpr uint64_t kReservedSpan = 8 * kTiB;
 // Variables of LibTorch's modules take some megabytes.
 constexpr uint64_t kVariableSpan = uint64_t{1} << 32;
-constexpr uint64_t kVariableAlignment = 512;  // CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, the largest alignment that CUDA code relies on
+constexpr uint64_t kVariableAlignment = 512;  // CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT
 
 uint64_t round_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;

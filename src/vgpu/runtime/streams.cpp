@@ -57,7 +57,7 @@ DeviceClock& device_clock() {
 
 void StreamOrder::record(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  launches_before_event_[event] = count_launches_before(stream);
+  launches_before_event_[event] = count_ordered_launches(stream);
 }
 
 void StreamOrder::wait(cudaStream_t stream, cudaEvent_t event) {
@@ -75,10 +75,10 @@ void StreamOrder::remove(cudaEvent_t event) {
 
 bool StreamOrder::is_after_all_launches(cudaStream_t stream) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return count_launches_before(stream) == launches_;
+  return count_ordered_launches(stream) == launches_;
 }
 
-uint64_t StreamOrder::count_launches_before(cudaStream_t stream) const {
+uint64_t StreamOrder::count_ordered_launches(cudaStream_t stream) const {
   if (stream == nullptr) return launches_;
   const auto it = launches_before_stream_.find(stream);
   return it == launches_before_stream_.end() ? 0 : it->second;

@@ -51,7 +51,7 @@ class StreamOrder {
   bool is_after_all_launches(cudaStream_t stream) const;
 
  private:
-  uint64_t count_launches_before(cudaStream_t stream) const;
+  uint64_t count_ordered_launches(cudaStream_t stream) const;
 
   std::atomic<uint64_t> launches_{0};
   mutable std::mutex mutex_;  // guards the members below
