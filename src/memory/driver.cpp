@@ -1,5 +1,3 @@
-#pragma once
-
 #include "vlmtrain/memory/driver.h"
 
 #include <dlfcn.h>
