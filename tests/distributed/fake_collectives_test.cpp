@@ -1,4 +1,4 @@
-#include "vlmtrain/distributed/fake_collectives.h"
+#include "vlmtrain/distributed/collectives.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>

@@ -1,1 +1,1 @@
-#include "vlmtrain/distributed/fake_collectives.h"
+#include "vlmtrain/distributed/collectives.h"
