@@ -1,7 +1,7 @@
-// The binary does not link CUDA. Functions are looked up in the libraries that LibTorch's CUDA library
-// has loaded; results are enums with 0 for success. The allocator's limit is set through a virtual
-// function, which needs only its header: PyTorch reads its own setting of the limit at startup, but
-// here the limit changes during a run.
+// The binary does not link CUDA. Functions are looked up in the libraries that LibTorch's CUDA
+// library has loaded; results are enums with 0 for success. The allocator's limit is set through a
+// virtual function, which needs only its header: PyTorch reads its own setting of the limit at
+// startup, but here the limit changes during a run.
 
 #include "vlmtrain/memory/device.h"
 
@@ -50,7 +50,8 @@ std::string load_cuda_library() {
   return failure;
 }
 
-/// With the stub libraries of the virtual GPU a device exists that no driver reports.
+/// Returns whether the stub libraries of the virtual GPU are loaded, whose device no driver
+/// reports.
 bool is_virtual_gpu_loaded() {
   return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }
