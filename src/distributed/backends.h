@@ -20,8 +20,8 @@ struct Collectives::Backends {
 };
 
 /// A backend of one rank whose other ranks do not exist, like PyTorch's FakeProcessGroup. Every
-/// rank is assumed to have this rank's values; sums stay as they are, and all work completes at once.
-/// Allocates no memory, as c10d's own backends allocate none of PyTorch's for these calls.
+/// rank is assumed to have this rank's values; sums stay as they are, and all work completes at
+/// once. Allocates no memory, as c10d's own backends allocate none of PyTorch's for these calls.
 class FakeProcessGroup final : public c10d::Backend {
  public:
   using c10d::Backend::Backend;
@@ -38,8 +38,8 @@ class FakeProcessGroup final : public c10d::Backend {
                                                  const c10d::AllgatherOptions& options) override;
 };
 
-/// Creates this rank's NCCL backend with the plug-in libvlmtrain_nccl.so. Returns once all ranks have
-/// called it. Throws UserError (kFailed) if the plug-in or NCCL is not available.
+/// Creates this rank's NCCL backend with the plug-in libvlmtrain_nccl.so. Returns once all ranks
+/// have called it. Throws UserError (kFailed) if the plug-in or NCCL is not available.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
                                                     at::Device device);
 

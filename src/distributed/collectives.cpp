@@ -67,10 +67,13 @@ c10::Event record_event(at::Device device) {
   return event;
 }
 
+}  // namespace
+
 /// The time that this rank has waited for other ranks: its thread, or the current stream of its
 /// device.
 class WaitTimer {
  public:
+  /// Marks the beginning and the end of a wait on the device's current stream or on this thread.
   void begin(at::Device device);
   void end(at::Device device);
 
@@ -116,8 +119,6 @@ bool WaitTimer::is_idle() {
   seconds();
   return pending_waits_.empty();
 }
-
-}  // namespace
 
 class Collectives::Impl {
  public:
@@ -346,6 +347,18 @@ std::vector<std::string> Collectives::all_gather_strings(const std::string& text
     }
   });
   return texts;
+}
+
+std::unique_ptr<Collectives> make_fake_collectives(int64_t world_size, int64_t rank, int64_t group) {
+  const auto make_backends = [](int64_t group_rank, int64_t size) {
+    const auto backend = c10::make_intrusive<FakeProcessGroup>(static_cast<int>(group_rank), static_cast<int>(size));
+    return Collectives::Backends{.host = backend, .device = backend};
+  };
+  auto ranks = std::make_unique<Collectives>(make_backends(rank, world_size));
+  if (group > 0 && group < world_size) {
+    ranks->set_shard_groups(make_backends(rank % group, group), make_backends(rank / group, world_size / group));
+  }
+  return ranks;
 }
 
 }  // namespace vlmtrain::distributed

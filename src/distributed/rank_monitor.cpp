@@ -12,7 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Each heartbeat is a few requests to rank 0's store. The timeouts below are several intervals long.
+/// Each heartbeat is a few requests to rank 0's store. The timeouts below are several intervals
+/// long.
 constexpr auto kHeartbeatInterval = 500ms;
 /// Shorter at the end of a run, which waits for the last exchange.
 constexpr auto kShutdownHeartbeatInterval = 10ms;

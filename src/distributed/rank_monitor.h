@@ -14,8 +14,8 @@
 
 namespace vlmtrain::distributed {
 
-/// A monitor that sends this rank's heartbeats and detects lost ranks, on threads of its own. Rank 0
-/// watches all other ranks, and they watch rank 0. The first failure ends all ranks. Thread-safe.
+/// A monitor that sends this rank's heartbeats and detects lost ranks, on threads of its own. Rank
+/// 0 watches all other ranks, and they watch rank 0. The first failure ends all ranks. Thread-safe.
 class RankMonitor {
  public:
   /// `names` are the ranks' names for messages about a lost rank.
@@ -31,8 +31,8 @@ class RankMonitor {
   /// Returns whether rank 0 is known to be lost.
   bool has_lost_rank0();
 
-  /// Returns the first failure, for a caller whose connection to a rank broke. Returns nothing if none is
-  /// known in time.
+  /// Returns the first failure, for a caller whose connection to a rank broke. Returns nothing if
+  /// none is known in time.
   std::optional<Failure> wait_for_failure();
 
  private:

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 
 namespace vlmtrain::distributed {
 

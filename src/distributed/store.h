@@ -13,12 +13,12 @@ class Store;
 
 namespace vlmtrain::distributed {
 
-/// Polls until a server accepts connections at rank 0's address. Returns false after `timeout`. c10d's
-/// own store waits up to three times as long as its timeout.
+/// Polls until a server accepts connections at rank 0's address. Returns false after `timeout`.
+/// c10d's own store waits up to three times as long as its timeout.
 bool wait_until_listening(const Launch& launch, std::chrono::milliseconds timeout);
 
-/// A key-value store that all ranks share and rank 0 hosts. Methods throw c10d's exceptions if rank 0 is
-/// gone. Not thread-safe.
+/// A key-value store that all ranks share and rank 0 hosts. Methods throw c10d's exceptions if rank
+/// 0 is gone. Not thread-safe.
 class SharedStore {
  public:
   /// Connects to rank 0's store. `is_server`: hosts the store as long as this object lives. Throws

@@ -98,7 +98,8 @@ CpuInfo read_cpu_info(const std::filesystem::path& root) {
 }
 
 int64_t default_threads(const CpuInfo& cpu) {
-  // A coarse bound on the thread pools that the program starts (OpenMP, autograd, data loader, checkpoints).
+  // A coarse bound on the thread pools that the program starts (OpenMP, autograd, data loader,
+  // checkpoints).
   constexpr int64_t kNumThreadPools = 4;
   int64_t threads = cpu.usable_cores;
   if (cpu.quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*cpu.quota_cores)));

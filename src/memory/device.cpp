@@ -1,28 +1,37 @@
-// The binary does not link CUDA. The functions are looked up in the libraries that LibTorch's CUDA
-// library has loaded. Types follow cuda_runtime_api.h and cuda.h: results are enums with 0 for
-// success, attributes are enums.
+// The binary does not link CUDA. Functions are looked up in the libraries that LibTorch's CUDA
+// library has loaded; results are enums with 0 for success. The allocator's limit is set through a
+// virtual function, which needs only its header: PyTorch reads its own setting of the limit at
+// startup, but here the limit changes during a run.
 
 #include "vlmtrain/memory/device.h"
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <malloc.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/full.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <limits>
+#include <map>
+#include <mutex>
+#include <string_view>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/memory/large_blocks.h"
 #include "vlmtrain/memory/libtorch_env.h"
@@ -41,7 +50,8 @@ std::string load_cuda_library() {
   return failure;
 }
 
-/// With the stub libraries of the virtual GPU a device exists that no driver reports.
+/// Returns whether the stub libraries of the virtual GPU are loaded, whose device no driver
+/// reports.
 bool is_virtual_gpu_loaded() {
   return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }
@@ -256,6 +266,50 @@ std::optional<std::string> find_device_failure(at::Device device) {
   } catch (const c10::Error& error) {
     return get_first_line(error.what());
   }
+}
+
+namespace {
+
+/// The allocator takes fractions of the size in the device properties, not of the driver's memory
+/// figures. It reads that size once at startup. A virtual GPU may report a larger size later, so
+/// the size is cached here as well.
+double get_total_global_mem(int device) {
+  static std::mutex mutex;
+  static std::map<int, double> total_bytes_by_device;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (const auto it = total_bytes_by_device.find(device); it != total_bytes_by_device.end()) return it->second;
+  using GetProperties = cudaError_t (*)(cudaDeviceProp*, int);
+  const auto get_properties = reinterpret_cast<GetProperties>(dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties"));
+  cudaDeviceProp properties{};
+  if (get_properties == nullptr || get_properties(&properties, device) != cudaSuccess) {
+    throw run_error("device cuda:{}: it does not tell its properties", device);
+  }
+  return total_bytes_by_device[device] = static_cast<double>(properties.totalGlobalMem);
+}
+
+int64_t read_env_limit() {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  const char* const text = std::getenv(kReservedLimitVariable);
+  if (text == nullptr) return kNoLimit;
+  const std::string_view digits = text;
+  int64_t bytes = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
+  if (error == std::errc() && end == digits.data() + digits.size() && bytes > 0) return bytes;
+  throw usage_error("{}={}: must be a number of bytes", kReservedLimitVariable, text);
+}
+
+}  // namespace
+
+void cache_device_size(at::Device device) {
+  if (!device.is_cpu()) get_total_global_mem(device.index());
+}
+
+void limit_reserved_bytes(at::Device device, int64_t bytes) {
+  if (device.is_cpu()) return;
+  bytes = std::min(bytes, read_env_limit());
+  const double fraction = std::clamp(static_cast<double>(bytes) / get_total_global_mem(device.index()), 0.0, 1.0);
+  auto* const allocator = c10::GetAllocator(c10::DeviceType::CUDA);
+  static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->setMemoryFraction(fraction, device.index());
 }
 
 }  // namespace vlmtrain::memory

@@ -22,7 +22,7 @@ inline constexpr double kGiga = 1e9;
 inline constexpr int64_t kDefaultContextBytes = 512 * kMiB;
 inline constexpr int64_t kHopperContextBytes = 832 * kMiB;
 
-/// A GeForce GPU or a workstation GPU of the same chip. With fp32 accumulation its tensor cores
+/// A GeForce GPU or a workstation GPU of the same chip. Its tensor cores with fp32 accumulation
 /// have twice the fp32 rate, and in TF32 the fp32 rate (whitepapers of GA102, AD102 and GB202,
 /// "Comparison of …"). Turing has neither bf16 nor TF32.
 constexpr Gpu make_geforce(std::string_view name, std::string_view device_name, int architecture, int multiprocessors,

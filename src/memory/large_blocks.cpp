@@ -89,7 +89,7 @@ LargeBlockStats get_large_block_stats() {
 
 namespace {
 
-/// Free memory to keep at the end of malloc's heap. With glibc's default of 128 KiB each step would
+/// Free memory to keep at the end of malloc's heap. At glibc's default of 128 KiB each step would
 /// return it and take it again; a larger value keeps more unused memory.
 constexpr int kTrimThresholdBytes = 32 << 20;
 /// Linux allows a process 65,530 mappings (vm.max_map_count); half of them remain for others.

@@ -6,7 +6,7 @@
 #include <array>
 #include <new>
 
-#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 
 namespace vlmtrain::memory {
 

@@ -1,10 +1,9 @@
-#include "vlmtrain/distributed/fake_collectives.h"
-
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "vlmtrain/distributed/collectives.h"
 #include "vlmtrain/distributed/consensus.h"
 
 namespace vlmtrain::distributed {

@@ -54,7 +54,8 @@ TEST(FullShardingTest, StepIsRetriedWhenOneRankRunsOutOfMemory) {
   }
 }
 
-/// Of sharded blocks, (n − 1) / n of the weights is sent twice per pass, and of the gradients once.
+/// A fraction (n − 1) / n of a sharded block's weights is sent twice per pass, and of its gradients
+/// once.
 TEST(FullShardingTest, TrafficIsTwoAllGathersAndOneReduceScatter) {
   constexpr int64_t kSteps = 2;
   const TrainResult sharded = train(2, kFullySharded, TrainConfig{.name = "whole"}, kSteps);

@@ -44,7 +44,8 @@ AdamWSettings make_settings(engine::OptimizerStates states) {
 
 INSTANTIATE_TEST_SUITE_P(Of, ShardedOptimizer,
                          testing::Values(TrainConfig{.name = "Fp32"},
-                                         // Products of 16 bits differ by the shapes in which they are made.
+                                         // Products of 16 bits differ by the shapes in which they
+                                         // are made.
                                          TrainConfig{.name = "Bf16", .dtype = at::kBFloat16, .tolerance = 3e-2},
                                          TrainConfig{.name = "EightBits",
                                                      .settings = make_settings(engine::OptimizerStates::k8Bit),

@@ -15,15 +15,15 @@
 
 namespace vlmtrain::gpu {
 
-/// Returns VLMTRAIN_GPU_TESTS_DEVICE, or cuda:0 if it is not set. With `cpu` the tests compare the
-/// CPU with itself, which checks the tests.
+/// Returns VLMTRAIN_GPU_TESTS_DEVICE, or cuda:0 if it is not set. If it is `cpu`, the tests compare
+/// the CPU with itself, which checks the tests.
 inline std::string device_name() {
   const char* const name = std::getenv("VLMTRAIN_GPU_TESTS_DEVICE");
   return name != nullptr && *name != '\0' ? name : "cuda:0";
 }
 
-/// Returns whether VLMTRAIN_GPU_TESTS_FAULT is set. It changes the GPU's results by a quarter, so that
-/// every test must fail.
+/// Returns whether VLMTRAIN_GPU_TESTS_FAULT is set. It changes the GPU's results by a quarter, so
+/// that every test must fail.
 inline bool is_fault_planted() {
   return std::getenv("VLMTRAIN_GPU_TESTS_FAULT") != nullptr;
 }

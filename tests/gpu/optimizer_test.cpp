@@ -1,3 +1,5 @@
+#include "vlmtrain/engine/optimizer.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -8,8 +10,7 @@
 #include <utility>
 
 #include "gpu/gpu.h"
-#include "vlmtrain/engine/optimizer/adamw.h"
-#include "vlmtrain/engine/settings/options.h"
+#include "vlmtrain/engine/options.h"
 
 namespace vlmtrain::gpu {
 namespace {

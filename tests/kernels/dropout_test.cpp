@@ -164,7 +164,7 @@ TEST_P(DropoutKernel, ProbabilityResolutionExceeds16Bits) {
                                   .to(at::kLong);
   const at::Tensor actual = keep_mask(1, kRows, kColumns, streams, kSmallProbability).logical_not().to(at::kLong);
   EXPECT_TRUE(at::equal(actual, expected));
-  // Of 2¹⁸ elements two are expected, and four for 2⁻¹⁶; this key has these.
+  // Two of 2¹⁸ elements are expected, and four for 2⁻¹⁶; this key has these.
   EXPECT_GT(actual.sum().item<int64_t>(), 0);
   EXPECT_LT(actual.sum().item<int64_t>(),
             keep_mask(1, kRows, kColumns, streams, 2 * kSmallProbability).logical_not().sum().item<int64_t>());

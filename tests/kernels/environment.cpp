@@ -5,8 +5,8 @@
 
 #include "vlmtrain/kernels/kernels.h"
 
-// With VLMTRAIN_EMULATED_KERNELS a test program computes with custom kernels, emulated on the CPU.
-// Several programs include this file.
+// If VLMTRAIN_EMULATED_KERNELS is set, a test program computes with custom kernels, emulated on the
+// CPU. Several programs include this file.
 namespace vlmtrain::kernels {
 namespace {
 

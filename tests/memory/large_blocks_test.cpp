@@ -73,10 +73,6 @@ TEST(LargeBlocksTest, CachesFreedBlocksWithoutRaisingPeak) {
   EXPECT_EXIT(check_in_this_process(), testing::ExitedWithCode(0), "");
 }
 
-}  // namespace
-
-namespace {
-
 /// Returns the memory that stays resident after blocks like activations, with small live blocks in
 /// between, are freed.
 int64_t measure_resident_growth() {

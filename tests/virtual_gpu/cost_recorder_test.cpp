@@ -11,7 +11,7 @@
 
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/attention.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -4,7 +4,8 @@
 
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/biased_attention.h"
 
 namespace vlmtrain {
 namespace {

@@ -18,14 +18,15 @@ struct Traffic {
   int64_t calls = 0;
 };
 
-/// Collectives between the ranks of a run, over c10d backends: Gloo, NCCL, or a fake one. Tensors can
-/// be sharded over groups of consecutive ranks; the ranks with the same index in each group are
+/// Collectives between the ranks of a run, over c10d backends: Gloo, NCCL, or a fake one. Tensors
+/// can be sharded over groups of consecutive ranks; the ranks with the same index in each group are
 /// replicas of a shard.
 ///
 /// REQUIRES: all ranks make the same calls in the same order, each from one thread.
 class Collectives {
  public:
-  /// The backend for CPU tensors and strings, and the backend for device tensors, which may be null.
+  /// The backend for CPU tensors and strings, and the backend for device tensors, which may be
+  /// null.
   struct Backends;
   /// Called when a collective fails, with its exception. Must throw the exception for the caller.
   using ErrorHandler = std::function<void(const std::exception& error)>;
@@ -40,25 +41,25 @@ class Collectives {
   /// Returns the number of ranks over which reduce_scatter_async() and all_gather_async() shard.
   int64_t group_size() const;
 
-  /// Shards over a group of ranks instead of all. `group` connects its members, `replicas` the ranks
-  /// with the same index in other groups.
+  /// Shards over a group of ranks instead of all. `group` connects its members, `replicas` the
+  /// ranks with the same index in other groups.
   void set_shard_groups(Backends group, Backends replicas);
   /// Adds backends for device tensors. The last two are used only with shard groups.
   void connect_device(Backends world, Backends group, Backends replicas);
 
-  /// Starts to sum the tensor over all ranks, in place. REQUIRES: contiguous, of the same size on all
-  /// ranks, on the CPU or the connected device, and not accessed before wait_for_reductions().
+  /// Starts to sum the tensor over all ranks, in place. REQUIRES: contiguous, of the same size on
+  /// all ranks, on the CPU or the connected device, and not accessed before wait_for_reductions().
   void all_reduce_async(const at::Tensor& tensor);
   /// Starts to sum the tensor over the group, in place; rank r of n receives the r-th of n equal
-  /// shards, and the other shards become undefined. REQUIRES: as all_reduce_async(), one-dimensional,
-  /// and a size divisible by group_size().
+  /// shards, and the other shards become undefined. REQUIRES: as all_reduce_async(),
+  /// one-dimensional, and a size divisible by group_size().
   void reduce_scatter_async(const at::Tensor& tensor);
   /// As all_reduce_async(), over the ranks of the group.
   void all_reduce_group_async(const at::Tensor& tensor);
   /// As all_reduce_async(), over the replicas of this rank's shard. Does nothing without groups.
   void all_reduce_replicas_async(const at::Tensor& tensor);
-  /// Waits for the reductions so far. CPU tensors are complete on return; device tensors are complete
-  /// for work on the current stream.
+  /// Waits for the reductions so far. CPU tensors are complete on return; device tensors are
+  /// complete for work on the current stream.
   void wait_for_reductions();
 
   /// Starts to send the r-th of n equal shards of each rank to the whole group, in place. Returns a
@@ -98,5 +99,10 @@ class Collectives {
   ErrorHandler on_error_;
   Traffic all_reduce_traffic_, reduce_scatter_traffic_, all_gather_traffic_;
 };
+
+/// Creates the collectives of one rank without other ranks, for dry runs on any device. Every other
+/// rank is assumed to have this rank's values, and sums stay as they are. `group` is the number of
+/// consecutive ranks over which tensors are sharded; 0: all ranks.
+std::unique_ptr<Collectives> make_fake_collectives(int64_t world_size, int64_t rank = 0, int64_t group = 0);
 
 }  // namespace vlmtrain::distributed

@@ -34,8 +34,8 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 /// MASTER_PORT or derived from the job. SLURM's variables without a step belong to a batch script,
 /// which is a single process.
 ///
-/// Throws UserError (kUsage) if several processes have no address to meet at, such as mpirun's, or if
-/// the variables contradict each other.
+/// Throws UserError (kUsage) if several processes have no address to meet at, such as mpirun's, or
+/// if the variables contradict each other.
 std::optional<Launch> parse_launch(const Environment& environment);
 
 /// Calls parse_launch() for this process's environment.

@@ -60,8 +60,9 @@ class Ranks {
   Collectives& collectives();
   const Collectives& collectives() const;
 
-  /// Shards over groups of `count` consecutive ranks instead of over all; ranks with the same index in
-  /// different groups are replicas. REQUIRES: `count` divides world_size(); called before connect().
+  /// Shards over groups of `count` consecutive ranks instead of over all; ranks with the same index
+  /// in different groups are replicas. REQUIRES: `count` divides world_size(); called before
+  /// connect().
   void set_group_size(int64_t count);
 
   /// Enables collectives on device tensors: by NCCL (distributed/nccl.h), on a virtual GPU by

@@ -10,9 +10,9 @@
 
 namespace vlmtrain::kernels {
 
-/// A parameter and its optimizer state. All tensors are dense. The moments are the moving averages of
-/// the gradient and of its square; both are fp32 of the parameter's size, or bf16 `[blocks, 256]`, or
-/// uint8 codes `[blocks, 256]` with fp32 absmax `[blocks]`.
+/// A parameter and its optimizer state. All tensors are dense. The moments are the moving averages
+/// of the gradient and of its square; both are fp32 of the parameter's size, or bf16 `[blocks,
+/// 256]`, or uint8 codes `[blocks, 256]` with fp32 absmax `[blocks]`.
 struct AdamWParameter {
   at::Tensor master;    ///< fp32
   at::Tensor gradient;  ///< fp32

@@ -10,11 +10,11 @@ struct CrossEntropyRows {
   at::Tensor is_correct;  ///< 1 if no logit is larger than the label's, else 0
 };
 
-/// Computes the cross-entropy of `logits` with `labels` in fp32. If `compute_gradient`, overwrites the
-/// logits with the gradient of Σ factor · row_factors · cross-entropy, rounded once.
+/// Computes the cross-entropy of `logits` with `labels` in fp32. If `compute_gradient`, overwrites
+/// the logits with the gradient of Σ factor · row_factors · cross-entropy, rounded once.
 ///
-/// logits: dense `[rows, vocabulary]`, fp32, bf16 or fp16. labels: int64 `[rows]`. row_factors: fp32
-/// `[rows]`, or undefined for 1. REQUIRES: has(kCrossEntropy, logits).
+/// logits: dense `[rows, vocabulary]`, fp32, bf16 or fp16. labels: int64 `[rows]`. row_factors:
+/// fp32 `[rows]`, or undefined for 1. REQUIRES: has(kCrossEntropy, logits).
 CrossEntropyRows cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
                                const at::Tensor& row_factors, bool compute_gradient);
 

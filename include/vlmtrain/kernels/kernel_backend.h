@@ -4,7 +4,8 @@
 
 namespace vlmtrain::kernels {
 
-/// The implementation of operations for which vlmtrain has custom kernels (option training.kernels).
+/// The implementation of operations for which vlmtrain has custom kernels (option
+/// training.kernels).
 enum class KernelBackend : uint8_t {
   kCustom,  ///< custom kernels, except those whose results differ from ATen's on this GPU
   kAten,    ///< ATen's operations

@@ -13,8 +13,8 @@
 
 namespace vlmtrain::kernels {
 
-/// A custom CUDA kernel, which does in one pass what takes ATen several. All are optional: callers check
-/// has() and otherwise use ATen's operations.
+/// A custom CUDA kernel, which does in one pass what takes ATen several. All are optional: callers
+/// check has() and otherwise use ATen's operations.
 enum class Kernel : uint8_t {
   kGatedActivation,  ///< activation.h
   kActivation,       ///< activation.h
@@ -48,10 +48,10 @@ struct KernelStatus {
   std::vector<std::string> failed{};  ///< kernels that failed their self-test and are disabled, with the reason
 };
 
-/// Loads the kernel library for a CUDA device from memory::open_device(), and disables the kernels in
-/// `disabled` and those that fail their self-test. The self-test compares each kernel with ATen on
-/// small random inputs, which takes milliseconds. It runs once per process, and not on a virtual GPU,
-/// where tensors have no values. The CPU has no kernels. Not thread-safe.
+/// Loads the kernel library for a CUDA device from memory::open_device(), and disables the kernels
+/// in `disabled` and those that fail their self-test. The self-test compares each kernel with ATen
+/// on small random inputs, which takes milliseconds. It runs once per process, and not on a virtual
+/// GPU, where tensors have no values. The CPU has no kernels. Not thread-safe.
 KernelStatus open_kernels(at::Device device, const KernelSet& disabled = {});
 
 /// Returns why the kernel library is not available (missing, or of another version), or an empty
@@ -61,7 +61,8 @@ std::string find_library_problem();
 /// Returns the kernels that open_kernels() has disabled.
 KernelSet disabled_kernels();
 
-/// Returns whether the kernel is available on the tensor's device and for its type (fp32, bf16, fp16).
+/// Returns whether the kernel is available on the tensor's device and for its type (fp32, bf16,
+/// fp16).
 bool has(Kernel kernel, const at::Tensor& tensor);
 
 }  // namespace vlmtrain::kernels

@@ -27,12 +27,13 @@ struct NormResult {
   NormStatistics statistics;
 };
 
-/// Returns whether norm() supports x: has(kNorm, x), x dense, and the weights dense and of its type.
+/// Returns whether norm() supports x: has(kNorm, x), x dense, and the weights dense and of its
+/// type.
 bool can_run_norm(const at::Tensor& x, const Norm& norm);
 
-/// Returns (x − mean) / sqrt(variance + eps) · gain + bias over the last dimension, plus `residual` of x's
-/// shape if defined. The mean is 0 if not centered. Computes in fp32 and rounds once. REQUIRES:
-/// can_run_norm().
+/// Returns (x − mean) / sqrt(variance + eps) · gain + bias over the last dimension, plus `residual`
+/// of x's shape if defined. The mean is 0 if not centered. Computes in fp32 and rounds once.
+/// REQUIRES: can_run_norm().
 NormResult norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual = {});
 
 /// Returns dx for the gradient of norm()'s value, plus `residual_gradient` of x's shape if defined.

@@ -76,8 +76,8 @@ struct Peak {
   bool backward = false;
 };
 
-/// Returns the first maximum of the allocated bytes in events[first, end). Memory that earlier events
-/// left allocated counts.
+/// Returns the first maximum of the allocated bytes in events[first, end). Memory that earlier
+/// events left allocated counts.
 Peak find_peak(const std::vector<AllocationEvent>& events, size_t first = 0);
 
 }  // namespace vlmtrain::memory

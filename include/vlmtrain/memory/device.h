@@ -78,8 +78,8 @@ void limit_reserved_bytes(at::Device device, int64_t bytes);
 /// nothing on the CPU.
 void cache_device_size(at::Device device);
 
-/// Returns why the device cannot even fill a tensor of 1 MiB, or nothing if it can. Synchronizes the
-/// device.
+/// Returns why the device cannot even fill a tensor of 1 MiB, or nothing if it can. Synchronizes
+/// the device.
 std::optional<std::string> find_device_failure(at::Device device);
 
 }  // namespace vlmtrain::memory

@@ -60,8 +60,8 @@ struct UnsupportedGpu {
 /// Returns the unsupported GPU of this name, or null.
 const UnsupportedGpu* find_unsupported_gpu(std::string_view name);
 
-/// Returns the limits of an architecture. An architecture that is not in the table has the limits of
-/// the next older one, or of the oldest.
+/// Returns the limits of an architecture. An architecture that is not in the table has the limits
+/// of the next older one, or of the oldest.
 const Architecture& architecture(int number);
 
 }  // namespace vlmtrain::memory

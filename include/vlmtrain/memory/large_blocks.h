@@ -32,8 +32,8 @@ struct LargeBlockStats {
 /// Returns the current memory of the cache. Thread-safe.
 LargeBlockStats get_large_block_stats();
 
-/// Returns the allocator that caches large blocks in front of LibTorch's CPU allocator. It wraps the
-/// allocator that was current at the first call. Never freed.
+/// Returns the allocator that caches large blocks in front of LibTorch's CPU allocator. It wraps
+/// the allocator that was current at the first call. Never freed.
 c10::Allocator* large_block_allocator();
 
 }  // namespace vlmtrain::memory

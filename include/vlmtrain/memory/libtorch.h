@@ -35,8 +35,9 @@ LibTorch describe_libtorch();
 /// Returns the value of TORCH_VERSION in the text of at::show_config(), or an empty string.
 std::string parse_torch_version(const std::string& configuration);
 
-/// Returns why the loader finds `folder`. `library_path` and `preload` are values of LD_LIBRARY_PATH
-/// and LD_PRELOAD, or null; `search_folders` are the loader's search directories in order.
+/// Returns why the loader finds `folder`. `library_path` and `preload` are values of
+/// LD_LIBRARY_PATH and LD_PRELOAD, or null; `search_folders` are the loader's search directories in
+/// order.
 LibrarySource find_library_source(const std::filesystem::path& folder, const char* library_path, const char* preload,
                                   const std::vector<std::filesystem::path>& search_folders);
 

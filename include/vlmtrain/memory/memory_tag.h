@@ -32,8 +32,8 @@ struct MemoryTag {
   bool operator==(const MemoryTag&) const = default;
 };
 
-/// A scope in which the calling thread's allocations belong to `component`. Costs a few nanoseconds.
-/// Only AllocationTrace and the planner's cost recorder read it.
+/// A scope in which the calling thread's allocations belong to `component`. Costs a few
+/// nanoseconds. Only AllocationTrace and the planner's cost recorder read it.
 class ComponentScope {
  public:
   explicit ComponentScope(Component component);
@@ -57,16 +57,16 @@ class BlockScope {
   MemoryTag outer_;
 };
 
-/// Returns the tag of the innermost scope of the calling thread. In a backward pass without a scope,
-/// returns the tag under which the forward pass created the current autograd node, if a
+/// Returns the tag of the innermost scope of the calling thread. In a backward pass without a
+/// scope, returns the tag under which the forward pass created the current autograd node, if a
 /// MemoryTagRecorder exists.
 MemoryTag current_memory_tag();
 
 /// Returns whether the autograd engine runs a node on the calling thread.
 bool is_in_backward();
 
-/// A scope that records the tag under which each autograd node is created. REQUIRES: one instance at
-/// a time per process.
+/// A scope that records the tag under which each autograd node is created. REQUIRES: one instance
+/// at a time per process.
 class MemoryTagRecorder {
  public:
   MemoryTagRecorder();

@@ -26,9 +26,9 @@ struct OutOfMemory {
 
 /// Returns the out-of-memory condition that `error` reports, or nothing if it is another error.
 /// Recognizes c10::OutOfMemoryError, std::bad_alloc, cudaErrorMemoryAllocation from any call,
-/// …_STATUS_ALLOC_FAILED of CUDA libraries, plain c10::Error of LibTorch's CPU allocator, failed NVML
-/// assertions of its CUDA allocator, and 32-bit index limits of kernels. Other errors leave the
-/// device broken, so a retry would not help.
+/// …_STATUS_ALLOC_FAILED of CUDA libraries, plain c10::Error of LibTorch's CPU allocator, failed
+/// NVML assertions of its CUDA allocator, and 32-bit index limits of kernels. Other errors leave
+/// the device broken, so a retry would not help.
 std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error);
 
 }  // namespace vlmtrain::memory

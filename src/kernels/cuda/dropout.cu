@@ -51,7 +51,7 @@ __device__ __forceinline__ const DropoutStream& find_stream(const DropoutMask& m
   return mask.stream[first];
 }
 
-/// Which of eight neighbors a reader keeps, one bit each. 16 random bits decide for almost all
+/// The mask of eight neighbors for a reader, one bit each. 16 random bits decide for almost all
 /// elements, so that one Philox suffices for eight; 32 bits each would take longer than the memory
 /// accesses. An element whose bits equal the threshold gets 16 more, so that the probability is
 /// exact to 2⁻³².

@@ -103,8 +103,8 @@ __global__ void forward_kernel(const __grid_constant__ NormForward args) {
   });
 }
 
-/// With x̂ = (x − mean) r, the gradient g and the gain w: dx = r (g w − mean(g w) − x̂ mean(g w
-/// x̂)). The term mean(g w) exists only if the norm is centered.
+/// Computes, for x̂ = (x − mean) r, the gradient g and the gain w, dx = r (g w − mean(g w) − x̂
+/// mean(g w x̂)). The term mean(g w) exists only if the norm is centered.
 template <class T, int kCount>
 __global__ void backward_kernel(const __grid_constant__ NormBackward args) {
   const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kCount, stride = int64_t{blockDim.x} * kCount;

@@ -87,7 +87,7 @@ int rope(const Rope& args, void* stream) {
 namespace {
 
 // Features i and i + features / 2 of a head are a pair. A power of two of a warp's lanes share a
-// head. With packs of four pairs each lane has one pack; otherwise all 32 lanes share a head, and
+// head. Each lane has one pack if packs have four pairs; otherwise all 32 lanes share a head, and
 // lane l has the pairs l, l + 32, ….
 constexpr unsigned kThreads = kQkNormRopeWarps * kLanes;
 // All blocks of a launch (choose_num_warps() in rope.cpp) are then resident at once on a large GPU.
@@ -203,8 +203,8 @@ __global__ void forward_kernel(const __grid_constant__ QkNormRopeForward args, i
   }
 }
 
-/// With x̂ = x r, the gradient g rotated back, and the gain w: dx = r (g w − x̂ mean(g w x̂)), dw =
-/// Σ g x̂ over rows and heads. A thread block processes one row at a time.
+/// Computes, for x̂ = x r, the gradient g rotated back and the gain w, dx = r (g w − x̂ mean(g w
+/// x̂)), dw = Σ g x̂ over rows and heads. A thread block processes one row at a time.
 template <class T, int kCount>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     backward_kernel(const __grid_constant__ QkNormRopeBackward args, int lanes) {

@@ -23,7 +23,8 @@ struct Size3 {
 /// for a misaligned address.
 void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body);
 
-/// Return the indices and sizes of the running thread, as threadIdx, blockIdx, blockDim and gridDim do.
+/// Return the indices and sizes of the running thread, as threadIdx, blockIdx, blockDim and gridDim
+/// do.
 Size3 thread_index();
 Size3 block_index();
 Size3 block_size();

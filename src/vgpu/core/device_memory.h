@@ -9,9 +9,9 @@
 
 namespace vlmtrain::vgpu {
 
-/// The memory of the virtual GPU: inaccessible addresses, allocated in pages of 2 MiB until the GPU is
-/// full. Addresses ascend as in real drivers, because PyTorch's allocator breaks ties by address.
-/// Thread-safe.
+/// The memory of the virtual GPU: inaccessible addresses, allocated in pages of 2 MiB until the GPU
+/// is full. Addresses ascend as in real drivers, because PyTorch's allocator breaks ties by
+/// address. Thread-safe.
 class DeviceMemory {
  public:
   static constexpr uint64_t kPageBytes = uint64_t{2} << 20;
@@ -33,11 +33,12 @@ class DeviceMemory {
   std::optional<uint64_t> reserve_addresses(uint64_t bytes);
   bool free_addresses(uint64_t address);
 
-  /// Returns cudaDeviceProp::totalGlobalMem: the configured reported_bytes, and at least the capacity
-  /// once two address ranges are reserved. PyTorch reserves 9/8 of it for an expandable segment and
-  /// crashes on a null pointer beyond the segment's end if one tensor is larger. A GPU that reports
-  /// its full capacity runs out of memory before that. The first segment of each of the two pools has
-  /// the size it has on the configured GPU; a third is reserved only if one is too small.
+  /// Returns cudaDeviceProp::totalGlobalMem: the configured reported_bytes, and at least the
+  /// capacity once two address ranges are reserved. PyTorch reserves 9/8 of it for an expandable
+  /// segment and crashes on a null pointer beyond the segment's end if one tensor is larger. A GPU
+  /// that reports its full capacity runs out of memory before that. The first segment of each of
+  /// the two pools has the size it has on the configured GPU; a third is reserved only if one is
+  /// too small.
   uint64_t reported_bytes() const;
 
   /// Returns an address for a __device__ variable of a module, whose memory is part of the context.

@@ -13,8 +13,9 @@ namespace vlmtrain::vgpu {
 /// cannot use the program's log.
 void report(std::initializer_list<std::string_view> pieces);
 
-/// A log of the GPU's operations in order, one per line, appended to the file that VLMTRAIN_VGPU_TRACE
-/// names. Each line is written at once, so a killed process leaves a complete trace. Thread-safe.
+/// A log of the GPU's operations in order, one per line, appended to the file that
+/// VLMTRAIN_VGPU_TRACE names. Each line is written at once, so a killed process leaves a complete
+/// trace. Thread-safe.
 class Trace {
  public:
   Trace();
@@ -33,8 +34,8 @@ class Trace {
 /// Returns the trace of this process.
 Trace& trace();
 
-/// An unmodeled function of a CUDA library. cmake/virtual_gpu_stubs.py generates a weak definition for
-/// every function of the real library, so a definition in this part takes precedence.
+/// An unmodeled function of a CUDA library. cmake/virtual_gpu_stubs.py generates a weak definition
+/// for every function of the real library, so a definition in this part takes precedence.
 struct UnknownCall {
   const char* name;
   std::atomic<uint64_t> calls{0};

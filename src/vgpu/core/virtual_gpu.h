@@ -28,8 +28,9 @@ struct VirtualGpu {
 /// invalid; the process has no device then.
 const VirtualGpu* virtual_gpu();
 
-/// Returns the value of cuDeviceGetAttribute and cudaDeviceGetAttribute, which share their numbers; 0
-/// for features the GPU lacks and attributes that LibTorch does not read. REQUIRES: virtual_gpu().
+/// Returns the value of cuDeviceGetAttribute and cudaDeviceGetAttribute, which share their numbers;
+/// 0 for features the GPU lacks and attributes that LibTorch does not read. REQUIRES:
+/// virtual_gpu().
 int device_attribute(CUdevice_attribute attribute);
 
 }  // namespace vlmtrain::vgpu

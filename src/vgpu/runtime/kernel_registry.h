@@ -17,9 +17,9 @@ class FatBinary {
   /// `wrapper` is the argument of __cudaRegisterFatBinary, which outlives this object.
   explicit FatBinary(const void* wrapper) : wrapper_(wrapper) {}
 
-  /// Returns the architecture of the code that a GPU of `architecture` would run: the newest machine
-  /// code of the same major version that is not newer than the GPU, else the newest such PTX; 0 if
-  /// neither exists.
+  /// Returns the architecture of the code that a GPU of `architecture` would run: the newest
+  /// machine code of the same major version that is not newer than the GPU, else the newest such
+  /// PTX; 0 if neither exists.
   int find_code(int architecture);
 
   /// Loads the module at its first kernel launch, as the driver does, with the configured
@@ -51,9 +51,9 @@ struct Variable {
   size_t bytes = 0;
 };
 
-/// The fat binaries, kernels and variables that the startup code of CUDA libraries registers. Kernels
-/// and variables are identified by the address of their host-side counterpart, which is also the
-/// kernel's handle. Entries are never removed. Thread-safe.
+/// The fat binaries, kernels and variables that the startup code of CUDA libraries registers.
+/// Kernels and variables are identified by the address of their host-side counterpart, which is
+/// also the kernel's handle. Entries are never removed. Thread-safe.
 class KernelRegistry {
  public:
   FatBinary* add_binary(const void* wrapper);

@@ -109,10 +109,6 @@ std::vector<Launch>& pending_launches() {
   return launches;
 }
 
-}  // namespace
-
-namespace {
-
 constexpr int kWarpSize = 32;
 
 /// Returns how many blocks of a kernel fit on a multiprocessor by threads and shared memory. Only

@@ -10,8 +10,8 @@
 
 namespace vlmtrain::vgpu {
 
-/// A clock by which every kernel takes VLMTRAIN_VGPU_LAUNCH_MICROSECONDS. Kernels run one after another
-/// regardless of their streams. Without the variable, kernels take no time. Thread-safe.
+/// A clock by which every kernel takes VLMTRAIN_VGPU_LAUNCH_MICROSECONDS. Kernels run one after
+/// another regardless of their streams. Without the variable, kernels take no time. Thread-safe.
 class DeviceClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -37,8 +37,8 @@ class DeviceClock {
 /// Returns the clock of this process's virtual GPU.
 DeviceClock& device_clock();
 
-/// The order of side streams relative to launches on the default stream, on which LibTorch computes. A
-/// stream is ordered after the launches before the events it waited for. Thread-safe.
+/// The order of side streams relative to launches on the default stream, on which LibTorch
+/// computes. A stream is ordered after the launches before the events it waited for. Thread-safe.
 class StreamOrder {
  public:
   /// Counts a launch on the default stream.

@@ -1,5 +1,5 @@
-/// The words that NVIDIA's headers mark declarations with, for a plain C++ compiler. The runtime's wheel ships its
-/// headers without this one, which is part of the compiler's.
+/// The words that NVIDIA's headers mark declarations with, for a plain C++ compiler. The runtime's
+/// wheel ships its headers without this one, which is part of the compiler's.
 #pragma once
 
 #define __host__

@@ -1,0 +1,1 @@
+#include "vlmtrain/distributed/collectives.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/kernels/kernel_backend.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/kernels/rope.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/memory/device_copy.h"

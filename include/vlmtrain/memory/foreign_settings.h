@@ -1,0 +1,1 @@
+#include "vlmtrain/memory/libtorch_env.h"

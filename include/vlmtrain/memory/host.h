@@ -1,0 +1,1 @@
+#include "vlmtrain/memory/host_memory.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/memory/large_blocks.h"

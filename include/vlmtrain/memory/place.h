@@ -1,0 +1,1 @@
+#include "vlmtrain/memory/memory_tag.h"

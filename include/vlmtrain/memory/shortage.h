@@ -1,0 +1,1 @@
+#include "vlmtrain/memory/out_of_memory.h"

@@ -1,0 +1,1 @@
+#include "vlmtrain/memory/cpu_info.h"

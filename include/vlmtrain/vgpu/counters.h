@@ -1,0 +1,1 @@
+#include "vlmtrain/vgpu/interface.h"

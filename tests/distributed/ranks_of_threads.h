@@ -1,1 +1,0 @@
-#include "distributed/thread_ranks.h"
