@@ -7,7 +7,7 @@
 
 #include <tuple>
 
-#include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/memory/host_budget.h"
 
 namespace vlmtrain::nn {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/base/number_behind.h"
 
 namespace vlmtrain::engine {
 

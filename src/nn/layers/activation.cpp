@@ -15,6 +15,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/activation.h"
+#include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::nn {

@@ -15,7 +15,7 @@
 #include <optional>
 #include <string_view>
 
-#include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/memory/unwatched.h"
 
 namespace vlmtrain::nn {
 

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "vlmtrain/engine/loss/task_balance.h"

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "vlmtrain/engine/optimizer/loss_scale.h"

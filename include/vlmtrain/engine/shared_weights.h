@@ -1,0 +1,3 @@
+#pragma once
+
+#include "vlmtrain/engine/optimizer/sharded_optimizer_sync.h"

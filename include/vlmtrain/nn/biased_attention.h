@@ -1,0 +1,3 @@
+#pragma once
+
+#include "vlmtrain/nn/attention/attention.h"

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "vlmtrain/nn/attention/key_value_cache.h"

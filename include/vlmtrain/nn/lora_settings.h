@@ -1,0 +1,3 @@
+#pragma once
+
+#include "vlmtrain/nn/weights/lora_settings.h"

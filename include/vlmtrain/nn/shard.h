@@ -1,0 +1,3 @@
+#pragma once
+
+#include "vlmtrain/nn/weights/sharded_block.h"
