@@ -147,7 +147,11 @@ def main():
     parser.add_argument("root", type=Path)
     parser.add_argument("--prose", action="store_true", help="list words that are discouraged in prose")
     args = parser.parse_args()
-    allowed = load_allowed(args.root / ALLOWED)
+    try:
+        allowed = load_allowed(args.root / ALLOWED)
+    except ValueError as error:
+        print(f"vocabulary: {error}", file=sys.stderr)
+        return 2
     findings, prose = Findings(allowed), collections.Counter()
     files = [name for name in tracked_files(args.root) if not EXEMPT.search(name)]
     for file in files:

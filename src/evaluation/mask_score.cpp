@@ -100,7 +100,7 @@ MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth) {
   if (overlap.either() == 0) {
     return {.iou = 1, .dice = 1, .hausdorff95 = {}, .is_truth_empty = true, .is_prediction_empty = true};
   }
-  const auto num_both = static_cast<double>(overlap.num_both);
+  const auto num_both = static_cast<double>(overlap.both);
   MaskScore score{.iou = num_both / static_cast<double>(overlap.either()),
                   .dice = 2 * num_both / static_cast<double>(overlap.predicted + overlap.truth),
                   .hausdorff95 = {},

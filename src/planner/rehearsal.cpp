@@ -96,8 +96,8 @@ class DryRunner {
     result_.detail = DryRunDetail{.peak = memory::find_peak(trace_->events()),
                                   .vision_blocks = run.model().vision_blocks(),
                                   .language_blocks = run.model().language_blocks(),
-                                  .total_elements = run.model().parameters().total_elements(),
-                                  .trained_elements = run.training().optimizer.trained_elements(),
+                                  .num_parameters = run.model().parameters().total_elements(),
+                                  .num_trainable_parameters = run.training().optimizer.trained_elements(),
                                   .timeline = {}};
     if (request_.with_timeline) result_.detail->timeline = make_timeline(trace_->events(), last_step_event);
   }

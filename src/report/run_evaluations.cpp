@@ -105,7 +105,7 @@ void RunEvaluations::add(int64_t step, const nlohmann::json& line) {
   points_.push_back(std::move(point));
   if (points_.size() <= kMaxEvaluationPoints) return;
   stride_ *= 2;
-  std::erase_if(points_, [this](const Point& point) { return point.number % stride_ != 0; });
+  std::erase_if(points_, [this](const Point& other) { return other.number % stride_ != 0; });
 }
 
 std::vector<const RunEvaluations::Point*> RunEvaluations::list_points() const {

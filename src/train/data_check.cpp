@@ -32,7 +32,7 @@ std::string make_cache_key(const std::filesystem::path& model, const models::Pro
   const std::filesystem::path file = "/proc/self/exe";
   program.add(static_cast<uint64_t>(std::filesystem::file_size(file, error)));
   program.add(static_cast<uint64_t>(std::filesystem::last_write_time(file, error).time_since_epoch().count()));
-  return models::compute_sample_key(model, settings) + program.text();
+  return models::compute_sample_key(model, settings) + program.hex();
 }
 
 data::SampleIndex index_with_progress(const io::Records& records, const models::Processor& processor,

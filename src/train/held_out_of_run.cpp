@@ -26,7 +26,7 @@ constexpr const char* kHeldOutFile = "held_out.json";
 constexpr int64_t kMaxUncheckedContents = 256;
 
 int64_t get_num_workers(const Config& config) {
-  return std::max<int64_t>(config.data.num_workers, source_record::default_threads());
+  return std::max<int64_t>(config.data.num_workers, memory::default_threads());
 }
 
 nlohmann::ordered_json to_json(const data::HoldOutState& source_record) {

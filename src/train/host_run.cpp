@@ -91,7 +91,7 @@ std::string format_refusal(const CpuPlan& plan) {
       "model.path: {} does not fit in host memory: a step takes at least {} ({}, with {}; tensors of {}, {} beside "
       "them), and this process may have {}",
       plan.model, format_gb(plan.total_bytes()), describe_step_config(plan.step_config, plan),
-      describe_step_config(plan.worst), format_gb(plan.peak_bytes), format_gb(plan.total_bytes() - plan.peak_bytes),
+      describe_sample(plan.worst), format_gb(plan.peak_bytes), format_gb(plan.total_bytes() - plan.peak_bytes),
       describe_limit(plan.limit));
   if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
   if (plan.suggestions.empty())
@@ -122,7 +122,7 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
       .decode_bytes = decode_bytes,
       .samples_per_step = compute_max_samples_per_step(workload),
       .world_size = ranks.world_size(),
-      .threads = config.data.num_workers};
+      .loader_threads = config.data.num_workers};
   const memory::AvailableHostMemory available =
       divide_among_ranks(memory::get_available_host_memory(), ranks.ranks_on_this_node());
   const CpuMemoryLimit limit =

@@ -276,7 +276,7 @@ void calibrate(std::vector<planner::SavingsRow>& rows, const PastRuns& past_runs
   if (!past_runs.step_time_ratio) return;
   for (auto& row : rows) {
     scale_step_time(row.single_sample, *past_runs.step_time_ratio);
-    if (row.planned) scale_step_time(*row.planned, *past_runs.step_time_ratio);
+    if (row.best_estimate) scale_step_time(*row.best_estimate, *past_runs.step_time_ratio);
   }
 }
 

@@ -80,7 +80,7 @@ planner::Workload make_workload(const data::SampleIndex& sample_index, const dat
       .candidates = {}, .global_batch_size = config.training.global_batch_size, .world_size = world_size};
   if (order.settings().packs) {
     workload.packed = planner::PackedSamples{.samples_per_pack = compute_samples_per_pack(order),
-                                             .micro_batch = config.training.micro_batch_size.value_or(0)};
+                                             .fixed_micro_batch_size = config.training.micro_batch_size.value_or(0)};
   }
   const int64_t samples = workload.samples_per_rank();
   workload.sampled_steps = data::simulate_steps(order, sample_index.shapes, workload.global_batch_size,

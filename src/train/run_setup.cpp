@@ -177,7 +177,7 @@ nlohmann::ordered_json RunSetup::make_ledger_json() const {
 }
 
 void RunSetup::restore_ledger(const Config& config) {
-  const auto processor_files = load_ledger(*checkpoints.newest());
+  const auto saved_ledger = load_ledger(*checkpoints.newest());
   if (!has_different_samples()) {
     began_ignoring_keys = saved_ledger.is_object() && !saved_ledger.contains("notices");
     order->check(state.cursor, config.data.train.name());

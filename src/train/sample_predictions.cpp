@@ -117,7 +117,7 @@ bool SamplePredictions::answer_next(int64_t step) {
                               .task = answer.task,
                               .question = answer.question,
                               .expected = answer.expected,
-                              .answer = answer.answer,
+                              .answer = answer.prediction,
                               .images = thumbnails(record).images,
                               .captions = thumbnails(record).captions,
                               .masks = make_overlays(record, answer.masks)});

@@ -84,7 +84,7 @@ TaskBalance::TaskBalance(const engine::BalanceOptions& options, const data::Task
 }
 
 void TaskBalance::assign_tasks(std::vector<data::Sample>& samples) const {
-  if (settings_.is_multi_task()) tasks_.number(samples);
+  if (settings_.is_multi_task()) tasks_.assign_task_numbers(samples);
 }
 
 engine::SplitConstraint TaskBalance::split_constraint(const std::vector<data::Sample>& samples) const {

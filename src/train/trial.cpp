@@ -98,7 +98,7 @@ double compute_global_norm(const SmokeRun& run) {
 SmokeRun run_smoke_training(const SmokeRunSettings& settings) {
   using Clock = std::chrono::steady_clock;
   SmokeTrainer trainer(settings);
-  SmokeRun run{.compute_gradients = trainer.compute_gradients()};
+  SmokeRun run{.gradients = trainer.compute_gradients()};
   run.first_loss = run.last_loss = trainer.step();
   const auto start = Clock::now();
   double seconds = 0;

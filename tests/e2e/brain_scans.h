@@ -92,17 +92,16 @@ class BrainScansTest : public CommandTest {
     for (int subject = 0; subject < kSubjects; ++subject) {
       const std::string name = "sub-" + std::to_string(subject);
       const std::string side = subject % 2 == 0 ? "right" : "front";
-      records.push_back(
-          make_record(name + "-T1", "T1", "Where is it brightest?", side, {make_scan_name(subject, "T1w")}));
+      all.push_back(make_record(name + "-T1", "T1", "Where is it brightest?", side, {make_scan_name(subject, "T1w")}));
       all.back()["modality"] = "T1w";
-      records.push_back(make_record(name + "-T2", "T2", "Are both of one subject?", "Yes, they are.",
-                                    {make_scan_name(subject, "T1w"), make_scan_name(subject, "T2w")}));
+      all.push_back(make_record(name + "-T2", "T2", "Are both of one subject?", "Yes, they are.",
+                                {make_scan_name(subject, "T1w"), make_scan_name(subject, "T2w")}));
       all.back()["modality"] = {"t1-w", "T2w"};
-      records.push_back(make_record(name + "-T3", "T3", "Describe the scan.", "A head, brighter at the " + side + ".",
-                                    {make_scan_name(subject, "T2w")}));
+      all.push_back(make_record(name + "-T3", "T3", "Describe the scan.", "A head, brighter at the " + side + ".",
+                                {make_scan_name(subject, "T2w")}));
       for (size_t i = all.size() - 3; i < all.size(); ++i) all[i]["subject_id"] = name;
     }
-    return records;
+    return all;
   }
   void write_brains(const nlohmann::json& records) const { write_text(folder() / "brains.json", records.dump(1)); }
 };

@@ -40,11 +40,11 @@ class HostMemoryTest : public CommandTest {
     const auto& memory = plan["memory"];
     const double other_bytes = memory["total_bytes"].get<double>() - memory["allocated_peak_bytes"].get<double>() -
                                memory["fragmentation_bytes"].get<double>();
-    const double cached_bytes =
+    const double cached_share =
         count_cached ? memory["fragmentation_bytes"].get<double>() / memory["allocated_peak_bytes"].get<double>() : 0;
     constexpr double kWithoutMargin = 0.95;
     return "memory.limit_gb=" +
-           std::to_string((other_bytes + (1 + saved_state) * tensor_bytes) / kWithoutMargin / kGigabyte);
+           std::to_string((other_bytes + (1 + cached_share) * tensor_bytes) / kWithoutMargin / kGigabyte);
   }
 };
 

@@ -200,7 +200,7 @@ TEST_F(VolumesTest, InspectReportsSharedSubjects) {
   const Result result = run(
       {"inspect", "--config", "train.yaml", "--decode", "--json", "--html", "look.html", "data.eval=held_out.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto found = nlohmann::json::parse(result.out);
+  const auto actual = nlohmann::json::parse(result.out);
   EXPECT_EQ(actual["tiles_are"], "grids");
   EXPECT_EQ(actual["histograms"]["volumes"]["sum"], 4 * kSubjects);
   EXPECT_EQ(actual["histograms"]["images"]["sum"], 0);

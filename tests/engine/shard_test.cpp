@@ -15,7 +15,6 @@ TEST(ShardTest, EachElementBelongsToOneRank) {
   for (const int64_t ranks : {1, 2, 3, 5, 16}) {
     SCOPED_TRACE(ranks);
     std::map<size_t, int64_t> elements;
-    std::vector<int64_t> buckets;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       Parameters parameters(at::kFloat, /*large=*/true);
       const GradientBuckets buckets(parameters.store(), 1, {.rank = rank, .count = ranks});

@@ -88,7 +88,7 @@ TEST_P(MonaiTowerSource, MatchesMonai) {
     }
     ASSERT_TRUE(weight) << parameter.name;
     EXPECT_EQ(weight->shape, parameter.sizes().vec());
-    parameter.set_values(weight->make());
+    parameter.set_values(weight->materialize());
   }
   const at::NoGradGuard no_gradients;
   EXPECT_LE(parity::relative_difference(tower(monai.tensor("volumes"), {}, 0), monai.tensor("features")), 1e-5);

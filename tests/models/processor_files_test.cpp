@@ -197,7 +197,7 @@ TEST(ProcessorCopies, FollowSearchOrderOfTransformers) {
   };
   const auto read_value = [&](auto find) {
     const auto actual = find(folder.path());
-    return actual ? actual->template read_value<int64_t>("v", 0) : -1;
+    return actual ? actual->template value<int64_t>("v", 0) : -1;
   };
   const auto read_image_value = [&] { return read_value(PreprocessorConfig::find_for_images); };
   const auto read_video_value = [&] { return read_value(PreprocessorConfig::find_for_videos); };

@@ -222,7 +222,7 @@ TEST_P(LoraParity, SavedAdapterIsTheSame) {
   }
   EXPECT_EQ(models::find_adapter_base(saved_folder.path()), case_.base().checkpoint());
   EXPECT_TRUE(std::filesystem::exists(saved_folder.path() / "tokenizer.json"));
-  EXPECT_FALSE(std::filesystem::exists(saved_names.path() / "config.json"));
+  EXPECT_FALSE(std::filesystem::exists(saved_folder.path() / "config.json"));
 }
 
 TEST_P(LoraParity, MergedWeightsMatchPeft) {

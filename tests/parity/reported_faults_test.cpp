@@ -83,7 +83,7 @@ TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
   std::mutex mutex;
   const auto train = [&](const std::vector<std::vector<data::Sample>>& rank_samples) {
     std::vector<TrainingResult> results(rank_samples.size());
-    distributed::as_ranks(std::ssize(rank_samples), [&](const distributed::Launch& launch) {
+    distributed::run_ranks(std::ssize(rank_samples), [&](const distributed::Launch& launch) {
       distributed::Ranks ranks(launch);
       const distributed::RankConsensus consensus(ranks.collectives());
       const auto model = models::load_model(preset_.checkpoint(), at::kCPU, at::kFloat);

@@ -13,7 +13,7 @@ constexpr int64_t kGigabyte = 1'000'000'000;
 AsyncSaveInputs make_inputs(int64_t available_gb, int64_t process_gb, int64_t planned_gb, int64_t plan_remaining_gb) {
   AsyncSaveInputs inputs;
   inputs.available.bytes = available_gb * kGigabyte;
-  inputs.available.bound = "free memory of the machine";
+  inputs.available.limit_source = "free memory of the machine";
   inputs.process_bytes = process_gb * kGigabyte;
   inputs.planned_bytes = planned_gb * kGigabyte;
   inputs.plan_remaining_bytes = plan_remaining_gb * kGigabyte;
@@ -23,13 +23,13 @@ AsyncSaveInputs make_inputs(int64_t available_gb, int64_t process_gb, int64_t pl
 TEST(AsyncSaveBudgetTest, IsFreeMemoryLessMarginAndGrowth) {
   const auto budget = compute_async_save_budget(make_inputs(20, 4, 7, 100), /*margin_percent=*/5);
   EXPECT_EQ(budget.bytes, (20 - 4 - 1 - 3) * kGigabyte);
-  EXPECT_EQ(budget.bound, "free memory of the machine");
+  EXPECT_EQ(budget.limit_source, "free memory of the machine");
 }
 
 TEST(AsyncSaveBudgetTest, IsLimitedByThePlan) {
   const auto budget = compute_async_save_budget(make_inputs(20, 4, 7, 2), 5);
   EXPECT_EQ(budget.bytes, 2 * kGigabyte);
-  EXPECT_THAT(budget.bound, testing::HasSubstr("plan.json"));
+  EXPECT_THAT(budget.limit_source, testing::HasSubstr("plan.json"));
 }
 
 TEST(AsyncSaveBudgetTest, CountsTheGrowthOfAllRanks) {

@@ -48,7 +48,7 @@ class RunSaverTest : public SmallRunTest {
     config_.output.async_save = mode;
     return std::make_unique<RunSaver>(
         config_, *run_, single_rank_, [this](int64_t step, const fs::path& /*folder*/) { recorded_.push_back(step); },
-        [budget_bytes] { return memory::AvailableHostMemory{.bytes = budget_bytes, .bound = "a test"}; });
+        [budget_bytes] { return memory::AvailableHostMemory{.bytes = budget_bytes, .limit_source = "a test"}; });
   }
   int64_t compute_required_bytes() const {
     return compute_copy_bytes(run_->training->optimizer) + compute_write_buffer_bytes(*run_->model);

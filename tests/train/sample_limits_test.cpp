@@ -86,7 +86,7 @@ TEST_F(MeasuredSampleLimitsTest, FewerPixelsShrinkTheLargestImage) {
     EXPECT_LT(compute_max_pixels(smallest->workload), pixels.current);
     EXPECT_LT(compute_max_tokens(smallest->workload), compute_max_tokens(workload_));
     EXPECT_EQ(smallest->num_dropped, 0);
-    EXPECT_EQ(smallest->samples, 4);
+    EXPECT_EQ(smallest->num_samples, 4);
   }
 }
 
@@ -98,7 +98,7 @@ TEST_F(MeasuredSampleLimitsTest, FewerImagesDropSamples) {
   const auto single_image = images.measure(1, true);
   ASSERT_TRUE(single_image);
   EXPECT_EQ(single_image->num_dropped, 1);
-  EXPECT_EQ(single_image->samples, 4);
+  EXPECT_EQ(single_image->num_samples, 4);
   EXPECT_LT(compute_max_tokens(single_image->workload), compute_max_tokens(workload_));
 }
 

@@ -45,7 +45,7 @@ class FailingAllocation final : public memory::AllocationWatcher {
   FailingAllocation(memory::Component component, std::function<void()> fail, const CapturedLog& log)
       : component_(component), fail_(std::move(fail)), log_(log) {}
 
-  void take(int64_t /*bytes*/) override {
+  void on_allocate(int64_t /*bytes*/) override {
     const auto component = memory::current_memory_tag().component;
     if (memory::is_in_backward() || component == memory::Component::kOther) return;
     // Steps are rehearsed before.
@@ -57,7 +57,7 @@ class FailingAllocation final : public memory::AllocationWatcher {
     failed_ = true;
     fail_();
   }
-  void give_back(int64_t /*bytes*/) noexcept override {}
+  void on_free(int64_t /*bytes*/) noexcept override {}
 
   bool failed() const { return failed_; }
 

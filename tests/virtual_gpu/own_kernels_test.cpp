@@ -111,7 +111,7 @@ TEST(CustomKernelsOnGpu, DropoutOfAllAdaptersTakesOneLaunch) {
   EXPECT_EQ(result.launches, 2U);
   EXPECT_EQ(result.rejected_launches, 0U);
   EXPECT_EQ(result.host_to_device_pinned.calls + result.host_to_device_pageable.calls, 0U);
-  EXPECT_FALSE(dropout.take_masks().defined());
+  EXPECT_FALSE(dropout.release_masks().defined());
 }
 
 /// As many tensors as a model of 7 B parameters trains, and what an update of these takes from prepare() on.

@@ -197,7 +197,7 @@ TEST(Llava, TiedOutputsAndComputedTablesAreSkipped) {
   io::NamedTensors tensors_and_names;
   {
     const io::SafetensorsFile file_tensors(file);
-    for (const auto& name : file_tensors.key_map())
+    for (const auto& name : file_tensors.names())
       tensors_and_names.emplace_back(name, file_tensors.tensor(name).clone());
   }
   const auto embedding = std::ranges::find_if(
