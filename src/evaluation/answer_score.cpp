@@ -18,14 +18,14 @@ bool is_digit(char c) {
   return std::isdigit(static_cast<unsigned char>(c)) != 0;
 }
 
-/// In lower case, punctuation as spaces; bytes of other alphabets stay.
+/// Converts to lower case and punctuation to spaces. Bytes of other alphabets are kept.
 std::string strip_punctuation(std::string_view text) {
   std::string stripped;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     const bool is_in_number =
         (c == '.' || c == ',') && i > 0 && i + 1 < text.size() && is_digit(text[i - 1]) && is_digit(text[i + 1]);
-    if (c == '\'' || (is_in_number && c == ',')) continue;  // don't and dont are one, and so are 1,000 and 1000
+    if (c == '\'' || (is_in_number && c == ',')) continue;  // don't equals dont, and 1,000 equals 1000
     stripped += std::ispunct(static_cast<unsigned char>(c)) != 0 && !is_in_number ? ' ' : to_lower(c);
   }
   return stripped;
@@ -64,7 +64,7 @@ std::string normalize_answer(std::string_view text) {
     normalized += word;
   }
   if (!normalized.empty()) return normalized;
-  // The first of several choices, no article.
+  // "a" alone is an option of a multiple-choice question, not an article.
   std::istringstream word_stream(stripped);
   std::string word, second_word;
   return word_stream >> word && word == "a" && !(word_stream >> second_word) ? word : normalized;

@@ -13,13 +13,12 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_words.h"
-#include "vlmtrain/data/sample_stream.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/marks.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/loader/sample_stream.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/memory/recovery.h"
-#include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/memory/out_of_memory.h"
 
 namespace vlmtrain::evaluation {
 
@@ -31,7 +30,7 @@ std::string trim(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-/// What the record's last answer answers, without the places of images and videos.
+/// Returns the question of the record's last answer, without placeholders of media.
 std::string get_question(const io::Record& record) {
   const auto turn = std::find_if(record.turns.rbegin(), record.turns.rend(),
                                  [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
@@ -90,7 +89,7 @@ class Evaluator {
   }
 
  private:
-  /// Keeps its prompt too: records are read again without the bytes of their media.
+  /// Also keeps the prompt: records are read again without the bytes of their media.
   data::Sample make_sample(int64_t index) {
     const io::Record record = records_.at(index);
     data::Sample sample = data::make_sample(processor_, record, index);
@@ -121,7 +120,7 @@ class Evaluator {
     for (const data::Sample& sample : samples) prompts_.erase(sample.index);
   }
 
-  /// In pieces of the size that memory allows.
+  /// Scores samples in pieces that fit into memory.
   void score_batch(std::span<const data::Sample> samples) {
     while (!samples.empty()) {
       const auto size = static_cast<size_t>(std::min(result_.batch_size, std::ssize(samples)));
@@ -145,7 +144,7 @@ class Evaluator {
     }
   }
 
-  /// Counts nothing where memory ran out.
+  /// Returns the failure if memory runs out, and counts nothing then.
   std::optional<memory::OutOfMemory> try_score(std::span<const data::Sample> samples,
                                                const engine::EvaluationLayout& layout) {
     try {
@@ -185,7 +184,7 @@ class Evaluator {
     if (const auto& task = read_record(sample).task; !task.empty()) add(result_.by_task[task]);
   }
 
-  /// Counts them, and hands them out.
+  /// Counts the masks and returns them.
   std::vector<MaskPrediction> score_masks(const data::Sample& sample, const at::Tensor& logits) {
     const io::Record record = records_.at(sample.index);
     const std::vector<at::Tensor> truths = processor_.load_masks(record);
@@ -218,6 +217,7 @@ class Evaluator {
   void report_dropped_samples() {
     result_.num_dropped = std::ssize(dropped_ids_);
     if (dropped_ids_.empty()) return;
+    // Keeps the message short; the event has all ids.
     constexpr size_t kMaxReportedIds = 5;
     const auto first_ids = std::span(dropped_ids_).first(std::min(kMaxReportedIds, dropped_ids_.size()));
     report_event(report::EventKind::kAnomaly,
@@ -230,7 +230,7 @@ class Evaluator {
   void score_answer(const data::Sample& sample, const std::vector<int64_t>& answer_ids,
                     std::vector<MaskPrediction> masks) {
     const auto& record = read_record(sample);
-    if (record.turns.back().role != io::Role::kAssistant) return;  // there is nothing to compare with
+    if (record.turns.back().role != io::Role::kAssistant) return;  // there is no expected answer
     const Answer answer{record.id,
                         record.task,
                         get_question(record),
@@ -262,7 +262,7 @@ class Evaluator {
   const std::function<void(const Answer&)>& on_answer_;
   Evaluation result_;
   std::string first_problem_;
-  std::vector<std::string> dropped_ids_;  // ids
+  std::vector<std::string> dropped_ids_;  // ids of dropped samples
   std::mutex prompts_mutex_;
   std::map<int64_t, data::Sample> prompts_;  // without pixels, of samples that are not scored yet; guarded by the mutex
 };
@@ -288,7 +288,7 @@ std::optional<report::MaskMetrics> make_mask_metrics(const MaskScoreSums& sums) 
                              .empty_predictions = sums.empty_predictions};
 }
 
-/// MaskMetrics with "by_task" and "by_structure". Of one mask at least, as all parts of such scores are.
+/// Returns MaskMetrics with "by_task" and "by_structure". REQUIRES: at least one mask.
 nlohmann::ordered_json masks_json(const MaskScores& scores) {
   auto json = make_mask_metrics(scores.total())->to_json();
   json["by_task"] = json["by_structure"] = nlohmann::ordered_json::object();

@@ -1,18 +1,22 @@
 #include "vlmtrain/evaluation/mask_score.h"
 
+#include <ATen/ops/gt.h>
+#include <ATen/ops/upsample_bilinear2d.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
-#include "evaluation/squared_distances.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/mask_edge.h"
+#include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::evaluation {
+
 namespace {
 
 struct Overlap {
-  int64_t predicted = 0, truth = 0, both = 0;  ///< pixels
+  int64_t predicted = 0, truth = 0, both = 0;  ///< numbers of pixels
 
   int64_t either() const { return predicted + truth - both; }
 };
@@ -29,7 +33,7 @@ Overlap compute_overlap(const at::Tensor& predicted, const at::Tensor& truth) {
   return overlap;
 }
 
-/// The smallest window with every pixel of either; there is one.
+/// Returns the smallest window with all pixels of both masks. REQUIRES: there are some.
 Window compute_window(const at::Tensor& a, const at::Tensor& b) {
   const int64_t height = a.size(0), width = a.size(1);
   int64_t top = height, bottom = -1, left = width, right = -1;
@@ -49,7 +53,7 @@ Window compute_window(const at::Tensor& a, const at::Tensor& b) {
   return {.top = top, .left = left, .height = bottom - top + 1, .width = right - left + 1};
 }
 
-/// Linear between the two nearest ranks, as numpy's.
+/// Interpolates linearly between the two nearest ranks, like numpy.
 double percentile(std::vector<int64_t>& squares, double percent) {
   const double rank = percent / 100 * static_cast<double>(squares.size() - 1);
   const auto lower = squares.begin() + static_cast<std::ptrdiff_t>(rank);
@@ -60,7 +64,7 @@ double percentile(std::vector<int64_t>& squares, double percent) {
   return below + (above - below) * (rank - std::floor(rank));
 }
 
-/// From each pixel of the edge `from` to the edge `to`.
+/// Distances from each pixel of the edge `from` to the edge `to`.
 double directed_hausdorff95(const at::Tensor& from, const at::Tensor& to, const Window& window) {
   const std::vector<int64_t> squared_to_nearest = compute_squared_distances(to, window);
   std::vector<int64_t> squares;
@@ -145,6 +149,80 @@ void MaskScores::merge(const MaskScores& other) {
   total_.merge(other.total_);
   for (const auto& [name, sums] : other.by_task_) by_task_[name].merge(sums);
   for (const auto& [name, sums] : other.by_structure_) by_structure_[name].merge(sums);
+}
+
+at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& filled,
+                            image::ImageSize image_size) {
+  const auto resize = [](const at::Tensor& map, int64_t rows, int64_t columns) {
+    return at::upsample_bilinear2d(map, {rows, columns}, /*align_corners=*/false);
+  };
+  const at::Tensor square = resize(logits.view({1, 1, logits.size(0), logits.size(1)}), side, side);
+  const at::Tensor filled_region = square.narrow(2, 0, filled.rows).narrow(3, 0, filled.columns).contiguous();
+  return resize(filled_region, image_size.height, image_size.width)[0][0].gt(0).to(at::kByte);
+}
+
+namespace {
+
+/// Larger than any distance in an image. Sums of it do not overflow.
+constexpr int64_t kInfiniteDistance = int64_t{1} << 30;
+
+/// Returns for each pixel the distance to the nearest point in its column, at least
+/// kInfiniteDistance if there is none: one pass down, one pass up.
+std::vector<int64_t> compute_column_distances(const at::Tensor& points, const Window& window) {
+  const int64_t width = window.width;
+  std::vector<int64_t> distances(static_cast<size_t>(window.height * width));
+  std::vector<int64_t> last(static_cast<size_t>(width), kInfiniteDistance);
+  for (int64_t y = 0; y < window.height; ++y) {
+    const uint8_t* row = points.const_data_ptr<uint8_t>() + (window.top + y) * points.size(1) + window.left;
+    int64_t* out = &distances[y * width];
+    for (int64_t x = 0; x < width; ++x) out[x] = last[x] = row[x] != 0 ? 0 : last[x] + 1;
+  }
+  std::ranges::fill(last, kInfiniteDistance);
+  for (int64_t y = window.height - 1; y >= 0; --y) {
+    int64_t* out = &distances[y * width];
+    for (int64_t x = 0; x < width; ++x) out[x] = last[x] = std::min(out[x], last[x] + 1);
+  }
+  return distances;
+}
+
+/// A parabola of the lower envelope: its vertex, and the start of the range in which it is the
+/// lowest.
+struct Parabola {
+  int64_t vertex;
+  int64_t height;
+  double start;
+};
+
+/// Replaces the column distances of a row by squared distances to the nearest point.
+void square_row(int64_t* row, int64_t width, std::vector<Parabola>& envelope) {
+  envelope.clear();
+  for (int64_t x = 0; x < width; ++x) {
+    if (row[x] >= kInfiniteDistance) continue;
+    Parabola next{x, row[x] * row[x], -std::numeric_limits<double>::infinity()};
+    while (!envelope.empty()) {
+      const Parabola& last = envelope.back();
+      const int64_t rise = next.height + x * x - last.height - last.vertex * last.vertex;
+      next.start = static_cast<double>(rise) / static_cast<double>(2 * (x - last.vertex));
+      if (next.start > last.start) break;
+      envelope.pop_back();
+      next.start = -std::numeric_limits<double>::infinity();
+    }
+    envelope.push_back(next);
+  }
+  auto lowest = envelope.cbegin();
+  for (int64_t x = 0; x < width; ++x) {
+    while (lowest + 1 != envelope.cend() && (lowest + 1)->start < static_cast<double>(x)) ++lowest;
+    row[x] = (x - lowest->vertex) * (x - lowest->vertex) + lowest->height;
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> compute_squared_distances(const at::Tensor& points, const Window& window) {
+  std::vector<int64_t> distances = compute_column_distances(points, window);
+  std::vector<Parabola> envelope;
+  for (int64_t y = 0; y < window.height; ++y) square_row(&distances[y * window.width], window.width, envelope);
+  return distances;
 }
 
 }  // namespace vlmtrain::evaluation

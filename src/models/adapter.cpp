@@ -20,11 +20,10 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_contents.h"
-#include "vlmtrain/nn/lora_adapter.h"
+#include "vlmtrain/nn/layers/lora_adapter.h"
 
 namespace vlmtrain::models {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "models/processing/processor_changes.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/video.h"
 #include "vlmtrain/models/assemble.h"

@@ -5,9 +5,8 @@
 #include <string_view>
 
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/unread_keys.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {
 

@@ -8,8 +8,8 @@
 
 #include "models/network/vision_passes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/place.h"
-#include "vlmtrain/nn/dropout.h"
+#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/nn/layers/dropout.h"
 
 namespace vlmtrain::models {
 

@@ -13,12 +13,11 @@
 #include "models/checkpoints/read_model_config.h"
 #include "models/family.h"
 #include "models/processing/processor_changes.h"
-#include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {
 

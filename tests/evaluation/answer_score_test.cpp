@@ -51,7 +51,7 @@ TEST(OpenScore, CountsWordsLikeLlavaMed) {
   EXPECT_EQ(score.recall(), 0);
   score.add("the right lung", "Right lung");  // recall 1, precision 1
   EXPECT_EQ(score.exact_match(), 1);
-  score.add("right lower lobe", "the lower lower part");  // 2 of lower: 2 / (2 + 2), 2 / (2 + 1)
+  score.add("right lower lobe", "the lower lower part");  // two common words: 2 / (2 + 2), 2 / (2 + 1)
   score.add("spleen", "");
   score.add("spleen", "liver");
   EXPECT_EQ(score.samples, 4);

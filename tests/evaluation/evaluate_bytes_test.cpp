@@ -1,4 +1,4 @@
-// A data set has the same scores whatever holds its media: files, or the data set itself.
+// A data set has the same scores whether its media are files or in memory.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,13 +9,13 @@
 #include "parity/case.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::evaluation {
 namespace {
 
-/// Records whose media are in memory, and are left out where only texts are asked for.
+/// Records with media in memory, which are omitted from records without bytes.
 class RecordsWithBytes final : public io::Records {
  public:
   explicit RecordsWithBytes(const std::vector<io::Record>& file_records) {
@@ -61,7 +61,7 @@ class RecordsWithBytes final : public io::Records {
   std::vector<io::Record> records_, texts_;
 };
 
-/// Folders of frames as lists of them, which is the form in which a data set carries frames.
+/// Converts folders of frames to lists of frames, the form that data sets in memory have.
 std::vector<io::Record> list_frames(std::vector<io::Record> records) {
   for (io::Record& record : records) {
     for (io::MediaRef& video : record.videos) {
@@ -75,7 +75,7 @@ std::vector<io::Record> list_frames(std::vector<io::Record> records) {
   return records;
 }
 
-/// What is compared: the scores, and each answer. Notices name files.
+/// The scores and answers to compare. Notices are excluded, since they name files.
 nlohmann::json compute_scores(const models::VisionLanguageModel& model, const models::Processor& processor,
                               const io::Records& records) {
   auto answers = nlohmann::json::array();

@@ -8,8 +8,8 @@
 
 #include "parity/case.h"
 #include "planner/user_error.h"
-#include "vlmtrain/data/shape.h"
-#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::evaluation {
 namespace {
@@ -51,7 +51,7 @@ TEST(EvaluationTest, NoSamplesScoreZero) {
   EXPECT_EQ(nlohmann::json::parse(Evaluation{}.to_json())["by_task"].dump(), "{}");
 }
 
-/// A small model, and what it answers to four records.
+/// A small model, and its answers to four records.
 class EvaluateTest : public testing::Test {
  protected:
   Evaluation run_evaluation(const EvaluationSettings& settings = {.max_new_tokens = 6}) {
@@ -99,11 +99,11 @@ TEST_F(EvaluateTest, IgnoresSurroundingWhiteSpace) {
   for (int64_t i = 0; i < records_.size(); ++i) {
     records_[i].turns.back().text = " \n" + answers_[static_cast<size_t>(i)].prediction + "\t ";
   }
-  const std::string given = answers_[0].prediction;
-  ASSERT_FALSE(given.empty());
+  const std::string prediction = answers_[0].prediction;
+  ASSERT_FALSE(prediction.empty());
   EXPECT_EQ(run_evaluation().total.num_exact, 4);
-  EXPECT_EQ(answers_[0].expected, given);
-  records_[0].turns.back().text = given + " and more";
+  EXPECT_EQ(answers_[0].expected, prediction);
+  records_[0].turns.back().text = prediction + " and more";
   EXPECT_EQ(run_evaluation().total.num_exact, 3);
 }
 
@@ -124,7 +124,7 @@ TEST_F(EvaluateTest, BadSamplesAreSkippedWhereRequested) {
               testing::HasSubstr("none of the 1 samples can be used"));
 }
 
-/// Evaluations that run out of memory, told what they tell.
+/// Evaluations that run out of memory, with their events.
 class EvaluationOutOfMemoryTest : public EvaluateTest {
  protected:
   EvaluationOutOfMemoryTest() {
@@ -133,7 +133,7 @@ class EvaluationOutOfMemoryTest : public EvaluateTest {
     };
   }
 
-  /// With the faults, after a first one that loads what is loaded once.
+  /// Runs with the faults after a run that loads what is loaded once.
   Evaluation run_with_faults(memory::AllocationFaults faults) {
     events_.clear();
     allocations_.arm(faults);

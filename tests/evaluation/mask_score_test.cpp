@@ -10,7 +10,6 @@
 #include <fstream>
 #include <random>
 
-#include "evaluation/squared_distances.h"
 #include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::evaluation {
@@ -99,7 +98,7 @@ TEST(SquaredDistances, MatchABruteForceSearch) {
   }
 }
 
-/// Some 0.06 s on a busy EPYC; the bound leaves room for sanitizers.
+/// About 0.06 s on a busy EPYC; the bound allows for sanitizers.
 TEST(MaskScore, LargeMasksAreFast) {
   const at::Tensor predicted = make_disc(1024, 500, 520, 480), truth = make_disc(1024, 540, 500, 470);
   const auto start = std::chrono::steady_clock::now();

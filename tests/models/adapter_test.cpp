@@ -12,7 +12,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/memory/trace.h"
+#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::models {

@@ -14,7 +14,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/text/add_token.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "parity/case.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/nn/key_value_cache.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/nn/attention/key_value_cache.h"
 
 namespace vlmtrain::models {
 namespace {

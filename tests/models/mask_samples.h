@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "parity/temporary_folder.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/image/mask.h"
 #include "vlmtrain/io/atomic.h"

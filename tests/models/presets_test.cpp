@@ -10,7 +10,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/memory/trace.h"
+#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::models {

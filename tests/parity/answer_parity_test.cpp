@@ -4,7 +4,7 @@
 
 #include "parity/capability_record.h"
 #include "parity/case.h"
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::parity {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "parity/stored_tensor.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"

@@ -13,8 +13,8 @@
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "parity/stored_tensor.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::parity {

@@ -17,8 +17,8 @@
 #include "parity/distinct_samples.h"
 #include "parity/exact_values.h"
 #include "parity/tiny_preset.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::parity {

@@ -16,8 +16,8 @@
 #include "parity/deviations.h"
 #include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/io/file.h"
 
 namespace vlmtrain::parity {

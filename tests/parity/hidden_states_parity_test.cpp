@@ -6,7 +6,7 @@
 
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 
 namespace vlmtrain::parity {
 namespace {

@@ -12,10 +12,9 @@
 #include "parity/case.h"
 #include "parity/deviations.h"
 #include "parity/exact_values.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/nn/codebook.h"
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::parity {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <string_view>
 
-#include "vlmtrain/planner/rehearsal_process.h"
+#include "vlmtrain/planner/dry_run_process.h"
 
-// The tests, and the rehearsal process that they start: this program with the argument `dry_run`.
+// The tests, and the dry-run process that they start: this program with the argument `rehearse`.
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "rehearse") {
     vlmtrain::planner::serve_dry_runs();

@@ -8,7 +8,7 @@
 
 namespace vlmtrain::planner {
 
-/// The message of the UserError that `action` throws; a failure where it throws none.
+/// Returns the message of the UserError that `action` throws. Fails if it throws none.
 template <class Action>
 std::string get_error_message(const Action& action, ExitCode code = ExitCode::kUsage) {
   try {

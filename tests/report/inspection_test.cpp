@@ -5,12 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "report/base64.h"
-#include "report/histogram_svg.h"
+#include "report/format/html.h"
+#include "report/inspection/inspection_format.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/report/inspection_page.h"
 #include "vlmtrain/report/inspection_text.h"
-#include "vlmtrain/report/marked_chat.h"
 
 namespace vlmtrain::report {
 namespace {
@@ -21,7 +20,7 @@ using testing::Not;
 
 constexpr const char* kHostile = "<script>alert(1)</script>\x1b[2J";
 
-/// Of twelve samples, with something of everything; the ids of bad ones are hostile.
+/// Twelve samples with every kind of content. The ids of bad ones are hostile.
 Inspection make_example() {
   Inspection inspection{.dataset = "train.json",
                         .model = "smolvlm-tiny",
@@ -72,7 +71,7 @@ Inspection make_example() {
   return inspection;
 }
 
-/// The same of a family of volumes.
+/// The same for a family of volumes.
 Inspection make_volume_example() {
   Inspection inspection = make_example();
   inspection.has_grids = true;

@@ -4,8 +4,8 @@
 
 namespace vlmtrain::report {
 
-/// A plan made by hand: 16 samples as 2 × 8 on a card of 25 GB, of which 20.6 GB are taken and a margin of 2.5 GB is
-/// kept.
+/// An artificial plan: 16 samples as 2 × 8 on a GPU of 25 GB, with 20.6 GB in use and a margin of
+/// 2.5 GB.
 inline planner::Plan make_example_plan() {
   using memory::Component;
   constexpr int64_t kMB = 1'000'000;
@@ -75,7 +75,7 @@ inline planner::Plan make_example_plan() {
   return plan;
 }
 
-/// The same on a card of 15 GB: 20.6 GB and a margin of 1.5 GB are 7.1 GB too much.
+/// The same on a GPU of 15 GB, which lacks 7.1 GB for 20.6 GB and a margin of 1.5 GB.
 inline planner::Plan make_unfit_example_plan() {
   planner::Plan plan = make_example_plan();
   plan.fits = plan.best.fits = false;

@@ -7,10 +7,9 @@
 #include <regex>
 #include <sstream>
 
-#include "report/plan_bars.h"
+#include "report/format/text_layout.h"
+#include "report/plan/plan_format.h"
 #include "report/plan_example.h"
-#include "report/plan_table.h"
-#include "report/plan_words.h"
 
 namespace vlmtrain::report {
 namespace {
@@ -192,9 +191,9 @@ TEST(PlanTextTest, ExternalNamesDoNotControlTheTerminal) {
 TEST(PlanTextTest, AlternativesMarkTheBestAndTheInterpolated) {
   const auto lines = split_lines(format_plan(make_example_plan(), {}));
   const auto find_line = [&](const std::string& start) {
-    const auto found =
+    const auto line_entry =
         std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return line.starts_with(start); });
-    return found == lines.end() ? std::string() : *found;
+    return line_entry == lines.end() ? std::string() : *line_entry;
   };
   EXPECT_EQ(find_line("> 2 x 8"), "> 2 x 8       vision 9                   20.6 GB   2.50 s    16,780  yes");
   EXPECT_EQ(find_line("  4 x 4"), "  4 x 4       none                      ~37.6 GB  ~2.20 s   ~19,069  no");

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "report/page.h"
+#include "report/format/html.h"
 #include "report/plan_example.h"
-#include "report/plan_timeline_points.h"
+#include "report/run_example.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::report {
@@ -18,10 +18,10 @@ using testing::Not;
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// Allocations of a step, made by hand.
+/// Allocations of an artificial step.
 class TimelineBuilder {
  public:
-  TimelineBuilder& move_to(Component component, bool backward = false, int block = -1) {
+  TimelineBuilder& set_tag(Component component, bool backward = false, int block = -1) {
     point_.tag = {component, block};
     point_.backward = backward;
     return *this;
@@ -39,22 +39,22 @@ class TimelineBuilder {
   Timeline timeline_;
 };
 
-/// Two micro-batches of three blocks and an optimizer step; the peak is in the second's loss.
+/// Two micro-batches of three blocks and an optimizer step. The peak is in the second loss.
 Timeline example_step() {
   TimelineBuilder builder;
-  builder.move_to(Component::kOther).add(Component::kWeights, 100 * kMiB);
+  builder.set_tag(Component::kOther).add(Component::kWeights, 100 * kMiB);
   for (const int64_t loss : {10, 20}) {
-    builder.move_to(Component::kInput).add(Component::kInput, kMiB);
+    builder.set_tag(Component::kInput).add(Component::kInput, kMiB);
     for (int block = 0; block < 3; ++block) {
-      builder.move_to(Component::kVision, false, block).add(Component::kVision, 5 * kMiB);
+      builder.set_tag(Component::kVision, false, block).add(Component::kVision, 5 * kMiB);
     }
-    builder.move_to(Component::kLoss).add(Component::kLoss, loss * kMiB).add(Component::kLoss, -loss * kMiB);
+    builder.set_tag(Component::kLoss).add(Component::kLoss, loss * kMiB).add(Component::kLoss, -loss * kMiB);
     for (int block = 2; block >= 0; --block) {
-      builder.move_to(Component::kVision, true, block).add(Component::kVision, -5 * kMiB);
+      builder.set_tag(Component::kVision, true, block).add(Component::kVision, -5 * kMiB);
     }
-    builder.move_to(Component::kOther).add(Component::kInput, -kMiB);
+    builder.set_tag(Component::kOther).add(Component::kInput, -kMiB);
   }
-  builder.move_to(Component::kOptimizer).add(Component::kOptimizer, kMiB).add(Component::kOptimizer, -kMiB);
+  builder.set_tag(Component::kOptimizer).add(Component::kOptimizer, kMiB).add(Component::kOptimizer, -kMiB);
   return builder.timeline();
 }
 
@@ -62,12 +62,6 @@ planner::Plan make_plan(Timeline timeline) {
   planner::Plan plan = make_example_plan();
   plan.detail.timeline = std::move(timeline);
   return plan;
-}
-
-nlohmann::json parse_page_data(const std::string& page) {
-  const std::string opening = "<script type=\"application/json\" id=\"data\">";
-  const size_t first = page.find(opening) + opening.size();
-  return nlohmann::json::parse(page.substr(first, page.find("</script>", first) - first));
 }
 
 TEST(PlanTimelineTest, PhasesFollowFromTags) {
@@ -93,7 +87,7 @@ TEST(PlanTimelineTest, DownsamplingKeepsThePeaks) {
     const bool spike = std::find(std::begin(kSpikes), std::end(kSpikes), 2 * event) != std::end(kSpikes) ||
                        std::find(std::begin(kSpikes), std::end(kSpikes), 2 * event + 1) != std::end(kSpikes);
     const int64_t bytes = spike ? 900 * kMiB : kMiB + static_cast<int64_t>(event % 7);
-    builder.move_to(Component::kLanguage).add(Component::kLanguage, bytes).add(Component::kLanguage, -bytes);
+    builder.set_tag(Component::kLanguage).add(Component::kLanguage, bytes).add(Component::kLanguage, -bytes);
   }
   const auto& timeline = builder.timeline();
   const auto indices = downsample(timeline, 400);
@@ -168,7 +162,7 @@ TEST(PlanTimelineTest, LargeTimelinesStaySmall) {
   TimelineBuilder builder;
   for (int i = 0; i < 100'000; ++i) {
     const int64_t bytes = 123'456'512 + 512 * (i % 911);
-    builder.move_to(Component::kVision, i > 30'000, i % 27).add(Component::kVision, bytes);
+    builder.set_tag(Component::kVision, i > 30'000, i % 27).add(Component::kVision, bytes);
     builder.add(i % 3 == 0 ? Component::kLoss : Component::kVision, i % 3 == 0 ? 512 * i : -bytes);
   }
   const std::string page = render_plan_timeline(make_plan(builder.timeline()));

@@ -10,7 +10,7 @@
 #include <array>
 
 #include "image/nifti_file.h"
-#include "report/base64.h"
+#include "report/format/html.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
 
@@ -109,12 +109,12 @@ TEST(ThumbnailTest, ShowsTheImage) {
 }
 
 TEST(ThumbnailTest, ReadsAFile) {
-  const std::filesystem::path pictures =
+  const std::filesystem::path image_dir =
       std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/mixed_batch/images";
-  const auto image = std::filesystem::directory_iterator(pictures)->path();
+  const auto image = std::filesystem::directory_iterator(image_dir)->path();
   const at::Tensor thumbnail = decode_uri(make_thumbnail_uri(image));
   EXPECT_LE(std::max(thumbnail.size(1), thumbnail.size(2)), kThumbnailPixels);
-  EXPECT_THROW(make_thumbnail_uri(pictures / "nowhere.jpg"), UserError);
+  EXPECT_THROW(make_thumbnail_uri(image_dir / "nowhere.jpg"), UserError);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ StepMetrics make_metrics(int64_t step) {
   return metrics;
 }
 
-/// What a run of `steps` prints where stderr is a file.
+/// Returns the output of a run of `steps` steps if stderr is a file.
 std::string capture_plain_output(int64_t steps, bool quiet) {
   testing::internal::CaptureStderr();
   {
@@ -39,7 +39,7 @@ std::string capture_plain_output(int64_t steps, bool quiet) {
   return testing::internal::GetCapturedStderr();
 }
 
-/// What it prints on a terminal of so many columns.
+/// Returns its output on a terminal of this width.
 std::string capture_terminal_output(int64_t steps, int columns) {
   int terminal = -1;
   int controller = -1;
@@ -57,7 +57,7 @@ std::string capture_terminal_output(int64_t steps, int columns) {
   close(terminal);
   std::string text;
   std::array<char, 4096> buffer{};
-  for (ssize_t num_read = 1; num_read > 0;) {  // an error is the end, as pseudo terminals have it
+  for (ssize_t num_read = 1; num_read > 0;) {  // pseudo terminals signal the end as an error
     num_read = read(controller, buffer.data(), buffer.size());
     text.append(buffer.data(), static_cast<size_t>(std::max<ssize_t>(0, num_read)));
   }

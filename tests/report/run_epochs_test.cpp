@@ -36,7 +36,7 @@ TEST(EpochSummariesTest, ARowAggregatesItsSteps) {
   first_step.host_bytes = 5;
   first_step.host_peak_bytes = 9;
   first_step.tasks["read"] = {.loss = 4, .label_tokens = 4, .samples = 3};
-  first_step.evaluation = RunFolder::example_evaluation(0.1);  // in the middle
+  first_step.evaluation = RunFolder::example_evaluation(0.1);  // in the middle of the epoch
   StepMetrics second_step = make_step(2, 1);
   second_step.loss = 5;
   second_step.label_tokens = 20;

@@ -13,10 +13,11 @@
 #include "vlmtrain/report/event.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/report/prediction.h"
+#include "vlmtrain/report/run_report.h"
 
 namespace vlmtrain::report {
 
-/// A run folder, as a run on a GPU leaves it; removed with it.
+/// A run folder like that of a GPU run, removed by the destructor.
 class RunFolder {
  public:
   RunFolder() {
@@ -45,7 +46,8 @@ class RunFolder {
     append("predictions.jsonl", prediction.to_json_line() + "\n");
   }
 
-  /// Steps of a run that overfits: evaluated at each `interval`th, and the loss turns in the middle.
+  /// Steps of a run that overfits: evaluated every `interval` steps, with the lowest loss in the
+  /// middle.
   void append_evaluated_steps(int64_t steps, int64_t interval) const {
     std::string lines;
     double best = std::numeric_limits<double>::infinity();
@@ -61,7 +63,7 @@ class RunFolder {
     append("metrics.jsonl", lines);
   }
 
-  /// The least loss is 0.7, when half of the run is done.
+  /// The lowest loss is 0.7, at half of the run.
   static EvaluationMetrics example_evaluation(double progress) {
     EvaluationMetrics evaluation;
     evaluation.total = {
@@ -106,5 +108,14 @@ class RunFolder {
  private:
   std::filesystem::path path_;
 };
+
+inline nlohmann::json parse_page_data(const std::string& page) {
+  const std::string opening = "<script type=\"application/json\" id=\"data\">";
+  const size_t first = page.find(opening) + opening.size();
+  return nlohmann::json::parse(page.substr(first, page.find("</script>", first) - first));
+}
+inline nlohmann::json render_and_parse(const RunFolder& run) {
+  return parse_page_data(render_run_report(run.path()));
+}
 
 }  // namespace vlmtrain::report

@@ -19,15 +19,6 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-nlohmann::json parse_page_data(const std::string& page) {
-  const std::string opening = "<script type=\"application/json\" id=\"data\">";
-  const size_t first = page.find(opening) + opening.size();
-  return nlohmann::json::parse(page.substr(first, page.find("</script>", first) - first));
-}
-nlohmann::json render_and_parse(const RunFolder& run) {
-  return parse_page_data(render_run_report(run.path()));
-}
-
 TEST(RunReportTest, ANewRunHasAPage) {
   const RunFolder run;
   run.write("config.yaml", "model:\n  path: m\n");
@@ -89,7 +80,7 @@ TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
 TEST(RunReportTest, ASlowFirstStepIsExcluded) {
   const RunFolder run;
   StepMetrics slow_step = RunFolder::example_step(1, 50);
-  slow_step.step_seconds = 90;  // kernels are loaded, or compiled
+  slow_step.step_seconds = 90;  // kernels are loaded or compiled
   run.append("metrics.jsonl", slow_step.to_json_line() + "\n");
   EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 90) << "there is no other";
   run.append_steps(2, 3, 50);
@@ -109,60 +100,6 @@ TEST(RunReportTest, TasksWithTheMostLabelTokensFirst) {
   EXPECT_NEAR(data["tasks"][1]["accuracy"], 0.34, 0.01) << "of the last steps";
   EXPECT_NEAR(data["curves"]["task_loss"][0]["mean"][9], 2 * RunFolder::example_step(10, 60).loss, 1e-4);
   EXPECT_NEAR(data["curves"]["task_loss"][1]["mean"][9], RunFolder::example_step(10, 60).loss / 2, 1e-4);
-}
-
-TEST(RunReportTest, EvaluationsArePointsAtTheirSteps) {
-  const RunFolder run;
-  run.append_evaluated_steps(100, 10);
-  const auto data = render_and_parse(run);
-  const auto& evaluations = data["evaluations"];
-  EXPECT_EQ(evaluations["steps"].dump(), "[10,20,30,40,50,60,70,80,90,100]");
-  EXPECT_EQ(evaluations["loss"].dump(), "[1.1,1.0,0.9,0.8,0.7,0.8,0.9,1.0,1.1,1.2]");
-  EXPECT_EQ(evaluations["exact_match"][9], 0.5);
-  EXPECT_EQ(evaluations["best"].dump(), R"({"exact_match":0.25,"loss":0.7,"step":50})");
-  EXPECT_EQ(evaluations["newest"]["step"], 100);
-  EXPECT_EQ(evaluations["newest"]["batch_size"], 16);
-  EXPECT_EQ(evaluations["count"], 10);
-  EXPECT_EQ(evaluations["seconds"], 125);
-  ASSERT_EQ(evaluations["tasks"].size(), 2u);
-  EXPECT_EQ(evaluations["tasks"][0]["name"], "read") << "it has the most label tokens";
-  EXPECT_EQ(evaluations["tasks"][0]["loss"][4], 1.5);
-  EXPECT_TRUE(evaluations["tasks"][0]["exact_match"][4].is_null());
-  EXPECT_EQ(evaluations["tasks"][1]["newest_exact_match"], 1);
-}
-
-TEST(RunReportTest, ARunWithoutEvaluationsReportsNone) {
-  const RunFolder run;
-  run.append_steps(1, 10, 10);
-  EXPECT_TRUE(render_and_parse(run)["evaluations"].is_null()) << "as of a version that had none";
-}
-
-TEST(RunReportTest, ThousandsOfEvaluationsKeepTheBestAndTheNewest) {
-  const RunFolder run;
-  constexpr int64_t kEvaluations = 9998;
-  constexpr int64_t kBest = 4321;
-  std::string lines;
-  for (int64_t step = 1; step <= kEvaluations; ++step) {
-    lines += fmt::format(
-        R"({{"step":{0},"evaluation":{{"loss":{1},"is_best":{2},"tasks":{{"<task {0}>":{{"loss":1,"label_tokens":1}}}}}}}})",
-        step, step == kBest ? 0.25 : 3.0, step == kBest || step == 1);
-    lines += "\n";
-  }
-  run.write("metrics.jsonl", lines);
-  const std::string page = render_run_report(run.path());
-  EXPECT_LT(page.size(), 500'000u);
-  const auto evaluations = parse_page_data(page)["evaluations"];
-  EXPECT_EQ(evaluations["count"], kEvaluations);
-  const auto steps = evaluations["steps"].get<std::vector<int64_t>>();
-  EXPECT_GT(steps.size(), 500u);
-  EXPECT_LE(steps.size(), 1026u);
-  EXPECT_TRUE(std::is_sorted(steps.begin(), steps.end()));
-  EXPECT_EQ(steps.front(), 1);
-  EXPECT_EQ(steps.back(), kEvaluations);
-  const auto best = std::find(steps.begin(), steps.end(), kBest);
-  ASSERT_NE(best, steps.end());
-  EXPECT_EQ(evaluations["loss"][static_cast<size_t>(best - steps.begin())], 0.25);
-  EXPECT_EQ(evaluations["tasks"].size(), 200u) << "names of tasks come from outside";
 }
 
 TEST(RunReportTest, ChangingTaskWeightsAreCurves) {
@@ -232,7 +169,7 @@ TEST(RunReportTest, LongRunsAreDownsampledAndKeepTheirSpikes) {
 
 TEST(RunReportTest, LongRunsStaySmall) {
   const RunFolder run;
-  std::vector<std::string> line_endings;  // of lines, behind the step
+  std::vector<std::string> line_endings;  // of lines, after the step
   for (int64_t step = 1; step <= 40; ++step) {
     const std::string line = RunFolder::example_step(step, 40).to_json_line();
     line_endings.push_back(line.substr(line.find(",\"epoch\"")));
@@ -256,7 +193,7 @@ TEST(RunReportTest, ReadsOnlyAppendedLines) {
   run.append_steps(5001, 5020, 6000);
   const std::string line = RunFolder::example_step(5021, 6000).to_json_line() + "\n";
   run.append("metrics.jsonl", line.substr(0, 100));
-  const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
+  const std::clock_t start = std::clock();  // CPU time of this process, independent of other work on the machine
   report.write();
   const double milliseconds = 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   RecordProperty("write_milliseconds", std::to_string(milliseconds));
@@ -272,7 +209,7 @@ TEST(RunReportTest, AReplacedFileIsReadAgain) {
   run.append_steps(1, 40, 100);
   RunReport report(run.path());
   EXPECT_EQ(parse_page_data(report.html())["summary"]["step"], 40);
-  { const StepLog lines(run.path() / "metrics.jsonl", 30); }  // as a run that goes on after step 30
+  { const StepLog lines(run.path() / "metrics.jsonl", 30); }  // as a run that resumes after step 30
   EXPECT_EQ(parse_page_data(report.html())["summary"]["step"], 30);
 }
 
@@ -309,118 +246,6 @@ TEST(RunReportTest, KeepsTheNewestEventsOfEachKind) {
   EXPECT_EQ(events["shown"][1]["message"], "499");
   EXPECT_EQ(events["shown"].back()["kind"], "oom_split") << "many of another kind do not hide it";
   EXPECT_EQ(events["shown"].back()["ids"].size() + events["shown"].back()["more_ids"].get<size_t>(), 20u);
-}
-
-TEST(RunReportTest, AnswersAreGroupedBySample) {
-  const RunFolder run;
-  run.append_steps(1, 3, 3);
-  for (const int64_t step : {0, 1, 2, 3, 4, 5}) {
-    for (const char* id : {"a", "b"}) {
-      run.append_prediction({.step = step,
-                             .id = id,
-                             .task = "count",
-                             .question = "How many?",
-                             .expected = "2",
-                             .answer = std::to_string(step),
-                             .images = {"data:image/jpeg;base64,AAAA", "http://elsewhere/x.png", "data:text/html,x"}});
-    }
-  }
-  const auto predictions = render_and_parse(run)["predictions"];
-  ASSERT_EQ(predictions["samples"].size(), 2u);
-  EXPECT_EQ(predictions["samples"][0]["id"], "a");
-  EXPECT_EQ(predictions["samples"][0]["images"].dump(), R"(["data:image/jpeg;base64,AAAA"])") << "nothing is loaded";
-  std::vector<int64_t> steps;
-  for (const auto& answer : predictions["samples"][0]["answers"]) steps.push_back(answer["step"]);
-  EXPECT_THAT(steps, testing::ElementsAre(0, 3, 4, 5)) << "the first and the newest";
-}
-
-TEST(RunReportTest, MasksBelongToTheirAnswers) {
-  const RunFolder run;
-  run.append_steps(1, 2, 2);
-  const std::string picture = "data:image/jpeg;base64,AAAA";
-  run.append_prediction({.step = 1, .id = "a", .answer = "none"});
-  Prediction prediction{.step = 2, .id = "a", .answer = "<SEG>"};
-  prediction.masks = {{.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = "http://elsewhere/x.png"},
-                      {.overlay = "data:image/jpeg;base64," + std::string(300'000, 'A')}};
-  for (int i = 0; i < 10; ++i) {
-    prediction.masks.push_back({.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = picture});
-  }
-  run.append_prediction(prediction);
-  run.append("predictions.jsonl", R"({"step":3,"id":"a","masks":7})"
-                                  "\n"
-                                  R"({"step":4,"id":"a","masks":[1,{}]})"
-                                  "\n");
-  const auto answers = render_and_parse(run)["predictions"]["samples"][0]["answers"];
-  ASSERT_EQ(answers.size(), 4u);
-  EXPECT_FALSE(answers[0].contains("masks"));
-  ASSERT_EQ(answers[1]["masks"].size(), 6u) << "as many as pictures of a sample";
-  EXPECT_EQ(answers[1]["masks"][0]["overlay"], picture) << "nothing is loaded, nothing is huge";
-  EXPECT_EQ(answers[1]["masks"][0]["dice"], 0.5);
-  EXPECT_LT(answers[1]["masks"][0]["structure"].get<std::string>().size(), 2010u);
-  EXPECT_FALSE(answers[3].contains("masks"));
-}
-
-TEST(RunReportTest, MaskScoresAreCurvesAndATable) {
-  const RunFolder run;
-  for (int64_t step = 1; step <= 3; ++step) {
-    StepMetrics metrics = RunFolder::example_step(step, 3);
-    metrics.mask_learning_rate = 1e-3;
-    metrics.loss_components = LossComponents{.text = 1, .bce = 0.5, .dice = 0.25 * static_cast<double>(step)};
-    if (step != 2) {
-      metrics.evaluation = RunFolder::example_evaluation(0.5);
-      metrics.evaluation->is_best = step == 1;
-      metrics.evaluation->total.masks = MaskMetrics{.masks = 9, .dice = 0.25 * static_cast<double>(step), .iou = 0.2};
-      metrics.evaluation->structures[step == 1 ? "bone" : "</script>liver"] = {.masks = 1, .dice = 0.5};
-      metrics.evaluation->structures["kidney"] = {
-          .masks = 8, .dice = 0.125 * static_cast<double>(step), .iou = 0.25, .hausdorff95 = 3};
-    }
-    run.append("metrics.jsonl", metrics.to_json_line() + "\n");
-  }
-  const auto data = render_and_parse(run);
-  EXPECT_EQ(data["curves"]["loss_mask_dice"]["mean"].dump(), "[0.25,0.5,0.75]");
-  EXPECT_EQ(data["curves"]["loss_text"]["mean"][0], 1);
-  EXPECT_EQ(data["curves"]["mask_learning_rate"]["mean"][0], 1e-3);
-  const auto& evaluations = data["evaluations"];
-  EXPECT_EQ(evaluations["dice"].dump(), "[0.25,0.75]");
-  EXPECT_EQ(evaluations["best"]["dice"], 0.25);
-  EXPECT_EQ(evaluations["newest"]["dice"], 0.75);
-  EXPECT_EQ(evaluations["masks"].dump(),
-            R"({"dice":0.75,"empty_drawn":0,"empty_truths":0,"hausdorff95":null,"iou":0.2,"masks":9})");
-  const auto& structures = evaluations["structures"];
-  ASSERT_EQ(structures.size(), 3u);
-  EXPECT_EQ(structures[0]["name"], "kidney") << "it has the most masks";
-  EXPECT_EQ(structures[0]["dice_curve"].dump(), "[0.125,0.375]");
-  EXPECT_EQ(structures[0]["hausdorff95"], 3);
-  EXPECT_EQ(structures[1]["name"], "</script>liver");
-  EXPECT_EQ(structures[1]["dice_curve"].dump(), "[null,0.5]");
-  EXPECT_EQ(structures[2]["masks"], 0) << "the newest evaluation had none of bone";
-}
-
-TEST(RunReportTest, TheNumberOfStructuresIsLimited) {
-  const RunFolder run;
-  std::string lines;
-  for (int64_t step = 1; step <= 300; ++step) {
-    lines += fmt::format(R"({{"step":{0},"evaluation":{{"loss":1,"masks":{{"masks":1,"dice":0.5}},"structures":)"
-                         R"({{"{1}{0}":{{"masks":1,"dice":0.5}},"bad":7}}}}}})",
-                         step, std::string(400, 'x'));
-    lines += "\n";
-  }
-  run.write("metrics.jsonl", lines + R"({"step":301,"evaluation":{"masks":[],"structures":[]}})"
-                                     "\n");
-  const auto evaluations = render_and_parse(run)["evaluations"];
-  EXPECT_EQ(evaluations["masks"]["masks"], 0);
-  EXPECT_EQ(evaluations["structures"].size(), 1u) << "names are shortened, and these begin alike";
-  EXPECT_TRUE(evaluations["dice"].back().is_null());
-}
-
-TEST(RunReportTest, TheNumberOfPredictedSamplesIsLimited) {
-  const RunFolder run;
-  run.append_steps(1, 3, 3);
-  for (int64_t i = 0; i < 100; ++i) run.append_prediction({.step = i, .id = std::to_string(i)});
-  const auto predictions = render_and_parse(run)["predictions"];
-  EXPECT_EQ(predictions["samples"].size() + predictions["left_out"].get<size_t>(), 100u);
-  EXPECT_EQ(predictions["samples"].size(), 24u);
-  EXPECT_EQ(predictions["samples"].back()["id"], "99");
 }
 
 TEST(RunReportTest, IgnoresUnknownContent) {

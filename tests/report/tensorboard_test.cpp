@@ -8,10 +8,8 @@
 #include <cstring>
 #include <iterator>
 
-#include "report/base64.h"
-#include "report/crc32c.h"
+#include "report/format/html.h"
 #include "report/run_example.h"
-#include "report/tensorboard_event.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::report {
@@ -31,7 +29,8 @@ TEST(Crc32cTest, MatchesRfc3720) {
   EXPECT_EQ(crc32c("123456789"), 0xe3069283U);
 }
 
-/// scripts/make_tensorboard_golden.py writes the same events with TensorBoard's own messages, and reads them.
+/// scripts/make_tensorboard_golden.py writes the same events with TensorBoard's own messages and
+/// reads them.
 TEST(TensorBoardEventTest, MatchesTheGoldenFile) {
   using namespace std::string_literals;
   const std::string image = "\xff\xd8 not a picture, but bytes \0\xff"s;

@@ -8,20 +8,23 @@
 
 namespace vlmtrain::evaluation {
 
-// Scores of visual question answering, as LLaVA-Med reports them (https://github.com/microsoft/LLaVA-Med,
-// llava/eval/run_eval.py): closed questions, which yes or no answers, by accuracy, open ones by the words they recall.
+// Scores of visual question answering as in LLaVA-Med (https://github.com/microsoft/LLaVA-Med,
+// llava/eval/run_eval.py): the accuracy of closed questions, and the word recall of open ones.
 
+/// The answer type of a question: a fixed set of answers, or free text.
 enum class AnswerType { kClosed, kOpen };
 
-/// What the record's answer_type says, CLOSED or OPEN in any case; else closed where its last answer is yes or no.
+/// Returns the record's answer_type (CLOSED or OPEN, in any case). Without it, questions whose last
+/// answer is yes or no are closed.
 AnswerType get_answer_type(const io::Record& record);
 
-/// How answers are compared: in lower case, without punctuation (but for the point and comma within a number) and
-/// without the words a, an and the, the numbers none to ten as digits, words one space apart.
+/// Normalizes an answer for comparison: lower case, no punctuation (except point and comma within a
+/// number), no articles a, an, the, digits for the numbers none to ten, single spaces.
 std::string normalize_answer(std::string_view text);
 
-/// Of answers to closed questions. Right is an answer that is the expected one, both normalized. LLaVA-Med's own script
-/// asks only that the expected one is within the answer, and does not count wrong answers with a yes or no in them.
+/// The accuracy of closed questions. An answer is correct if it equals the expected one, both
+/// normalized. LLaVA-Med's own script only requires that the answer contains the expected one, and
+/// counts no wrong answers that contain yes or no.
 struct ClosedScore {
   int64_t samples = 0;
   int64_t num_correct = 0;
@@ -30,8 +33,8 @@ struct ClosedScore {
   double accuracy() const { return samples > 0 ? static_cast<double>(num_correct) / static_cast<double>(samples) : 0; }
 };
 
-/// Of answers to open questions; each number is the mean over the answers. Recall and precision are LLaVA-Med's: of the
-/// normalized words, common ones are counted as often as the given answer has them.
+/// Scores of open questions; each is the mean over the answers. Recall and precision are those of
+/// LLaVA-Med, over normalized words: a common word counts as often as the predicted answer has it.
 struct OpenScore {
   int64_t samples = 0;
   int64_t num_exact = 0;  ///< equal, both normalized

@@ -8,11 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/data/notice_counts.h"
-#include "vlmtrain/engine/evaluation.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/data/sample/notices.h"
+#include "vlmtrain/engine/generation/evaluation.h"
 #include "vlmtrain/evaluation/answer_score.h"
-#include "vlmtrain/evaluation/drawn_mask.h"
 #include "vlmtrain/evaluation/mask_score.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/model.h"
@@ -22,74 +21,79 @@
 
 namespace vlmtrain::evaluation {
 
+/// The settings of evaluate().
 struct EvaluationSettings {
   at::Device device = at::kCPU;
   int64_t batch_size = 16;
   engine::EvaluationLayout layout = {};
   int64_t num_workers = 1;
-  bool answers = true;  ///< false: the loss only
+  bool answers = true;  ///< false: compute only the loss
   int64_t max_new_tokens = 32;
   std::vector<int64_t> eos_token_ids = {};  ///< each ends an answer; empty: the processor's end of turn
   data::BadSamplePolicy on_bad_sample = data::BadSamplePolicy::kFail;
-  int64_t prefetch_bytes = 0;  ///< as SampleStream's
-  /// Asked before each batch; an evaluation that is to stop ends there, and is no evaluation.
+  int64_t prefetch_bytes = 0;  ///< SampleStream's
+  /// Called before each batch. If it returns true, the evaluation ends there and is not complete.
   std::function<bool()> should_stop = {};
-  /// Hears where memory runs out: of batches that are cut, and in the end of samples that were left out.
+  /// Receives an event when memory runs out: for batches that are split, and at the end for dropped
+  /// samples.
   std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)> on_event = {};
 };
 
+/// The scores of the samples of a task.
 struct TaskScore {
-  int64_t samples = 0;  ///< whose answers were compared with the data's
+  int64_t samples = 0;  ///< whose answers were compared
   int64_t num_exact = 0;
-  int64_t num_with_loss = 0;  ///< samples that are in the loss
-  double loss_sum = 0;        ///< over their label tokens
+  int64_t num_with_loss = 0;  ///< samples that contribute to the loss
+  double loss_sum = 0;        ///< over label tokens
   int64_t label_tokens = 0;
 
   double exact_match() const { return samples > 0 ? static_cast<double>(num_exact) / static_cast<double>(samples) : 0; }
-  /// The mean over all label tokens.
+  /// Returns the mean over all label tokens.
   double loss() const { return label_tokens > 0 ? loss_sum / static_cast<double>(label_tokens) : 0; }
   report::EvaluationScore metrics() const;
 };
 
+/// The result of evaluate().
 struct Evaluation {
   TaskScore total;
-  std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in the total only
+  std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in `total` only
   ClosedScore closed;
   OpenScore open;
-  MaskScores masks;            ///< of those that the model draws for the right answers
+  MaskScores masks;            ///< with teacher forcing
   data::NoticeCounts notices;  ///< of its samples
-  int64_t num_skipped = 0;     ///< bad samples left out under on_bad_sample=skip
+  int64_t num_skipped = 0;     ///< bad samples skipped with on_bad_sample=skip
   int64_t num_dropped = 0;     ///< samples that do not fit into memory even alone
-  int64_t batch_size = 0;      ///< as it was in the end: less than was asked for where memory ran out
-  int64_t oom_splits = 0;      ///< batches that were done again in smaller pieces
+  int64_t batch_size = 0;      ///< the final batch size, lower than requested if memory ran out
+  int64_t oom_splits = 0;      ///< batches that were repeated in smaller ones
   double seconds = 0;
-  bool is_complete = true;  ///< false: it was stopped
+  bool is_complete = true;  ///< false: should_stop returned true
 
-  /// As `eval --json` prints it.
+  /// Returns the output of `eval --json`.
   std::string to_json() const;
-  /// As a step's line has it. `has_values`: false on a virtual card.
+  /// Returns the metrics for a step's line. `has_values`: false on a virtual GPU.
   report::EvaluationMetrics metrics(bool has_values = true) const;
 };
 
-/// One answer of the model beside the one in the data.
+/// An answer of the model, and the one in the data.
 struct Answer {
   std::string id, task;
-  std::string question;  ///< the last of the record, without the places of images and videos
+  std::string question;  ///< the last one of the record, without placeholders of media
   std::string expected, prediction;
   AnswerType type = AnswerType::kOpen;
-  std::vector<MaskPrediction> masks = {};  ///< that the model draws for the right answers of the record
-  int64_t index = 0;                       ///< of the record
+  std::vector<MaskPrediction> masks = {};  ///< with teacher forcing
+  int64_t index = 0;                       ///< index of the record
 };
 
-/// Loss over every answer, and greedy answers to the last question of each record: exact if equal to the record's after
-/// white space at both ends is dropped; masks that the right answers stand for, in their pictures' own size; closed and
-/// open ones as evaluation/answer_score.h says. A batch's pictures are decoded and pass the vision tower once.
-/// `on_answer` sees each answer, in the data set's order.
+/// Computes the loss over every response and greedy answers to the last question of each record. An
+/// answer is exact if it equals the record's, up to surrounding white space. Masks are predicted
+/// with teacher forcing, in the size of their images. Closed and open questions are scored as in
+/// answer_score.h. The media of a batch are decoded and encoded once. `on_answer` receives each
+/// answer in the order of the data set.
 ///
-/// Where memory runs out, of the device or of the host, caches are emptied and the batch is halved, from there on; a
-/// sample alone is tried once more with its tiles one by one and in small loss chunks, then left out. The loss is the
-/// same beyond rounding: it is summed up by sample, in double.
-/// Throws UserError (kBadData) where none of the records can be used.
+/// If device or host memory runs out, caches are emptied and the batch size is halved for the rest.
+/// A single sample is tried once more with one tile per vision pass and small loss chunks, and then
+/// dropped. The loss stays the same up to rounding: it is summed by sample in double. Throws
+/// UserError (kBadData) if no record can be used.
 Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
                     const io::Records& records, const EvaluationSettings& settings,
                     const std::function<void(const Answer&)>& on_answer);

@@ -6,53 +6,58 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::evaluation {
 
-/// How well a predicted mask is the true one.
+/// The agreement of a predicted mask with the true one.
 struct MaskScore {
-  double iou;   ///< pixels in both over pixels in either
-  double dice;  ///< twice the pixels in both over the sum of the pixels of each
-  /// The 95th percentile of the distances from the edge of one mask to the other's, the larger of both directions, in
-  /// pixels; nothing where a mask is empty.
+  double iou;   ///< intersection over union, in pixels
+  double dice;  ///< 2 · intersection / (predicted + true pixels)
+  /// The 95th percentile of the distances in pixels from the edge of one mask to that of the other,
+  /// the larger of both directions; nullopt if a mask is empty.
   std::optional<double> hausdorff95;
-  bool is_truth_empty = false;       ///< there is nothing to draw
-  bool is_prediction_empty = false;  ///< nothing is predicted
+  bool is_truth_empty = false;       ///< the true mask has no pixel
+  bool is_prediction_empty = false;  ///< the predicted mask has no pixel
 };
 
-/// Of masks uint8 [height, width] on the CPU, of equal size; anything but 0 belongs to a mask. Where nothing is there
-/// and nothing is predicted, IoU and Dice are 1; where one of both is empty, they are 0.
+/// Scores masks uint8 [height, width] on the CPU of equal size; nonzero pixels belong to a mask. If
+/// both are empty, IoU and Dice are 1; if only one is, they are 0.
 ///
-/// The Hausdorff distance is MONAI's (1.6, compute_hausdorff_distance with percentile=95): edges are the pixels with
-/// one of four neighbours outside of their mask, beyond the picture's border being outside; the percentile is linear
-/// between the two nearest ranks. MONAI computes ranks in float32, which moves its result by some 1e-5.
+/// The Hausdorff distance is MONAI's (1.6, compute_hausdorff_distance with percentile=95): edges
+/// are the pixels of which one of the four neighbors is outside of the mask, and the image's border
+/// is outside; the percentile interpolates linearly between the two nearest ranks. MONAI computes
+/// ranks in float32, which changes its result by about 1e-5.
 ///
-/// Time is linear in the pixels; thread-safe.
+/// Linear time in the number of pixels. Thread-safe.
 MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth);
 
-/// What adds up scores of masks; each number is the mean over the masks that have it.
+/// Sums of mask scores; each mean is over the masks that have the score.
 struct MaskScoreSums {
   int64_t masks = 0;
   double iou_sum = 0, dice_sum = 0;
-  int64_t num_with_hausdorff95 = 0;  ///< masks of which neither is empty
+  int64_t num_with_hausdorff95 = 0;  ///< masks of which truth and prediction are not empty
   double hausdorff95_sum = 0;
-  int64_t empty_truths = 0;       ///< masks with nothing to draw: Dice and IoU are 1 or 0
-  int64_t empty_predictions = 0;  ///< masks of which nothing is predicted; together with the above both count
+  int64_t empty_truths = 0;       ///< masks whose truth is empty: Dice and IoU are 0 or 1
+  int64_t empty_predictions = 0;  ///< masks whose prediction is empty; if both are empty, both counters count
 
   void add(const MaskScore& score);
   void merge(const MaskScoreSums& other);
   double iou() const { return masks > 0 ? iou_sum / static_cast<double>(masks) : 0; }
   double dice() const { return masks > 0 ? dice_sum / static_cast<double>(masks) : 0; }
-  /// Nothing where no mask has one.
+  /// Returns the mean; nullopt if no mask has it.
   std::optional<double> hausdorff95() const;
 };
 
-/// Scores of a data set's masks, together, by task and by what the masks are of.
+/// Mask scores of a data set: in total, by task, by structure.
 class MaskScores {
  public:
-  /// An empty name is no group: the score counts in the total alone.
+  /// Adds a score. An empty name is no group: the score counts in the total only.
   void add(const MaskScore& score, const std::string& task, const std::string& structure);
-  /// Adds those of another part of the data set.
+  /// Adds the scores of another part of the data set.
   void merge(const MaskScores& other);
 
   const MaskScoreSums& total() const { return total_; }
@@ -63,5 +68,32 @@ class MaskScores {
   MaskScoreSums total_;
   std::map<std::string, MaskScoreSums> by_task_, by_structure_;
 };
+
+/// A predicted mask and the true one, uint8 [height, width] with 0 and 1, of the size of their
+/// image.
+struct MaskPrediction {
+  std::string structure{};  ///< name of the structure; may be empty
+  int64_t image = 0;        ///< index of the image in the record
+  at::Tensor predicted{};
+  at::Tensor truth{};
+  double dice = 0;
+};
+
+/// Returns the mask of an image of size `image_size` from logits fp32 [height, width] over a square
+/// of `side` pixels, of which the image covers `filled`: resizes to the square, crops, and resizes
+/// to the image, each bilinearly; 1 where the logit is above 0 (SAM's postprocess_masks).
+at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& filled,
+                            image::ImageSize image_size);
+
+/// A range of rows and columns of a mask.
+struct Window {
+  int64_t top, left, height, width;
+};
+
+/// Returns for each pixel of the window, row by row, the squared distance in pixels to the nearest
+/// of `points` (uint8 [height, width], contiguous, on the CPU). Exact, in linear time (Felzenszwalb
+/// and Huttenlocher, Distance Transforms of Sampled Functions, 2012). REQUIRES: a point in the
+/// window.
+std::vector<int64_t> compute_squared_distances(const at::Tensor& points, const Window& window);
 
 }  // namespace vlmtrain::evaluation

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/model.h"
 

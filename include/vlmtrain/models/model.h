@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/models/recompute_blocks.h"
-#include "vlmtrain/nn/key_value_cache.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 

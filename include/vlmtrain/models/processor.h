@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/bad_samples.h"
-#include "vlmtrain/data/sample.h"
-#include "vlmtrain/data/video_layout.h"
+#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/models/media_preview.h"

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string_view>
 
-#include "vlmtrain/data/shape.h"
-#include "vlmtrain/data/video_layout.h"
+#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::models {
 

@@ -6,43 +6,44 @@
 #include <vector>
 
 #include "vlmtrain/planner/plan.h"
-#include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
 
-/// An evaluation whose batch is to be found.
+/// The input of plan_evaluation().
 struct EvaluationRequest {
   Job job;
-  /// What is done between evaluations, and with which samples: its weights, optimizer states and gradients stay in
-  /// memory meanwhile. Nothing: no training.
+  /// The training that holds weights, optimizer state and gradients during the evaluation; nullopt: none.
   std::optional<StepConfig> training = std::nullopt;
-  std::vector<SampleGroup> training_samples = {};  ///< of a micro-batch or two
-  std::vector<SampleBatch> candidates;             ///< the worst batches, of as many samples as are tried at most
-  int64_t max_new_tokens = 0;                      ///< 0: no answers
+  std::vector<SampleGroup> training_samples = {};  ///< of one or two micro-batches
+  std::vector<SampleBatch> candidates;             ///< worst batches with max_batch_size samples
+  int64_t max_new_tokens = 0;                      ///< of each answer; 0: no answers
   std::optional<int64_t> batch_size = std::nullopt;
-  int64_t max_batch_size = 32;  ///< that is tried where none is fixed
-  int64_t target_bytes = 0;     ///< a batch that takes more is not chosen while a smaller one can be
-  int64_t limit_bytes = 0;      ///< that may be taken
+  int64_t max_batch_size = 32;  ///< the largest size to try if none is set
+  int64_t target_bytes = 0;     ///< preferred limit, for batches of several samples
+  int64_t limit_bytes = 0;      ///< limit of a single sample
 };
 
-/// How an evaluation is done, and what that takes, with what the training holds.
+/// The batch size and layout of an evaluation, and its memory with that of the training.
 struct EvaluationPlan {
   int64_t batch_size = 1;
   engine::EvaluationLayout layout = {};
   StepPeaks peaks = {};
-  bool fits = false;   ///< within limit_bytes; if not, the guard of the evaluation cuts what does not fit
-  double seconds = 0;  ///< that the rehearsals took
+  bool fits = false;   ///< within limit_bytes; otherwise the evaluation splits batches that run out of memory
+  double seconds = 0;  ///< duration of the dry runs
 
-  /// {"batch_size", "vision_tiles_per_pass", "loss_chunk_rows", "allocated_peak_bytes", "reserved_peak_bytes", "fits"}
+  /// Returns {"batch_size", "vision_tiles_per_pass", "loss_chunk_rows", "allocated_peak_bytes",
+  /// "reserved_peak_bytes", "fits"}.
   nlohmann::ordered_json to_json() const;
 };
 
-/// The largest batch, of powers of two from `max_batch_size` down, that stays within target_bytes, or a single sample
-/// within limit_bytes; at last a single sample whose tiles pass the tower one by one and whose loss is computed in
-/// small chunks. Each is rehearsed on `gpu`, which has no limit. Throws as DryRunProcess does.
+/// Returns the largest batch size within target_bytes, of max_batch_size and its halves, or a single
+/// sample within limit_bytes. The last resort is a single sample with one tile per vision pass and small
+/// loss chunks. Each candidate is dry-run on `gpu`. Throws the exceptions of DryRunProcess.
+/// REQUIRES: gpu has no memory limit.
 EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGpu& gpu);
 
-/// The same on the CPU, rehearsed on the meta device. Throws as make_cpu_plan.
+/// Does the same for the CPU, with dry runs on the meta device. Throws the exceptions of make_cpu_plan().
 EvaluationPlan plan_cpu_evaluation(const EvaluationRequest& request);
 
 }  // namespace vlmtrain::planner

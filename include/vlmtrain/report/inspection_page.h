@@ -6,11 +6,11 @@
 
 namespace vlmtrain::report {
 
-/// The title of such a page ends with this, behind the data set's name.
+/// The end of the page's title, after the name of the data set.
 inline constexpr const char* kInspectionTitle = ": what is trained on</title>";
 
-/// One HTML file without anything to load from elsewhere and without scripts: the whole of an inspection, with the
-/// pictures of the samples that are shown.
+/// Returns the inspection as one HTML file without external resources and scripts, including the
+/// media of the previewed samples.
 std::string render_inspection_page(const Inspection& inspection);
 
 }  // namespace vlmtrain::report

@@ -17,109 +17,112 @@ struct TaskMetrics {
   double loss = 0;  ///< mean over its label tokens
   int64_t label_tokens = 0;
   int64_t samples = 0;
-  double weight = 1;                 ///< of its loss in the step's
-  std::optional<double> accuracy{};  ///< share of its label tokens whose most likely token is the right one
+  double weight = 1;                 ///< weight of its loss in the loss of the step
+  std::optional<double> accuracy{};  ///< fraction of its label tokens that are the most likely token
 };
 
-/// How well masks were drawn: means over them.
+/// Mean scores of predicted masks.
 struct MaskMetrics {
   int64_t masks = 0;
   double dice = 0;
   double iou = 0;
-  std::optional<double> hausdorff95{};  ///< pixels, over the masks of which neither side is empty
-  int64_t empty_truths = 0;             ///< masks with nothing to draw
-  int64_t empty_predictions = 0;        ///< masks of which nothing was drawn
+  std::optional<double> hausdorff95{};  ///< pixels, over masks whose truth and prediction are both not empty
+  int64_t empty_truths = 0;             ///< masks whose truth is empty
+  int64_t empty_predictions = 0;        ///< masks whose prediction is empty
 
-  /// {"masks", "dice", "iou", "hausdorff95", "empty_truths", "empty_predictions"}
+  /// Returns {"masks", "dice", "iou", "hausdorff95", "empty_truths", "empty_drawn"}.
   nlohmann::ordered_json to_json() const;
 };
 
-/// The parts of the loss of a model that draws masks, before their weights.
+/// The loss components of a model with masks, unweighted.
 struct LossComponents {
   double text = 0;
   double bce = 0;
   double dice = 0;
 };
 
-/// Of one task, or of all samples, in an evaluation.
+/// The scores of one task, or of all samples, in an evaluation.
 struct EvaluationScore {
   double loss = 0;  ///< mean over the label tokens
   int64_t label_tokens = 0;
   int64_t samples = 0;
-  std::optional<double> exact_match{};  ///< share of samples answered exactly; nothing where none was to be answered
-  std::optional<MaskMetrics> masks{};   ///< nothing where none was to be drawn
+  std::optional<double>
+      exact_match{};  ///< fraction of samples with an exact answer; nullopt if there were none to answer
+  std::optional<MaskMetrics> masks{};  ///< nullopt if there were no masks to predict
 };
 
-/// What the model was worth on data.eval after a step.
+/// The scores of data.eval after a step.
 struct EvaluationMetrics {
   EvaluationScore total;
-  std::map<std::string, EvaluationScore> tasks{};   ///< by name; empty where samples have no task
-  std::map<std::string, MaskMetrics> structures{};  ///< what masks show, where the data says so
+  std::map<std::string, EvaluationScore> tasks{};   ///< by name; empty if samples have no task
+  std::map<std::string, MaskMetrics> structures{};  ///< by structure, if the data names them
   double seconds = 0;
-  int64_t batch_size = 0;  ///< most samples that were computed at once
-  int64_t oom_splits = 0;  ///< batches that were done again in smaller ones
-  bool is_best = false;    ///< of the run so far, by training.best_metric
+  int64_t batch_size = 0;  ///< the largest batch
+  int64_t oom_splits = 0;  ///< batches that were repeated in smaller ones
+  bool is_best = false;    ///< the best of the run so far, by training.best_metric
 
-  /// As in a step's line.
+  /// Returns the value of "evaluation" in a line of metrics.jsonl.
   std::string to_json() const;
 };
 
-/// One optimizer step as metrics.jsonl has it. A number that is not finite stands there as null, for JSON has no NaN.
+/// One optimizer step as a line of metrics.jsonl. Numbers that are not finite are written as null,
+/// since JSON has no NaN.
 struct StepMetrics {
   int64_t step = 0;                               ///< from 1
   int64_t total_steps = 0;                        ///< of the run; 0: unknown
   double epoch = 0;                               ///< passes over the data set after this step
   double loss = 0;                                ///< mean over the label tokens of the global batch
   double learning_rate = 0;                       ///< of the language model
-  std::optional<double> vision_learning_rate;     ///< nothing where the vision tower stays as it is
-  std::optional<double> projector_learning_rate;  ///< the same of the projector
-  std::optional<double> mask_learning_rate;       ///< nothing unless the model draws masks
-  std::optional<LossComponents> loss_components;  ///< the same
+  std::optional<double> vision_learning_rate;     ///< nullopt if the vision tower is frozen
+  std::optional<double> projector_learning_rate;  ///< nullopt if the projector is frozen
+  std::optional<double> mask_learning_rate;       ///< nullopt if the model has no masks
+  std::optional<LossComponents> loss_components;  ///< nullopt if the model has no masks
   double grad_norm = 0;                           ///< before clipping
   int64_t tokens = 0;
   int64_t label_tokens = 0;
   int64_t num_media = 0;    ///< media of all kinds
-  int64_t num_volumes = 0;  ///< of the images
+  int64_t num_volumes = 0;  ///< volumes among the media
   int64_t samples = 0;
   int64_t micro_batches = 0;
-  std::vector<int64_t> micro_batch_sizes;  ///< samples in each micro-batch, in their order
-  int64_t forecast_splits = 0;             ///< micro-batches that the twin had split before they ran
-  int64_t oom_splits = 0;                  ///< how often the step was begun anew in smaller micro-batches
-  bool skipped = false;                    ///< nothing was applied: gradients that were not finite
-  int64_t skipped_steps = 0;               ///< of the run so far, with this one
-  std::optional<double> loss_scale;        ///< nothing unless training.precision is fp16
+  std::vector<int64_t> micro_batch_sizes;  ///< samples of each micro-batch, in order
+  int64_t forecast_splits = 0;             ///< micro-batches that the look-ahead split before they ran
+  int64_t oom_splits = 0;                  ///< number of restarts of the step in smaller micro-batches
+  bool skipped = false;                    ///< no update was applied, since gradients were not finite
+  int64_t skipped_steps = 0;               ///< of the run so far, this step included
+  std::optional<double> loss_scale;        ///< nullopt unless training.precision is fp16
   double step_seconds = 0;
-  double data_wait_seconds = 0;  ///< share of step_seconds in which the step waited for samples
-  std::optional<int64_t> predicted_allocated_peak_bytes;  ///< nothing without a plan
-  std::optional<int64_t> predicted_peak_bytes;            ///< of what is reserved; nothing without a plan
+  double data_wait_seconds = 0;                           ///< part of step_seconds in which the step waited for samples
+  std::optional<int64_t> predicted_allocated_peak_bytes;  ///< nullopt without a plan
+  std::optional<int64_t> predicted_peak_bytes;            ///< of reserved bytes; nullopt without a plan
   int64_t allocated_peak_bytes = 0;                       ///< of the device; 0 on the CPU
   int64_t reserved_peak_bytes = 0;
   int64_t allocated_bytes = 0;  ///< at the end of the step
   int64_t reserved_bytes = 0;
-  std::optional<int64_t> device_free_bytes;  ///< of the whole card; nothing on the CPU
+  std::optional<int64_t> device_free_bytes;  ///< of the whole GPU; nullopt on the CPU
   int64_t host_bytes = 0;                    ///< resident set of the process
   int64_t host_peak_bytes = 0;
-  /// Of several ranks: that each has waited for the others since the run was last started, up to some step before.
+  /// Seconds that each of several ranks has waited for the others since the start of the process,
+  /// up to an earlier step.
   std::vector<double> rank_wait_seconds{};
-  std::map<std::string, TaskMetrics> tasks;     ///< by name; empty where samples have no task
-  std::optional<EvaluationMetrics> evaluation;  ///< after this step, where there was one
-  bool is_dry_run = false;  ///< on a virtual card: there are no values, so loss and grad_norm are NaN and mean nothing
+  std::map<std::string, TaskMetrics> tasks;     ///< by name; empty if samples have no task
+  std::optional<EvaluationMetrics> evaluation;  ///< after this step, if there was one
+  bool is_dry_run = false;                      ///< on a virtual GPU, where loss and grad_norm are NaN without meaning
 
-  /// What the allocator holds beside the tensors.
+  /// Returns the reserved bytes without tensors.
   int64_t fragmentation_bytes() const { return reserved_bytes - allocated_bytes; }
   double tokens_per_second() const { return step_seconds > 0 ? static_cast<double>(tokens) / step_seconds : 0; }
   std::string to_json_line() const;
 };
 
-/// A file of JSON lines, each with a `step`, flushed after each. A run that goes on at step N first drops the lines
-/// behind it, which the interrupted run wrote after its last checkpoint.
+/// A writer of JSON lines, each with a `step`, that flushes after each line. A run that resumes at
+/// step N first drops the later lines, which the interrupted run wrote after its last checkpoint.
 class StepLog {
  public:
-  /// Keeps the lines of `path` whose `step` is at most `resumed_step`. Throws UserError (kFailed) if it cannot be
-  /// written.
+  /// Keeps the lines of `path` whose `step` is at most `resumed_step`. Throws UserError (kFailed)
+  /// if the file cannot be written.
   StepLog(std::filesystem::path path, int64_t resumed_step);
   void append(const std::string& json_line);
-  /// Adds a key to the line of `step`, if there is one; `json` is its value.
+  /// Adds a key to the line of `step`, if it exists. `json` is the value as JSON.
   void amend(int64_t step, const std::string& key, const std::string& json);
 
  private:

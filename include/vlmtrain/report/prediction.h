@@ -6,49 +6,51 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::report {
 
-/// A mask as the model drew it for the right answer.
+/// A predicted mask of a sample, with teacher forcing.
 struct PredictedMask {
-  std::string structure{};  ///< what it shows; may be empty
+  std::string structure{};  ///< name of the structure; may be empty
   double dice = 0;
-  std::string overlay{};  ///< make_overlay_uri()
+  std::string overlay{};  ///< from make_overlay_uri()
 };
 
-/// What the model answered to a sample after a step, a line of predictions.jsonl.
+/// The model's answer to a sample after a step, a line of predictions.jsonl.
 struct Prediction {
   int64_t step = 0;
   std::string id{};
-  std::string task{};  ///< empty: none
+  std::string task{};  ///< empty if the sample has none
   std::string question{};
   std::string expected{};
   std::string answer{};
   std::vector<std::string> images{};    ///< thumbnails as data URIs
-  std::vector<std::string> captions{};  ///< of volumes among the images, by place; empty: there is no volume
+  std::vector<std::string> captions{};  ///< captions of volumes, by image; empty without volumes
   std::vector<PredictedMask> masks{};
 
-  /// {"step", "id", "task", "question", "expected", "given", "images", and where there are volumes, "captions", of
-  /// masks, "masks": [{"structure", "dice", "overlay"}]}
+  /// Returns {"step", "id", "task", "question", "expected", "given", "images"}, for volumes
+  /// "captions", for masks "masks": [{"structure", "dice", "overlay"}].
   std::string to_json_line() const;
 };
 
-/// Pixels of the longest side of a thumbnail; a smaller picture stays as it is.
+/// Pixels of the longest side of a thumbnail. Smaller images keep their size.
 inline constexpr int64_t kThumbnailPixels = 160;
 
-/// A picture, uint8 [3, height, width] on the CPU, small and as "data:image/jpeg;base64,…".
+/// Returns a thumbnail of an image, uint8 [3, height, width] on the CPU, as
+/// "data:image/jpeg;base64,…".
 std::string make_thumbnail_uri(const at::Tensor& image);
 
-/// The same of a JPEG, PNG or WebP file; of a volume its three middle slices side by side, the longest axis in so many
-/// pixels. Throws as image::decode_image and image::render_scan_slices do.
+/// Does the same for a JPEG, PNG or WebP file; a volume becomes its three central slices side by
+/// side, with kThumbnailPixels for the longest axis. Throws the exceptions of image::decode_image()
+/// and image::render_scan_slices().
 std::string make_thumbnail_uri(const io::MediaRef& image);
 
-/// Larger than a thumbnail, so that contours can be told apart.
+/// Larger than a thumbnail, so that contours can be distinguished.
 inline constexpr int64_t kOverlayPixels = 240;
 
-/// The picture, small, with the mask `predicted` filled in orange and the outline of the true one in green. Both are
-/// uint8 [height, width] of the picture's size.
+/// Returns a small image with the mask `predicted` filled in orange and the outline of `truth` in
+/// green. Masks are uint8 [height, width] of the image's size.
 std::string make_overlay_uri(const at::Tensor& image, const at::Tensor& predicted, const at::Tensor& truth);
 
 }  // namespace vlmtrain::report

@@ -10,24 +10,25 @@
 
 namespace vlmtrain::report {
 
-/// How long the rest of a run will take, from its last steps: a long step, such as the first, is soon forgotten.
+/// An estimate of a run's remaining time from its last steps, so that a long step, such as the
+/// first, is soon forgotten.
 class RemainingTimeEstimator {
  public:
-  /// The time between two calls is a step's, saving and evaluating included.
+  /// Records the end of a step. The time between two calls includes checkpoints and evaluations.
   void record_step(std::chrono::steady_clock::time_point now);
-  /// Seconds for so many further steps; nothing before the second step.
+  /// Returns the seconds for that many more steps; nullopt before the second step.
   std::optional<double> estimate_seconds(int64_t num_remaining_steps) const;
 
  private:
   std::deque<std::chrono::steady_clock::time_point> times_;  // of the last steps
 };
 
-/// One line about a step: "step 12/100  loss 1.2345  lr 1.00e-04  …". What matters less is left out where the line
-/// would be longer than `columns`; `remaining_seconds` and incidents go last.
+/// Returns one line about a step: "step 12/100  loss 1.2345  lr 1.00e-04  …". Less important parts
+/// are omitted if the line exceeds `columns`; `remaining_seconds` and incidents are omitted last.
 std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps,
                                  std::optional<double> remaining_seconds, int64_t oom_splits, size_t columns);
 
-/// An evaluation to compare with.
+/// A previous evaluation, for comparison.
 struct EvaluationBaseline {
   int64_t step = 0;
   double loss = 0;
@@ -35,28 +36,30 @@ struct EvaluationBaseline {
   std::optional<double> dice{};
 };
 
-/// As it is worth to compare later ones with.
+/// Returns the baseline for later evaluations.
 EvaluationBaseline make_evaluation_baseline(int64_t step, const EvaluationScore& score);
 
-/// By what evaluations are compared.
+/// The metric by which evaluations are compared.
 enum class BestMetric : uint8_t { kLoss, kExactMatch, kDice };
 
-/// "step 200: validation loss 1.234 (best so far, before 1.301 at step 100), exact match 41.2 %, Dice 0.873, 12 s";
-/// `best` is that of the evaluations before. REQUIRES: the step has an evaluation.
+/// Returns "step 200: validation loss 1.234 (best so far, before 1.301 at step 100), exact match
+/// 41.2 %, Dice 0.873, 12 s". `best` is the best evaluation before it. REQUIRES: the step has an
+/// evaluation.
 std::string format_evaluation_line(const StepMetrics& metrics, const std::optional<EvaluationBaseline>& best = {},
                                    BestMetric metric = BestMetric::kLoss);
 
-/// Shows on stderr how a run gets on: a bar that is redrawn in place on a terminal, else a plain line now and then.
+/// The progress of a run on stderr: a bar that is redrawn in place on a terminal, otherwise a plain
+/// line now and then.
 class Progress {
  public:
   Progress(int64_t total_steps, bool quiet);
-  /// Ends the bar's line.
+  /// Ends the line of the bar.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void show(const StepMetrics& metrics);
-  /// Clears the bar before something else is printed; the next show draws it again.
+  /// Clears the bar before other output. The next show() draws it again.
   void clear();
 
  private:
@@ -70,11 +73,11 @@ class Progress {
   Clock::time_point last_shown_{};
 };
 
-/// Shows on stderr how far something is that counts: a line that is redrawn in place on a terminal, else a plain one
-/// every five seconds. What is done within half a second shows nothing.
+/// The progress of a count on stderr: a line that is redrawn in place on a terminal, otherwise a
+/// plain line every five seconds. Shows nothing within the first half second.
 class CountProgress {
  public:
-  /// `label` begins the line: "checking the data".
+  /// `label` is the beginning of the line: "checking the data".
   CountProgress(std::string label, int64_t total, bool quiet);
   /// Clears the line.
   ~CountProgress();

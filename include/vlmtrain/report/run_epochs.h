@@ -10,22 +10,23 @@
 
 namespace vlmtrain::report {
 
-/// Sums of a run's steps by epoch, from the lines of metrics.jsonl in their order. A step belongs to the epoch in which
-/// it ends; one that passes several ends the last of them. Where the data set was changed on the way, epochs count from
-/// 1 again, and the one that was under way is a row by itself.
+/// Sums of a run's steps by epoch, from the lines of metrics.jsonl in order. A step belongs to the
+/// epoch in which it ends; a step that ends several epochs belongs to the last one. After a change
+/// of the data set, epochs count from 1 again, and the unfinished epoch becomes a row of its own.
 ///
-/// A row, as epochs.jsonl has it: {"step": its last step, "epoch": from 1, "complete", "first_step", "last_step",
-/// "loss": mean over the label tokens, "tasks": {name: {"loss", "samples", "label_tokens"}}, "samples", "tokens",
-/// "label_tokens", "seconds": of steps, "samples_per_second", "tokens_per_second", "oom_splits", "forecast_splits",
-/// "skipped_steps", "allocated_peak_bytes", "allocated_mean_bytes": of the steps' peaks, "reserved_peak_bytes",
-/// "reserved_mean_bytes", "host_peak_bytes", "host_mean_bytes": of what is resident at the steps' ends, "evaluation":
-/// that of the last step, or null}
+/// A row of epochs.jsonl: {"step": its last step, "epoch": from 1, "complete", "first_step",
+/// "last_step", "loss": mean over the label tokens, "tasks": {name: {"loss", "samples",
+/// "label_tokens"}}, "samples", "tokens", "label_tokens", "seconds": of steps,
+/// "samples_per_second", "tokens_per_second", "oom_splits", "foreseen_splits", "skipped_steps",
+/// "allocated_peak_bytes", "allocated_mean_bytes": of the steps' peaks, "reserved_peak_bytes",
+/// "reserved_mean_bytes", "host_peak_bytes", "host_mean_bytes": resident at the ends of steps,
+/// "evaluation": of the last step, or null}.
 class EpochSummaries {
  public:
-  /// The rows of what ends with this line or, where the data set was changed, before it. A line that is damaged, or of
-  /// a step that was there already, is left out.
+  /// Adds a line. Returns the rows of the epochs that end with it or, if the data set changed,
+  /// before it. Ignores damaged lines and lines of earlier steps.
   std::vector<nlohmann::ordered_json> add(const nlohmann::json& line);
-  /// Of the steps since the last complete epoch; nothing where there are none.
+  /// Returns the row of the steps since the last complete epoch; nullopt without such steps.
   std::optional<nlohmann::ordered_json> current_epoch() const;
 
  private:

@@ -6,11 +6,13 @@
 
 namespace vlmtrain::report {
 
-/// The report of a run folder: one HTML file without anything to load from elsewhere, with what config.yaml, plan.json,
-/// metrics.jsonl, events.jsonl, predictions.jsonl, ledger.json and environment.json hold. Each of them may be missing,
-/// unfinished or damaged; then the page lacks what it would tell. An open page of an unfinished run re-reads its file.
+/// The report of a run folder: one HTML file without external resources, with the content of
+/// config.yaml, plan.json, metrics.jsonl, events.jsonl, predictions.jsonl, ledger.json and
+/// environment.json. Any of them may be missing, incomplete or damaged; the page then lacks that
+/// content. An open page of a running run reloads its file.
 ///
-/// It remembers what it has read, so that writing it again costs what was added since. One thread at a time.
+/// The report remembers what it has read, so that each write costs only the additions. Not
+/// thread-safe.
 class RunReport {
  public:
   explicit RunReport(std::filesystem::path run_dir);
@@ -19,7 +21,7 @@ class RunReport {
   ~RunReport();
 
   std::string html();
-  /// Writes `report.html` into the run folder: always the old page or the new one. Throws UserError (kFailed).
+  /// Writes `report.html` into the run folder atomically. Throws UserError (kFailed).
   void write();
 
  private:
@@ -27,7 +29,8 @@ class RunReport {
   std::unique_ptr<State> state_;
 };
 
-/// RunReport of what is there now. Throws UserError (kUsage) where `run_dir` is no folder of a run.
+/// Returns the page for the current content. Throws UserError (kUsage) if `run_dir` is not a run
+/// folder.
 std::string render_run_report(const std::filesystem::path& run_dir);
 void write_run_report(const std::filesystem::path& run_dir);
 

@@ -14,9 +14,9 @@
 #include "models/checkpoints/read_model_config.h"
 #include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/unfinished.h"
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {
 

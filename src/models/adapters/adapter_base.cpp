@@ -8,7 +8,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/io/hub_name.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 

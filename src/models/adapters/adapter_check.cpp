@@ -16,7 +16,7 @@
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/overflow.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/dtype_name.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
 

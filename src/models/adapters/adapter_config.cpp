@@ -17,9 +17,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/unread_keys.h"
-#include "vlmtrain/nn/lora_settings.h"
+#include "vlmtrain/nn/weights/lora_settings.h"
 
 namespace vlmtrain::models {
 

@@ -16,19 +16,17 @@
 #include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/io/dtype_name.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/nn/lora_adapter.h"
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/nn/layers/lora_adapter.h"
+#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {
 

@@ -17,16 +17,15 @@
 #include "models/checkpoints/tied_output.h"
 #include "models/presets.h"
 #include "models/processing/conversation_processor.h"
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/text/add_token.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::brain_llava {
 

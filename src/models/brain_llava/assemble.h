@@ -11,9 +11,9 @@
 
 #include "models/checkpoints/tensor_source.h"
 #include "models/network/llama.h"
-#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/assemble.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models::brain_llava {
 

@@ -16,7 +16,7 @@
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/text/conversation.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models::brain_llava {
 

@@ -10,8 +10,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {
 

@@ -9,8 +9,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/unread_keys.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
 

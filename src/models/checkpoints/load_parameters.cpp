@@ -11,7 +11,7 @@
 #include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/io/dtype_name.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
 

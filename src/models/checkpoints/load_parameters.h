@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 

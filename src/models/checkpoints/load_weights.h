@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {

@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-#include "vlmtrain/io/dtype_name.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
 

@@ -12,8 +12,8 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/io/dtype_name.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
 

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_behind.h"
-#include "vlmtrain/io/hub_name.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {

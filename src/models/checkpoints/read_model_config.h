@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_reason.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
 

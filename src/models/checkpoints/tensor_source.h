@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/io/lazy_tensors.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/model.h"
 

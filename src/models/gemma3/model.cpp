@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/activation.h"
-#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/nn/layers/activation.h"
+#include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::models::gemma3 {
 

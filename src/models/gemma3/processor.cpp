@@ -10,7 +10,7 @@
 #include "models/checkpoints/config_checks.h"
 #include "models/processing/image_tiles.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::gemma3 {
 

@@ -13,7 +13,7 @@
 #include "models/processing/image_tiles.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/text/conversation.h"
+#include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::idefics3 {

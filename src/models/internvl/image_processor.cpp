@@ -11,7 +11,7 @@
 #include "models/processing/frame_sampling.h"
 #include "models/processing/image_tiles.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::internvl {
 

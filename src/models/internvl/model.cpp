@@ -8,8 +8,8 @@
 
 #include "models/network/patch_embedding.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/activation.h"
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/activation.h"
 
 namespace vlmtrain::models::internvl {
 

@@ -7,9 +7,8 @@
 
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/text/conversation.h"
-#include "vlmtrain/text/labels.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models::llava {
 

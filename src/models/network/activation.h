@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "vlmtrain/nn/activation.h"
+#include "vlmtrain/nn/layers/activation.h"
 
 namespace vlmtrain::models {
 

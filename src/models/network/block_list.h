@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/place.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/models/recompute_blocks.h"
-#include "vlmtrain/nn/parameters.h"
-#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/nn/layers/recompute.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 

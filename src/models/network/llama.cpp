@@ -10,9 +10,8 @@
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/nn/activation.h"
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/activation.h"
 
 namespace vlmtrain::models {
 

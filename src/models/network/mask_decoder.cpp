@@ -11,7 +11,7 @@
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/nn/biased_attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::models {
 

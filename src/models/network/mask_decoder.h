@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "models/network/activation.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/memory/place.h"
-#include "vlmtrain/nn/parameters.h"
-#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/nn/layers/recompute.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 

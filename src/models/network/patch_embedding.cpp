@@ -4,8 +4,8 @@
 
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/kernels/patches.h"
-#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/kernels/patchify.h"
+#include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::models {
 

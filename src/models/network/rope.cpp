@@ -17,9 +17,9 @@
 
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/nn/rotary.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
 
 namespace vlmtrain::models {
 

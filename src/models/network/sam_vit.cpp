@@ -11,8 +11,8 @@
 #include "models/network/mask_encoder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/nn/biased_attention.h"
-#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::models {
 

@@ -9,10 +9,10 @@
 
 #include "models/network/activation.h"
 #include "models/network/mask_encoder.h"
-#include "vlmtrain/nn/convolution.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/layers/convolution.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 

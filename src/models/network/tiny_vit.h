@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "models/network/mask_encoder.h"
-#include "vlmtrain/nn/convolution.h"
-#include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/layers/convolution.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 

@@ -10,7 +10,7 @@
 
 #include "models/network/block_list.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/biased_attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::models {
 

@@ -12,11 +12,10 @@
 
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/segments.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::models {
 

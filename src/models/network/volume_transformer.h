@@ -11,8 +11,8 @@
 
 #include "models/network/block_list.h"
 #include "models/network/vision_transformer.h"
-#include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 

@@ -1,7 +1,7 @@
 #include "models/processing/chat_template.h"
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/today.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::models {
 

@@ -7,7 +7,7 @@
 
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/text/chat_template.h"
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {
 

@@ -6,13 +6,13 @@
 
 #include "models/processing/chat_template.h"
 #include "models/processing/media_checks.h"
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/data/media_notices.h"
-#include "vlmtrain/io/scan_name.h"
-#include "vlmtrain/memory/host.h"
-#include "vlmtrain/text/labels.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/sample/notices.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {

@@ -2,12 +2,10 @@
 
 #include "models/processing/conversation_processor.h"
 #include "models/processing/media_checks.h"
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/volume_slices.h"
-#include "vlmtrain/image/volume_view.h"
 
 // Conversion of scans: to volumes for a family whose tower takes volumes, to slices for image
 // towers.

@@ -10,7 +10,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/mask.h"
 #include "vlmtrain/image/resize.h"
-#include "vlmtrain/image/resize_mask.h"
 
 namespace vlmtrain::models {
 

@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/masks.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/mask.h"

@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/sample.h"
-#include "vlmtrain/io/notice.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/record.h"
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/memory/host_memory.h"
 
 namespace vlmtrain::models {
 

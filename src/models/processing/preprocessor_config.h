@@ -16,7 +16,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/assemble.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/models/model.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "models/checkpoints/tensor_source.h"
-#include "vlmtrain/io/lazy_tensors.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 

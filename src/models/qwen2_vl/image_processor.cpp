@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::qwen2_vl {
 

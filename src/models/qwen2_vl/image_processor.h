@@ -8,8 +8,8 @@
 
 #include "models/processing/preprocessor_config.h"
 #include "models/qwen2_vl/config.h"
-#include "vlmtrain/data/sample.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"

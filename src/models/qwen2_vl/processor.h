@@ -10,8 +10,7 @@
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/video_processor.h"
-#include "vlmtrain/data/sample.h"
-#include "vlmtrain/data/video_layout.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::models::qwen2_vl {
 

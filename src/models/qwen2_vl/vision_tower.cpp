@@ -9,9 +9,9 @@
 
 #include "models/network/patch_embedding.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/copy.h"
-#include "vlmtrain/nn/activation.h"
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/memory/device_copy.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/activation.h"
 
 namespace vlmtrain::models::qwen2_vl {
 

@@ -10,13 +10,13 @@
 
 #include "models/network/block_list.h"
 #include "models/qwen2_vl/config.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/normalize.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/parameters.h"
-#include "vlmtrain/nn/rotary.h"
-#include "vlmtrain/nn/segments.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models::qwen2_vl {
 

@@ -13,9 +13,9 @@
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/memory/copy.h"
-#include "vlmtrain/nn/activation.h"
-#include "vlmtrain/nn/weighted_rows.h"
+#include "vlmtrain/memory/device_copy.h"
+#include "vlmtrain/nn/layers/activation.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
 
 namespace vlmtrain::models::qwen3_vl {
 

@@ -12,7 +12,7 @@
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/model.h"
 #include "models/qwen2_vl/vision_tower.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
 

@@ -6,7 +6,7 @@
 #include "parity/tiny_preset.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/text/add_token.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {
 namespace {

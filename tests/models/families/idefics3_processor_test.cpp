@@ -7,7 +7,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/file.h"
 
 namespace vlmtrain::models {

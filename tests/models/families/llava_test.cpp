@@ -7,7 +7,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "models/llava/model.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/synthetic_sample.h"

@@ -8,7 +8,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "models/nanovlm/processor.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "io/temporary_folder.h"
 #include "parity/case.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include "models/processing/context_length.h"
+
+#include <gtest/gtest.h>
 
 namespace vlmtrain::models {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "io/temporary_folder.h"
 #include "models/mask_samples.h"
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -7,7 +7,7 @@
 #include "image/nifti_file.h"
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::models {
 namespace {

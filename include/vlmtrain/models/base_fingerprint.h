@@ -1,1 +1,0 @@
-#include "vlmtrain/models/base_weights.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/models/generation_config.h"

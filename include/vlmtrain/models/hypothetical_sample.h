@@ -1,1 +1,0 @@
-#include "vlmtrain/models/synthetic_sample.h"

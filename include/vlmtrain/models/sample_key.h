@@ -1,1 +1,0 @@
-#include "vlmtrain/models/processor_files.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/models/media_preview.h"

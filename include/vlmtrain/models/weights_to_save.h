@@ -1,1 +1,0 @@
-#include "vlmtrain/models/checkpoint_contents.h"

@@ -1,0 +1,295 @@
+#include "planner/dry_run/cost_recorder.h"
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/memory_tag.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+// Fractions of a data sheet's peak that good kernels reach. Those of matmuls are fitted to
+// published training speeds (docs/benchmarks/published-speeds.md). They are lower where tensor
+// cores run at full rate, probably because such kernels exceed the power limit at the data sheet's
+// boost clock. GeForce tensor cores that accumulate in fp32 run at half rate. FlashAttention-2
+// reports about half of an A100's peak in both passes (arXiv 2307.08691, section 4.1). Its kernels
+// use A100 instructions and reach a fifth of an H200's peak. Copies reach four fifths of the memory
+// bandwidth. Measurements on an H200: docs/benchmarks/first-gpu-hour.md.
+constexpr double kProductEfficiency = 0.66;
+constexpr double kHalfRateProductEfficiency = 0.92;
+constexpr double kHalfRateFactor = 2;
+constexpr double kAttentionEfficiency = 0.45;
+constexpr double kHopperAttentionEfficiency = 0.20;
+/// For a matmul with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS has
+/// only A100 kernels for it, which read 4 bytes at a time.
+constexpr double kHopperMisalignedEfficiency = 0.36;
+constexpr int64_t kAlignment = 16;
+/// FlashAttention-2 pads head sizes to multiples of this.
+constexpr double kHeadSizeMultiple = 32;
+constexpr double kBandwidthEfficiency = 0.8;
+/// Time from the start of an empty kernel to the start of the next one.
+constexpr double kSecondsPerLaunch = 4e-6;
+/// A causal mask halves the number of query-key pairs.
+constexpr double kCausalShare = 0.5;
+constexpr double kBackwardAttentionFactor = 2.5;
+
+struct Rates {
+  double matmul_flops = 0;  // per second, at the assumed efficiency
+  double misaligned_matmul_flops = 0;
+  double attention_flops = 0;
+  double bytes = 0;
+};
+
+Rates compute_rates(const memory::Gpu& gpu, at::ScalarType dtype) {
+  double peak = gpu.fp32_flops;
+  if (dtype == at::kBFloat16 && gpu.bf16_flops > 0) peak = gpu.bf16_flops;
+  if (dtype == at::kHalf && gpu.fp16_flops > 0) peak = gpu.fp16_flops;
+  const bool is_half_rate = peak > gpu.fp32_flops && peak <= gpu.fp32_flops * kHalfRateFactor;
+  // Data-center GPUs with matrix instructions of their own generation. The B200 is assumed to
+  // behave like the H200.
+  const bool is_hopper = gpu.architecture >= 90 && gpu.architecture < 120;
+  const double matmul_flops_per_second = peak * (is_half_rate ? kHalfRateProductEfficiency : kProductEfficiency);
+  return {.matmul_flops = matmul_flops_per_second,
+          .misaligned_matmul_flops = matmul_flops_per_second * (is_hopper ? kHopperMisalignedEfficiency : 1),
+          .attention_flops = peak * (is_hopper ? kHopperAttentionEfficiency : kAttentionEfficiency),
+          .bytes = gpu.memory_bandwidth * kBandwidthEfficiency};
+}
+
+double count_bytes(const c10::IValue& value) {
+  const auto tensor_bytes = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.is_cuda() ? static_cast<double>(tensor.nbytes()) : 0.0;
+  };
+  if (value.isTensor()) return tensor_bytes(value.toTensor());
+  double bytes = 0;
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) bytes += tensor_bytes(tensor);
+  }
+  return bytes;
+}
+
+/// An attention operation by name, with the argument indices of the query and of the longest
+/// segment.
+struct AttentionOperator {
+  std::string_view name;
+  size_t query;
+  size_t max_segment_index;
+  size_t causal;
+  double factor;
+};
+
+constexpr AttentionOperator kAttentionOperators[] = {
+    {"aten::_flash_attention_forward", 0, 5, 8, 1.0},
+    {"aten::_flash_attention_backward", 1, 8, 11, kBackwardAttentionFactor},
+    {"aten::_efficient_attention_forward", 0, 6, 9, 1.0},
+    {"aten::_efficient_attention_backward", 1, 8, 14, kBackwardAttentionFactor},
+};
+
+struct AttentionFlops {
+  double operations = 0;         ///< 0 if it is not attention
+  double padded_operations = 0;  ///< with padded head sizes
+};
+
+/// All segments are assumed to be as long as the longest.
+AttentionFlops count_attention_flops(const at::RecordFunction& function) {
+  const std::string_view name = function.name();
+  const auto* const entry = std::find_if(std::begin(kAttentionOperators), std::end(kAttentionOperators),
+                                         [name](const AttentionOperator& operation) { return operation.name == name; });
+  if (entry == std::end(kAttentionOperators)) return {};
+  const auto inputs = function.inputs();
+  const at::Tensor& query = inputs[entry->query].toTensor();  // [..., rows, heads, head size]
+  const auto rows = static_cast<double>(query.size(-3));
+  const auto heads = static_cast<double>(query.size(-2)), head_size = static_cast<double>(query.size(-1));
+  const auto max_segment = static_cast<double>(inputs[entry->max_segment_index].toInt());
+  const c10::IValue& causal_argument = inputs[entry->causal];
+  const bool causal = causal_argument.isBool() ? causal_argument.toBool() : causal_argument.toInt() != 0;
+  const double flops_per_feature = entry->factor * 4.0 * rows * max_segment * heads * (causal ? kCausalShare : 1.0);
+  return {flops_per_feature * head_size,
+          flops_per_feature * std::ceil(head_size / kHeadSizeMultiple) * kHeadSizeMultiple};
+}
+
+/// Returns whether all rows, or all columns, of a matrix begin and end at multiples of 16 bytes.
+bool is_aligned(const c10::IValue& value) {
+  if (!value.isTensor()) return true;
+  const at::Tensor& tensor = value.toTensor();
+  if (!tensor.defined() || !tensor.is_cuda() || tensor.dim() < 2) return true;
+  const auto item_bytes = static_cast<int64_t>(tensor.itemsize());
+  if (tensor.storage_offset() * item_bytes % kAlignment != 0) return false;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    const int64_t elements = tensor.stride(i) == 1 ? tensor.size(i) : tensor.stride(i);
+    if (elements * item_bytes % kAlignment != 0) return false;
+  }
+  return true;
+}
+
+template <class Values>
+bool all_aligned(const Values& values) {
+  return std::ranges::all_of(values, is_aligned);
+}
+
+/// Counters of the process since its start.
+struct CounterSnapshot {
+  uint64_t kernel_launches = 0;
+  uint64_t matmul_flops = 0;
+
+  static CounterSnapshot take() {
+    vgpu::Counters counters;
+    vgpu::find_interface()->read_counters(&counters);
+    return {counters.launches + counters.matmuls, counters.matmul_flops};
+  }
+};
+
+/// The only recorder of the process, since callbacks of RecordFunction are plain functions.
+class CostTotals {
+ public:
+  void reset(const Rates& rates) {
+    const std::lock_guard lock(mutex_);
+    rates_ = rates;
+    costs_ = {};
+  }
+
+  void add(const CounterSnapshot& work, const AttentionFlops& attention, double bytes, bool is_aligned) {
+    Cost cost;
+    cost.kernel_launches = static_cast<int64_t>(work.kernel_launches);
+    cost.matmul_flops = static_cast<double>(work.matmul_flops);
+    cost.attention_flops = attention.operations;
+    const memory::MemoryTag tag = memory::current_memory_tag();
+    const bool forward = !memory::is_in_backward();
+
+    const std::lock_guard lock(mutex_);
+    const bool is_compute = cost.matmul_flops > 0 || cost.attention_flops > 0;
+    if (!is_compute) cost.bytes_moved = bytes;
+    const double matmul_flops_per_second = is_aligned ? rates_.matmul_flops : rates_.misaligned_matmul_flops;
+    cost.seconds =
+        std::max({cost.matmul_flops / matmul_flops_per_second, attention.padded_operations / rates_.attention_flops,
+                  bytes / rates_.bytes, static_cast<double>(cost.kernel_launches) * kSecondsPerLaunch});
+    costs_.total += cost;
+    if (tag.component == memory::Component::kOptimizer) costs_.optimizer += cost;
+    if (!forward || tag.block < 0) return;
+    if (tag.component == memory::Component::kVision || tag.component == memory::Component::kMasks)
+      costs_.vision_blocks_forward += cost;
+    if (tag.component != memory::Component::kLanguage) return;
+    costs_.language_blocks_forward += cost;
+    if (cost.attention_flops > 0) costs_.language_attention_forward += cost;
+  }
+
+  StepCosts costs() const {
+    const std::lock_guard lock(mutex_);
+    return costs_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Rates rates_;
+  StepCosts costs_;
+};
+
+CostTotals& cost_totals() {
+  static CostTotals instance;
+  return instance;
+}
+
+/// A running operation. Operations that it calls are counted separately.
+struct OperationFrame : at::ObserverContext {
+  CounterSnapshot start;
+  CounterSnapshot callees;
+  AttentionFlops attention;
+  double bytes = 0;
+  bool is_aligned = true;
+  OperationFrame* caller = nullptr;
+};
+
+thread_local OperationFrame* current_frame = nullptr;
+
+bool is_written(const c10::AliasInfo* alias) {
+  return alias != nullptr &&
+         (alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite));
+}
+
+/// Bytes of the inputs that an operation on lists writes in place. Other operations return what
+/// they write.
+double bytes_written_in_place(const at::RecordFunction& function) {
+  const std::string_view name = function.name();
+  if (!name.starts_with("aten::_foreach_") && !name.starts_with("aten::_fused_")) return 0;
+  const auto schema = function.operator_schema();
+  if (!schema || !schema->returns().empty()) return 0;
+  const auto inputs = function.inputs();
+  double bytes = 0;
+  for (size_t i = 0; i < std::min(inputs.size(), schema->arguments().size()); ++i) {
+    if (is_written(schema->arguments()[i].alias_info())) bytes += count_bytes(inputs[i]);
+  }
+  return bytes;
+}
+
+template <class Values>
+double count_all_bytes(const Values& values) {
+  double bytes = 0;
+  for (const auto& value : values) bytes += count_bytes(value);
+  return bytes;
+}
+
+std::unique_ptr<at::ObserverContext> on_operation_start(const at::RecordFunction& function) {
+  auto frame = std::make_unique<OperationFrame>();
+  // Inputs are available in this callback only.
+  frame->attention = count_attention_flops(function);
+  frame->bytes = count_all_bytes(function.inputs()) + bytes_written_in_place(function);
+  frame->is_aligned = all_aligned(function.inputs());
+  frame->start = CounterSnapshot::take();
+  frame->caller = std::exchange(current_frame, frame.get());
+  return frame;
+}
+
+void on_operation_end(const at::RecordFunction& function, at::ObserverContext* context) {
+  auto* const frame = static_cast<OperationFrame*>(context);
+  current_frame = frame->caller;
+  const CounterSnapshot end_snapshot = CounterSnapshot::take();
+  const CounterSnapshot total_work{end_snapshot.kernel_launches - frame->start.kernel_launches,
+                                   end_snapshot.matmul_flops - frame->start.matmul_flops};
+  if (current_frame != nullptr) {
+    current_frame->callees.kernel_launches += total_work.kernel_launches;
+    current_frame->callees.matmul_flops += total_work.matmul_flops;
+  }
+  const CounterSnapshot own_work{total_work.kernel_launches - frame->callees.kernel_launches,
+                                 total_work.matmul_flops - frame->callees.matmul_flops};
+  if (own_work.kernel_launches == 0) return;
+  const auto& outputs = function.outputs();
+  cost_totals().add(own_work, frame->attention, frame->bytes + count_all_bytes(outputs),
+                    frame->is_aligned && all_aligned(outputs));
+}
+
+}  // namespace
+
+Cost& Cost::operator+=(const Cost& other) {
+  matmul_flops += other.matmul_flops;
+  attention_flops += other.attention_flops;
+  bytes_moved += other.bytes_moved;
+  kernel_launches += other.kernel_launches;
+  seconds += other.seconds;
+  return *this;
+}
+
+CostRecorder::CostRecorder(const memory::Gpu& gpu, at::ScalarType dtype) {
+  VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "operations are counted on a virtual card only");
+  cost_totals().reset(compute_rates(gpu, dtype));
+  handle_ = at::addGlobalCallback(at::RecordFunctionCallback(on_operation_start, on_operation_end)
+                                      .needsInputs(true)
+                                      .needsOutputs(true)
+                                      .scopes({at::RecordScope::FUNCTION}));
+}
+
+CostRecorder::~CostRecorder() {
+  at::removeCallback(handle_);
+}
+
+StepCosts CostRecorder::costs() const {
+  return cost_totals().costs();
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,131 @@
+#include "planner/dry_run/cpu_dry_run.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// Elementwise operations with two operands. The CPU first converts operands to their common type.
+constexpr std::string_view kTypePromotingOperations[] = {"aten::add", "aten::add_", "aten::sub", "aten::sub_",
+                                                         "aten::mul", "aten::mul_", "aten::div", "aten::div_"};
+
+/// Matmuls.
+constexpr std::string_view kMatmulOperations[] = {"aten::mm", "aten::addmm", "aten::bmm"};
+
+/// Allocates the copies of inputs that exist while the operation runs.
+struct TemporaryCopies final : at::ObserverContext {
+  std::vector<at::Tensor> copies;
+};
+
+bool contains(std::string_view name, std::span<const std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+std::unique_ptr<TemporaryCopies> make_promoted_copies(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() == b.scalar_type()) return nullptr;
+  const at::ScalarType common_dtype = at::result_type(a, b);
+  auto temporaries = std::make_unique<TemporaryCopies>();
+  for (const at::Tensor& tensor : {a, b}) {
+    if (tensor.scalar_type() != common_dtype) {
+      temporaries->copies.push_back(at::empty(tensor.sizes(), tensor.options().dtype(common_dtype)));
+    }
+  }
+  return temporaries;
+}
+
+std::unique_ptr<TemporaryCopies> make_packed_copies(const at::Tensor& a, const at::Tensor& b) {
+  const int64_t count = num_packed_operands(a.scalar_type());
+  if (a.scalar_type() == at::kFloat || count == 0)
+    return nullptr;  // MKL computes fp32; its memory is in CpuMemoryLimit::libraries_bytes
+  auto temporaries = std::make_unique<TemporaryCopies>();
+  temporaries->copies.push_back(at::empty(b.sizes(), b.options()));
+  if (count > 1) temporaries->copies.push_back(at::empty(a.sizes(), a.options()));
+  return temporaries;
+}
+
+std::unique_ptr<at::ObserverContext> copy_inputs(const at::RecordFunction& function) {
+  const std::string_view name = function.name();
+  const bool is_matmul = contains(name, kMatmulOperations);
+  if (!is_matmul && !contains(name, kTypePromotingOperations)) return nullptr;
+  const auto inputs = function.inputs();
+  const size_t first_operand = name == "aten::addmm" ? 1 : 0;  // after the addend
+  if (inputs.size() < first_operand + 2 || !inputs[first_operand].isTensor() || !inputs[first_operand + 1].isTensor())
+    return nullptr;
+  const at::Tensor a = inputs[first_operand].toTensor(), b = inputs[first_operand + 1].toTensor();
+  if (!a.is_meta()) return nullptr;
+  return is_matmul ? make_packed_copies(a, b) : make_promoted_copies(a, b);
+}
+
+class ScopedCopyCounting {
+ public:
+  ScopedCopyCounting()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(copy_inputs).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {}
+  ~ScopedCopyCounting() { at::removeCallback(handle_); }
+  ScopedCopyCounting(const ScopedCopyCounting&) = delete;
+  ScopedCopyCounting& operator=(const ScopedCopyCounting&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+/// The model's tables need the kernels, so they are registered before it is built.
+const Job& register_kernels(const Job& job) {
+  register_cpu_meta_kernels();
+  return job;
+}
+
+}  // namespace
+
+CpuDryRun::CpuDryRun(const Job& job, Detail detail, bool with_training)
+    : trace_(detail == Detail::kNone ? nullptr : std::make_unique<memory::AllocationTrace>(at::kMeta)),
+      run_(register_kernels(job), at::kMeta, with_training) {}
+
+StepPeaks CpuDryRun::evaluate(const EvaluationBatch& batch) {
+  memory_.reset_peak();
+  const int64_t small_bytes = memory_.small_live_bytes();
+  {
+    const ScopedCopyCounting copy_counting;
+    run_.evaluate(batch);
+  }
+  return {memory_.peak_bytes(), memory_.peak_bytes() + memory_.small_peak_bytes() - small_bytes};
+}
+
+DryRunResult CpuDryRun::step(const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
+  return step(make_step_layout(step_config, expand_samples(samples)), samples);
+}
+
+DryRunResult CpuDryRun::step(const engine::StepLayout& layout, const std::vector<SampleGroup>& samples) {
+  const auto start = std::chrono::steady_clock::now();
+  const size_t first_event = trace_ ? trace_->events().size() : 0;
+  memory_.reset_peak();
+  const int64_t small_bytes = memory_.small_live_bytes();
+  {
+    const ScopedCopyCounting copy_counting;
+    run_.step(samples, layout);
+  }
+  DryRunResult result;
+  const int64_t malloc_cached_bytes = memory_.small_peak_bytes() - small_bytes;
+  result.steps.push_back({memory_.peak_bytes(), memory_.peak_bytes() + malloc_cached_bytes});
+  result.detail = DryRunDetail{.peak = trace_ ? memory::find_peak(trace_->events(), first_event) : memory::Peak{},
+                               .vision_blocks = run_.model().vision_blocks(),
+                               .language_blocks = run_.model().language_blocks(),
+                               .num_parameters = run_.model().parameters().total_elements(),
+                               .num_trainable_parameters = run_.training().optimizer.trained_elements(),
+                               .timeline = {}};
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace vlmtrain::planner

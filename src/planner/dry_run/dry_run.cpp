@@ -1,0 +1,164 @@
+#include "vlmtrain/planner/dry_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "planner/dry_run/cost_recorder.h"
+#include "planner/dry_run/dry_run_session.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/planner/memory_split.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<TimelinePoint> make_timeline(const std::vector<memory::AllocationEvent>& events, size_t first) {
+  std::vector<TimelinePoint> timeline;
+  memory::AllocationReplay replay;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const auto& event = events[i];
+    replay.apply(event);
+    if (i >= first) timeline.push_back({replay.by_component(), event.reserved_bytes, event.tag, event.backward});
+  }
+  return timeline;
+}
+
+class DryRunner {
+ public:
+  DryRunner(const Job& job, const DryRunRequest& request, at::Device device)
+      : job_(job), request_(request), device_(device) {}
+
+  DryRunResult run() {
+    memory::set_expandable_segments(request_.step_config.expandable_segments);
+    memory::reset_peaks(device_);
+    initial_retries_ = memory::allocation_retries(device_);
+    if (request_.with_detail || request_.with_timeline) trace_.emplace(device_);
+    try {
+      dry_run();
+    } catch (const engine::StepOutOfMemory&) {
+      result_.out_of_memory = true;
+    } catch (const std::exception& error) {
+      const auto out_of_memory = memory::detect_out_of_memory(error);
+      if (!out_of_memory) throw;
+      if (out_of_memory->kind == memory::MemoryKind::kHost) throw dry_run_out_of_host_memory(out_of_memory->reason);
+      result_.out_of_memory = true;
+    }
+    result_.allocation_retries = memory::allocation_retries(device_) - initial_retries_;
+    return std::move(result_);
+  }
+
+ private:
+  void dry_run() {
+    DryRunSession run(job_, device_, request_.with_training);
+    const size_t first_step_event = trace_ ? trace_->events().size() : 0;
+    size_t last_step_event = first_step_event;
+    VLMTRAIN_CHECK(request_.splits.empty() || request_.splits.size() == request_.steps.size(), "{} cuts of {} steps",
+                   request_.splits.size(), request_.steps.size());
+    for (size_t i = 0; i < request_.steps.size(); ++i) {
+      const auto& samples = request_.steps[i];
+      const bool is_last = i + 1 == request_.steps.size();
+      if (trace_) last_step_event = trace_->events().size();
+      if (request_.empty_cache_each_step) {
+        memory::release_unused(device_);
+        memory::reset_peaks(device_);
+      }
+      std::optional<CostRecorder> recorder;
+      if (request_.with_step_seconds || (request_.with_costs && is_last)) {
+        const memory::Gpu& gpu = *memory::find_gpu(vgpu::find_interface()->gpu_name());
+        recorder.emplace(memory::scale_multiprocessors(gpu, memory::describe(device_).multiprocessors),
+                         engine::to_dtype(job_.precision));
+      }
+      engine::StepLayout layout = make_step_layout(request_.step_config, expand_samples(samples));
+      if (!request_.splits.empty()) layout.split = request_.splits[i];
+      run.step(samples, layout);
+      if (recorder && is_last && request_.with_costs) result_.costs = recorder->costs();
+      if (request_.with_step_seconds) result_.step_seconds.push_back(recorder->costs().total.seconds);
+      const auto memory = memory::device_memory(device_);
+      result_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
+      memory::reset_peaks(device_);
+    }
+    result_.collectives = run.step_collectives();
+    for (const auto& batch : request_.evaluations) {
+      memory::release_unused(device_);
+      memory::reset_peaks(device_);
+      run.evaluate(batch);
+      const auto memory = memory::device_memory(device_);
+      result_.evaluations.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
+    }
+    if (!trace_) return;
+    trace_->assign_workspaces(first_step_event);
+    result_.detail = DryRunDetail{.peak = memory::find_peak(trace_->events()),
+                                  .vision_blocks = run.model().vision_blocks(),
+                                  .language_blocks = run.model().language_blocks(),
+                                  .num_parameters = run.model().parameters().total_elements(),
+                                  .num_trainable_parameters = run.training().optimizer.trained_elements(),
+                                  .timeline = {}};
+    if (request_.with_timeline) result_.detail->timeline = make_timeline(trace_->events(), last_step_event);
+  }
+
+  const Job& job_;
+  const DryRunRequest& request_;
+  at::Device device_;
+  int64_t initial_retries_ = 0;
+  std::optional<memory::AllocationTrace> trace_;
+  DryRunResult result_;
+};
+
+}  // namespace
+
+StepPeaks DryRunResult::peaks() const {
+  StepPeaks max_peaks;
+  for (const auto& step : steps) {
+    max_peaks.allocated_bytes = std::max(max_peaks.allocated_bytes, step.allocated_bytes);
+    max_peaks.reserved_bytes = std::max(max_peaks.reserved_bytes, step.reserved_bytes);
+  }
+  return max_peaks;
+}
+
+void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape) {
+  if (!groups.empty() && groups.back().shape == shape) {
+    ++groups.back().count;
+  } else {
+    groups.push_back({std::move(shape), 1});
+  }
+}
+
+std::vector<SampleGroup> group_samples(std::span<const data::SampleShape> shapes) {
+  std::vector<SampleGroup> groups;
+  for (const auto& shape : shapes) add_sample(groups, shape);
+  return groups;
+}
+
+std::vector<data::SampleShape> expand_samples(const std::vector<SampleGroup>& groups) {
+  std::vector<data::SampleShape> shapes;
+  for (const auto& group : groups) shapes.insert(shapes.end(), static_cast<size_t>(group.count), group.shape);
+  return shapes;
+}
+
+engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<const data::SampleShape> shapes,
+                                    const engine::SplitConstraint& rule) {
+  return {.split = step_config.memory_costs
+                       ? split_by_memory(shapes, *step_config.memory_costs, rule)
+                       : engine::split_evenly(std::ssize(shapes), step_config.micro_batch_size, rule),
+          .recompute = step_config.recompute,
+          .vision_tiles_per_pass = step_config.vision_tiles_per_pass,
+          .loss_chunk_rows = step_config.loss_chunk_rows,
+          .copies_ahead = step_config.copies_ahead};
+}
+
+DryRunResult dry_run(const Job& job, const DryRunRequest& request, at::Device device) {
+  VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "a rehearsal needs a virtual card");
+  const auto start = Clock::now();
+  memory::release_unused(device);
+  DryRunResult result = DryRunner(job, request, device).run();
+  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return result;
+}
+
+}  // namespace vlmtrain::planner

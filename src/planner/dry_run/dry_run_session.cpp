@@ -1,0 +1,250 @@
+#include "planner/dry_run/dry_run_session.h"
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "vlmtrain/distributed/collectives.h"
+#include "vlmtrain/distributed/consensus.h"
+#include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/memory/device.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+std::vector<data::Sample> make_placeholder_samples(const std::vector<SampleGroup>& groups) {
+  std::vector<data::Sample> samples;
+  for (const auto& group : groups) {
+    samples.insert(samples.end(), static_cast<size_t>(group.count), data::make_meta_sample(group.shape));
+  }
+  return samples;
+}
+
+/// The collectives of a dry run, in which only one rank exists. Records each collective.
+class RecordingConsensus final : public engine::Consensus {
+ public:
+  /// `recorded` receives the collectives.
+  RecordingConsensus(const engine::GradientBuckets& buckets, const Job& job, StepCollectives& recorded)
+      : buckets_(buckets), recorded_(recorded) {
+    if (job.world_size == 1) return;
+    const auto shard = job.shard();
+    const int64_t group = shard.covers_all() ? job.world_size : shard.count;
+    if (group < job.world_size) shard_group_ = CollectiveGroup::kNode;
+    ranks_ = distributed::make_fake_collectives(job.world_size, job.rank, group);
+    consensus_ = std::make_unique<distributed::RankConsensus>(*ranks_);
+  }
+
+  engine::StepStatus all_reduce_max(engine::StepStatus own) const override { return consensus_->all_reduce_max(own); }
+  bool any_rank(bool own) const override { return consensus_->any_rank(own); }
+  std::vector<double> sum_over_ranks(std::vector<double> own) const override {
+    return consensus_->sum_over_ranks(std::move(own));
+  }
+  void all_reduce_sum(const at::Tensor& own) const override {
+    if (ranks_) recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, CollectiveGroup::kWorld));
+    consensus_->all_reduce_sum(own);
+  }
+  void reduce_scatter(const at::Tensor& all) const override {
+    recorded_.reductions.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
+    consensus_->reduce_scatter(all);
+  }
+  void all_reduce_replicas(const at::Tensor& own) const override {
+    if (shard_group_ == CollectiveGroup::kNode)
+      recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, CollectiveGroup::kReplicas));
+    consensus_->all_reduce_replicas(own);
+  }
+  void all_reduce_group(const at::Tensor& own) const override {
+    if (ranks_) recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, shard_group_));
+    consensus_->all_reduce_group(own);
+  }
+  void wait_for_reductions() const override { consensus_->wait_for_reductions(); }
+  engine::AllGatherHandle all_gather_async(const at::Tensor& all) const override {
+    recorded_.all_gathers.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
+    return consensus_->all_gather_async(all);
+  }
+  engine::AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& own) const override {
+    recorded_.block_all_gathers.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
+    return consensus_->all_gather_into_tensor(all, own);
+  }
+  void wait_for_all_gather(engine::AllGatherHandle handle) const override { consensus_->wait_for_all_gather(handle); }
+  std::vector<std::string> all_gather_strings(std::string own) const override {
+    return consensus_->all_gather_strings(std::move(own));
+  }
+
+  /// Dry runs have samples of the first task only. Runs also have the gradients of the other tasks,
+  /// whose inner products take time.
+  std::vector<int64_t> union_over_ranks(std::vector<int64_t> own) const override {
+    std::vector<int64_t> all_indices;
+    all_indices.reserve(own.size() * static_cast<size_t>(buckets_.groups()));
+    for (int64_t group = 0; group < buckets_.groups(); ++group) {
+      for (const int64_t index : own) all_indices.push_back(index + group * static_cast<int64_t>(buckets_.size()));
+    }
+    return consensus_->union_over_ranks(std::move(all_indices));
+  }
+
+ private:
+  static CollectiveCall make_call(const at::Tensor& values, int64_t ring_phases, CollectiveGroup group) {
+    return {.bytes = static_cast<int64_t>(values.nbytes()), .ring_phases = ring_phases, .group = group};
+  }
+
+  const engine::GradientBuckets& buckets_;
+  StepCollectives& recorded_;
+  CollectiveGroup shard_group_ = CollectiveGroup::kWorld;  // the group that shares a shard
+  std::unique_ptr<distributed::Collectives> ranks_;
+  std::unique_ptr<const engine::Consensus> consensus_ = std::make_unique<const engine::Consensus>();
+};
+
+}  // namespace
+
+DryRunSession::DryRunSession(const Job& job, at::Device device, bool with_training)
+    : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
+  if (!with_training) return;
+  training_ = std::make_unique<engine::Training>(*model_, job.optimizer, objective_->gradient_groups(), job.shard());
+  consensus_ = std::make_unique<RecordingConsensus>(training_->gradient_buckets, job, step_collectives_);
+  if (job.world_size > 1) training_->connect(*consensus_);
+}
+
+void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::StepLayout& layout) {
+  try {
+    const auto samples = make_placeholder_samples(groups);
+    const auto input = engine::make_step_input(*objective_, samples);
+    step_collectives_ = {};
+    engine::Step step(*training_, input, *consensus_);
+    step.accumulate(layout);
+    // The last bucket is complete at the end of the backward pass. With several groups all buckets
+    // are reduced after it.
+    const int64_t num_buckets = std::ssize(step_collectives_.reductions);
+    if (training_->sharded_blocks) {
+      step_collectives_.micro_batches = layout.split.micro_batches();
+      split_block_collectives();
+    } else if (training_->gradient_buckets.groups() == 1) {
+      step_collectives_.overlapped_reductions = std::max<int64_t>(0, num_buckets - 1);
+    }
+    step.prepare();
+    scalars_.emplace(step.apply(engine::LearningRates{}).scalars);
+  } catch (const engine::StepOutOfMemory& error) {
+    if (error.memory_kind() == memory::MemoryKind::kHost) throw dry_run_out_of_host_memory(error.what());
+    throw;
+  }
+}
+
+/// The collectives of blocks come first, since all others follow the passes.
+void DryRunSession::split_block_collectives() {
+  auto& reductions = step_collectives_.reductions;
+  const auto num_replica_reductions =
+      std::ranges::count(reductions, CollectiveGroup::kReplicas, &CollectiveCall::group);
+  const auto num_optimizer_reductions = std::ssize(training_->gradient_buckets.get_bucket_sizes());
+  const auto block_end = reductions.end() - num_replica_reductions - num_optimizer_reductions;
+  step_collectives_.block_reduce_scatters.assign(reductions.begin(), block_end);
+  reductions.erase(reductions.begin(), block_end);
+}
+
+void DryRunSession::evaluate(const EvaluationBatch& batch) const {
+  // More new tokens need no more memory, since keys and values are allocated for max_new_tokens.
+  constexpr int64_t kDryRunNewTokens = 3;
+  const engine::GenerateSettings generation{.device = device_,
+                                            .max_new_tokens = std::min(kDryRunNewTokens, batch.max_new_tokens),
+                                            .reserved_new_tokens = batch.max_new_tokens};
+  const auto samples = make_placeholder_samples(batch.samples);
+  std::vector<data::Sample> prompts;
+  for (const auto& group : batch.samples) {
+    data::SampleShape prompt_shape = group.shape;
+    prompt_shape.label_tokens = prompt_shape.masks = prompt_shape.mask_pictures = 0;
+    const auto count = batch.max_new_tokens > 0 ? static_cast<size_t>(group.count) : 0;
+    prompts.insert(prompts.end(), count, data::make_meta_sample(prompt_shape));
+  }
+  const auto take_first = [](const std::vector<data::Sample>& all, size_t count) {
+    return std::vector(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(count, all.size())));
+  };
+  if (const size_t half = samples.size() / 2; half > 0) {
+    engine::evaluate_batch(*model_, take_first(samples, half), take_first(prompts, half), batch.layout, generation);
+  }
+  engine::evaluate_batch(*model_, samples, prompts, batch.layout, generation);
+}
+
+UserError dry_run_out_of_host_memory(const std::string& reason) {
+  return run_error("the rehearsal process ran out of the host's memory: {}; give the job more, such as SLURM's --mem",
+                   reason);
+}
+
+namespace {
+
+double read_cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+/// The allocator is configured before its first allocation.
+at::Device configure_segments(at::Device device, const StepConfig& step_config) {
+  memory::set_expandable_segments(step_config.expandable_segments);
+  return device;
+}
+
+}  // namespace
+
+LookAheadDryRun::LookAheadDryRun(const Job& job, const StepConfig& step_config, at::Device device)
+    : device_(configure_segments(device, step_config)), run_(job, device) {
+  memory::release_unused(device_);
+}
+
+MemoryForecast LookAheadDryRun::dry_run(const LookAheadStep& step) {
+  const double start_seconds = read_cpu_seconds();
+  memory::limit_reserved_bytes(device_, step.limit_bytes);
+  const models::RecomputeBlocks all_blocks{run_.model().vision_blocks(), run_.model().language_blocks()};
+  MemoryForecast forecast;
+  forecast.step = step.step;
+  forecast.layout = step.layout;
+  forecast.empty_cache_first = step.empty_cache_first;
+  // Memory that is already reserved would be used regardless of the limit.
+  if (memory::device_memory(device_).reserved_bytes > step.limit_bytes) forecast.empty_cache_first = true;
+  bool completed = run_attempt(step, forecast);
+  // A physical GPU stalls if its allocator empties the cache in the middle of a step. The run's own
+  // limit has no margin, so its allocator would not do the same. Therefore the cache is emptied
+  // before the step, or the step is made smaller. The allocator reserves 20 MiB at a time and may
+  // end that much above its limit.
+  const auto is_within_limit = [&] { return completed && forecast.peaks.reserved_bytes <= step.limit_bytes; };
+  const auto fits_without_retries = [&] { return is_within_limit() && num_retries_ == 0; };
+  if (!fits_without_retries() && !forecast.empty_cache_first) {
+    forecast.empty_cache_first = true;
+    completed = run_attempt(step, forecast);
+  }
+  while (!fits_without_retries()) {
+    auto smaller_layout = engine::disable_copy_ahead(forecast.layout);
+    if (!smaller_layout) {
+      smaller_layout =
+          engine::subdivide_micro_batches(forecast.layout, failed_micro_batch_, engine::SubdivisionMode::kFailedOnly);
+    }
+    if (!smaller_layout) smaller_layout = engine::minimize_memory(forecast.layout, all_blocks);
+    if (!smaller_layout) break;
+    forecast.layout = *smaller_layout;
+    completed = run_attempt(step, forecast);
+  }
+  forecast.fits = is_within_limit();
+  forecast.completed = completed;
+  forecast.failed_micro_batch = failed_micro_batch_;
+  forecast.cpu_seconds = read_cpu_seconds() - start_seconds;
+  return forecast;
+}
+
+bool LookAheadDryRun::run_attempt(const LookAheadStep& step, MemoryForecast& forecast) {
+  if (forecast.empty_cache_first) memory::release_unused(device_);
+  ++forecast.attempts;
+  memory::reset_peaks(device_);
+  const int64_t initial_retries = memory::allocation_retries(device_);
+  bool fits = true;
+  failed_micro_batch_ = -1;
+  try {
+    run_.step(step.samples, forecast.layout);
+  } catch (const engine::StepOutOfMemory& error) {
+    failed_micro_batch_ = error.micro_batch();
+    run_.drop_gradients();
+    fits = false;
+  }
+  const auto memory = memory::device_memory(device_);
+  forecast.peaks = {memory.allocated_peak_bytes, memory.reserved_peak_bytes};
+  num_retries_ = memory::allocation_retries(device_) - initial_retries;
+  return fits;
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,104 @@
+#include "vlmtrain/planner/look_ahead.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+#include "planner/dry_run/child_process.h"
+#include "planner/dry_run/protocol.h"
+
+namespace vlmtrain::planner {
+
+class LookAhead::Impl {
+ public:
+  Impl(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu) : child_(gpu) {
+    thread_ = std::jthread([this, job, step_config](const std::stop_token& stop) { run(job, step_config, stop); });
+  }
+
+  ~Impl() {
+    thread_.request_stop();
+    child_.terminate();  // unblocks receive() in the thread
+  }
+
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void submit(LookAheadStep step) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(step));
+    state_changed_.notify_all();
+  }
+
+  std::optional<MemoryForecast> get_forecast(int64_t step, std::chrono::duration<double> timeout) {
+    std::unique_lock lock(mutex_);
+    state_changed_.wait_for(lock, timeout, [&] { return forecasts_.contains(step) || failure_; });
+    forecasts_.erase(forecasts_.begin(), forecasts_.lower_bound(step));
+    const auto forecast = forecasts_.find(step);
+    return forecast == forecasts_.end() ? std::nullopt : std::optional{forecast->second};
+  }
+
+  std::optional<std::string> failure() const {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  void run(const Job& job, const StepConfig& step_config, const std::stop_token& stop) {
+    try {
+      child_.send({{"job", job}});
+      child_.send({{"twin", step_config}});
+      while (const auto step = wait_for_next_step(stop)) {
+        child_.send({{"twin_step", *step}});
+        auto forecast = child_.receive().get<MemoryForecast>();
+        const std::lock_guard lock(mutex_);
+        forecasts_.insert_or_assign(forecast.step, std::move(forecast));
+        state_changed_.notify_all();
+      }
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      failure_ = error.what();
+      state_changed_.notify_all();
+    }
+  }
+
+  /// Returns nullopt when the thread is to stop.
+  std::optional<LookAheadStep> wait_for_next_step(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    if (!state_changed_.wait(lock, stop, [this] { return !queue_.empty(); })) return std::nullopt;
+    LookAheadStep step = std::move(queue_.front());
+    queue_.pop_front();
+    return step;
+  }
+
+  ChildProcess child_;
+  mutable std::mutex mutex_;  // guards the following members
+  std::condition_variable_any state_changed_;
+  std::deque<LookAheadStep> queue_;
+  std::map<int64_t, MemoryForecast> forecasts_;
+  std::optional<std::string> failure_;
+  std::jthread thread_;  // last member: joined before the others are destroyed
+};
+
+LookAhead::LookAhead(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu)
+    : impl_(std::make_unique<Impl>(job, step_config, gpu)) {}
+
+LookAhead::~LookAhead() = default;
+
+void LookAhead::submit(LookAheadStep step) {
+  impl_->submit(std::move(step));
+}
+
+std::optional<MemoryForecast> LookAhead::get_forecast(int64_t step, std::chrono::duration<double> timeout) {
+  return impl_->get_forecast(step, timeout);
+}
+
+std::optional<std::string> LookAhead::failure() const {
+  return impl_->failure();
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,249 @@
+#include "planner/dry_run/protocol.h"
+
+#include <optional>
+#include <string>
+
+template <class T>
+struct nlohmann::adl_serializer<std::optional<T>> {
+  static void to_json(json& json, const std::optional<T>& value) {
+    json = value ? nlohmann::json(*value) : nlohmann::json();
+  }
+  static void from_json(const json& json, std::optional<T>& value) {
+    value = json.is_null() ? std::nullopt : std::optional{json.get<T>()};
+  }
+};
+
+namespace vlmtrain {
+
+namespace data {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PatchGrid, frames, rows, columns)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PixelRow, dtype, channels, depth, height, width)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, num_media, pixel_rows, row, grids,
+                                   num_videos, video_frames, num_volumes, masks, mask_pictures, mask_side)
+}  // namespace data
+
+namespace memory {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTag, component, block)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Peak, event, allocated_bytes, by_component, tag, backward)
+}  // namespace memory
+
+namespace models {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, language_model, mask_encoder)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language, language_selective)
+}  // namespace models
+
+namespace engine {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskSettings, count, weights, gradient_norms, resolve_conflicts, seed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationLayout, vision_tiles_per_pass, loss_chunk_rows)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MaskLossWeights, text, bce, dice)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectiveSettings, tasks, masks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSettings, initial, dynamic, growth_steps)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MicroBatchSplit, order, sizes, unit)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, split, recompute, vision_tiles_per_pass, loss_chunk_rows, copies_ahead)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdamWSettings, beta1, beta2, epsilon, weight_decay, max_grad_norm, loss_scale,
+                                   states, seed)
+}  // namespace engine
+
+namespace nn {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoraSettings, rank, alpha, dropout, use_rslora, use_dora, target_modules,
+                                   modules_to_save, excluded_components, adapter, unties_output, vocabulary_rows)
+}  // namespace nn
+
+namespace kernels {
+void to_json(nlohmann::json& json, const Kernel& kernel) {
+  json = to_string(kernel);
+}
+void from_json(const nlohmann::json& json, Kernel& kernel) {
+  kernel = find_kernel(json.get<std::string>());
+}
+}  // namespace kernels
+
+namespace planner {
+
+namespace {
+
+/// JSON strings are UTF-8 while paths are arbitrary bytes: each byte becomes the code point of its
+/// value.
+std::string path_to_text(const std::filesystem::path& path) {
+  std::string text;
+  for (const char character : path.native()) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (byte >= 0x80) text += static_cast<char>(0xC0 | byte >> 6);
+    text += static_cast<char>(byte < 0x80 ? byte : 0x80 | (byte & 0x3F));
+  }
+  return text;
+}
+
+std::filesystem::path path_from_text(const std::string& text) {
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool is_lead_byte = byte >= 0x80 && i + 1 < text.size();
+    bytes += static_cast<char>(is_lead_byte ? byte << 6 | (static_cast<unsigned char>(text[++i]) & 0x3F) : byte);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryCostTable, base_bytes, bytes_per_1024, vision_tiles_per_pass, loss_chunk_rows,
+                                   limit_bytes, max_samples)
+
+void to_json(nlohmann::json& json, const StepConfig& step_config) {
+  json = {{"micro_batch_size", step_config.micro_batch_size},
+          {"recompute", step_config.recompute},
+          {"vision_tiles_per_pass", step_config.vision_tiles_per_pass},
+          {"loss_chunk_rows", step_config.loss_chunk_rows},
+          {"expandable_segments", step_config.expandable_segments},
+          {"copies_ahead", step_config.copies_ahead},
+          {"costs", step_config.memory_costs}};
+}
+
+void from_json(const nlohmann::json& json, StepConfig& step_config) {
+  json.at("micro_batch_size").get_to(step_config.micro_batch_size);
+  json.at("recompute").get_to(step_config.recompute);
+  json.at("vision_tiles_per_pass").get_to(step_config.vision_tiles_per_pass);
+  json.at("loss_chunk_rows").get_to(step_config.loss_chunk_rows);
+  json.at("expandable_segments").get_to(step_config.expandable_segments);
+  json.at("copies_ahead").get_to(step_config.copies_ahead);
+  json.at("costs").get_to(step_config.memory_costs);
+}
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationBatch, samples, layout, max_new_tokens)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cost, matmul_flops, attention_flops, bytes_moved, kernel_launches, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward,
+                                   language_attention_forward, optimizer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCall, bytes, ring_phases, group)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCollectives, reductions, overlapped_reductions, all_gathers, block_all_gathers,
+                                   block_reduce_scatters, micro_batches)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimelinePoint, by_component, reserved_bytes, tag, backward)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, vision_blocks, language_blocks, num_parameters,
+                                   num_trainable_parameters, timeline)
+
+void to_json(nlohmann::json& json, const Job& job) {
+  json = {{"model", path_to_text(job.model)},
+          {"precision", job.precision},
+          {"frozen", job.frozen},
+          {"lora", job.lora},
+          {"quantization", job.quantization},
+          {"left_out_kernels", job.disabled_kernels},
+          {"optimizer", job.optimizer},
+          {"objective", job.objective},
+          {"world_size", job.world_size},
+          {"rank", job.rank},
+          {"nodes", job.nodes},
+          {"sharding", job.sharding}};
+  if (job.lora) json["lora"]["adapter"] = path_to_text(job.lora->adapter);
+}
+
+void from_json(const nlohmann::json& json, Job& job) {
+  job.model = path_from_text(json.at("model").get<std::string>());
+  json.at("precision").get_to(job.precision);
+  json.at("frozen").get_to(job.frozen);
+  json.at("lora").get_to(job.lora);
+  if (job.lora) job.lora->adapter = path_from_text(json["lora"].at("adapter").get<std::string>());
+  json.at("quantization").get_to(job.quantization);
+  json.at("left_out_kernels").get_to(job.disabled_kernels);
+  json.at("optimizer").get_to(job.optimizer);
+  json.at("objective").get_to(job.objective);
+  json.at("world_size").get_to(job.world_size);
+  json.at("rank").get_to(job.rank);
+  json.at("nodes").get_to(job.nodes);
+  json.at("sharding").get_to(job.sharding);
+}
+
+void to_json(nlohmann::json& json, const DryRunRequest& request) {
+  json = {{"choices", request.step_config},
+          {"steps", request.steps},
+          {"cuts", request.splits},
+          {"each_from_empty_cache", request.empty_cache_each_step},
+          {"with_costs", request.with_costs},
+          {"with_step_seconds", request.with_step_seconds},
+          {"with_detail", request.with_detail},
+          {"with_timeline", request.with_timeline},
+          {"evaluations", request.evaluations},
+          {"trains", request.with_training}};
+}
+
+void from_json(const nlohmann::json& json, DryRunRequest& request) {
+  json.at("choices").get_to(request.step_config);
+  json.at("steps").get_to(request.steps);
+  json.at("cuts").get_to(request.splits);
+  json.at("each_from_empty_cache").get_to(request.empty_cache_each_step);
+  json.at("with_costs").get_to(request.with_costs);
+  json.at("with_step_seconds").get_to(request.with_step_seconds);
+  json.at("with_detail").get_to(request.with_detail);
+  json.at("with_timeline").get_to(request.with_timeline);
+  json.at("evaluations").get_to(request.evaluations);
+  json.at("trains").get_to(request.with_training);
+}
+
+void to_json(nlohmann::json& json, const DryRunResult& result) {
+  json = {{"out_of_memory", result.out_of_memory},
+          {"steps", result.steps},
+          {"step_seconds", result.step_seconds},
+          {"allocation_retries", result.allocation_retries},
+          {"sums", result.collectives},
+          {"costs", result.costs},
+          {"detail", result.detail},
+          {"seconds", result.seconds},
+          {"evaluations", result.evaluations}};
+}
+
+void from_json(const nlohmann::json& json, DryRunResult& result) {
+  json.at("out_of_memory").get_to(result.out_of_memory);
+  json.at("steps").get_to(result.steps);
+  json.at("step_seconds").get_to(result.step_seconds);
+  json.at("allocation_retries").get_to(result.allocation_retries);
+  json.at("sums").get_to(result.collectives);
+  json.at("costs").get_to(result.costs);
+  json.at("detail").get_to(result.detail);
+  json.at("seconds").get_to(result.seconds);
+  json.at("evaluations").get_to(result.evaluations);
+}
+
+void to_json(nlohmann::json& json, const LookAheadStep& step) {
+  json = {{"step", step.step},
+          {"samples", step.samples},
+          {"layout", step.layout},
+          {"release_first", step.empty_cache_first},
+          {"limit_bytes", step.limit_bytes}};
+}
+
+void from_json(const nlohmann::json& json, LookAheadStep& step) {
+  json.at("step").get_to(step.step);
+  json.at("samples").get_to(step.samples);
+  json.at("layout").get_to(step.layout);
+  json.at("release_first").get_to(step.empty_cache_first);
+  json.at("limit_bytes").get_to(step.limit_bytes);
+}
+
+void to_json(nlohmann::json& json, const MemoryForecast& forecast) {
+  json = {{"step", forecast.step},
+          {"fits", forecast.fits},
+          {"done", forecast.completed},
+          {"failed_micro_batch", forecast.failed_micro_batch},
+          {"layout", forecast.layout},
+          {"release_first", forecast.empty_cache_first},
+          {"peaks", forecast.peaks},
+          {"attempts", forecast.attempts},
+          {"cpu_seconds", forecast.cpu_seconds}};
+}
+
+void from_json(const nlohmann::json& json, MemoryForecast& forecast) {
+  json.at("step").get_to(forecast.step);
+  json.at("fits").get_to(forecast.fits);
+  json.at("done").get_to(forecast.completed);
+  json.at("failed_micro_batch").get_to(forecast.failed_micro_batch);
+  json.at("layout").get_to(forecast.layout);
+  json.at("release_first").get_to(forecast.empty_cache_first);
+  json.at("peaks").get_to(forecast.peaks);
+  json.at("attempts").get_to(forecast.attempts);
+  json.at("cpu_seconds").get_to(forecast.cpu_seconds);
+}
+
+}  // namespace planner
+
+}  // namespace vlmtrain

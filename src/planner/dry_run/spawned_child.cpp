@@ -1,0 +1,172 @@
+#include "vlmtrain/planner/spawned_child.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/planner/virtual_gpu.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+// In the environment of the child.
+constexpr const char* kParentVariable = "VLMTRAIN_REHEARSES_FOR";
+constexpr const char* kWorkersVariable = "VLMTRAIN_REHEARSAL_WORKERS";
+/// In the environment of a program that inherits a child.
+constexpr const char* kInheritedChildVariable = "VLMTRAIN_REHEARSAL_STARTED";
+
+struct SocketPair {
+  int parent_end;
+  int child_end;
+};
+
+/// Close-on-exec keeps other children from inheriting it. A socket instead of a pipe: writing to a
+/// dead child raises no signal.
+SocketPair make_socket_pair() {
+  std::array<int, 2> sockets{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
+    throw run_error("no connection to a rehearsal process can be made: {}", std::strerror(errno));
+  }
+  return {sockets[0], sockets[1]};
+}
+
+/// Attributes that block signals that ask the run to stop, and restore the default action of
+/// SIGPIPE.
+class SpawnAttributes {
+ public:
+  SpawnAttributes() {
+    sigset_t stop_signals;
+    sigset_t broken_pipe;
+    sigemptyset(&stop_signals);
+    sigemptyset(&broken_pipe);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&stop_signals, signal);
+    sigaddset(&broken_pipe, SIGPIPE);
+    posix_spawnattr_init(&attributes_);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigmask(&attributes_, &stop_signals);
+    posix_spawnattr_setsigdefault(&attributes_, &broken_pipe);
+  }
+  ~SpawnAttributes() { posix_spawnattr_destroy(&attributes_); }
+  SpawnAttributes(const SpawnAttributes&) = delete;
+  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
+
+  const posix_spawnattr_t* get() const { return &attributes_; }
+
+ private:
+  posix_spawnattr_t attributes_{};
+};
+
+/// The inherited file descriptors of the child.
+class SpawnFileActions {
+ public:
+  SpawnFileActions() { posix_spawn_file_actions_init(&actions_); }
+  ~SpawnFileActions() { posix_spawn_file_actions_destroy(&actions_); }
+  SpawnFileActions(const SpawnFileActions&) = delete;
+  SpawnFileActions& operator=(const SpawnFileActions&) = delete;
+
+  void duplicate(int from, int to) { posix_spawn_file_actions_adddup2(&actions_, from, to); }
+  /// dup2 onto itself clears close-on-exec in the child.
+  void inherit(int descriptor) { duplicate(descriptor, descriptor); }
+  const posix_spawn_file_actions_t* get() const { return &actions_; }
+
+ private:
+  posix_spawn_file_actions_t actions_{};
+};
+
+/// Returns the parent for the child's environment. The kernel kills the child with the thread that
+/// spawned it, so that only the main thread qualifies.
+pid_t get_parent_id() {
+  return gettid() == getpid() ? getpid() : 0;
+}
+
+std::vector<int> parse_ints(const char* text) {
+  std::istringstream words(text != nullptr ? text : "");
+  std::vector<int> numbers;
+  for (int number = 0; words >> number;) numbers.push_back(number);
+  return numbers;
+}
+
+/// Returns whether `process` is a living or dead child of this process.
+bool is_child(pid_t process) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+}  // namespace
+
+size_t num_useful_workers() {
+  return std::thread::hardware_concurrency() > 1 ? 2 : 1;
+}
+
+SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers) {
+  const auto preload_variables = make_preload_environment();
+  std::map<std::string, std::string> variables(preload_variables.begin(), preload_variables.end());
+  SpawnedChild child;
+  std::vector<int> child_ends;
+  for (size_t i = 0; i < workers; ++i) {
+    const SocketPair sockets = make_socket_pair();
+    child.connections.push_back(sockets.parent_end);
+    child_ends.push_back(sockets.child_end);
+  }
+  SpawnFileActions actions;
+  const std::vector<int> worker_ends(child_ends.begin() + 1, child_ends.end());
+  for (const int connection : worker_ends) actions.inherit(connection);
+  actions.duplicate(child_ends.front(), STDIN_FILENO);
+  actions.duplicate(child_ends.front(), STDOUT_FILENO);
+  variables[kParentVariable] = std::to_string(get_parent_id());
+  variables[kWorkersVariable] = fmt::format("{}", fmt::join(worker_ends, " "));
+  std::vector<std::string> arguments{"vlmtrain", "rehearse"};
+  std::vector<std::string> environment = make_environment(variables, is_passed_to_dry_runs);
+  const int error = posix_spawn(&child.process, program.c_str(), actions.get(), SpawnAttributes().get(),
+                                make_exec_array(arguments).data(), make_exec_array(environment).data());
+  for (const int connection : child_ends) close(connection);
+  if (error == 0) return child;
+  for (const int connection : child.connections) close(connection);
+  throw run_error("the rehearsal process cannot be started: {}", std::strerror(error));
+}
+
+void pass_child_through_exec(const SpawnedChild& child) {
+  for (const int connection : child.connections) fcntl(connection, F_SETFD, 0);
+  setenv(kInheritedChildVariable, fmt::format("{} {}", child.process, fmt::join(child.connections, " ")).c_str(),
+         /*overwrite=*/1);
+}
+
+std::optional<SpawnedChild> take_inherited_child() {
+  const auto values = parse_ints(std::getenv(kInheritedChildVariable));
+  unsetenv(kInheritedChildVariable);
+  if (values.size() < 2 || !is_child(values.front())) return std::nullopt;
+  SpawnedChild child{.process = values.front(), .connections = {values.begin() + 1, values.end()}};
+  for (const int connection : child.connections) fcntl(connection, F_SETFD, FD_CLOEXEC);
+  return child;
+}
+
+SpawnInfo read_spawn_info() {
+  const auto parent = parse_ints(std::getenv(kParentVariable));
+  return {.parent = parent.empty() ? 0 : parent.front(), .connections = parse_ints(std::getenv(kWorkersVariable))};
+}
+
+void prestart_dry_run_process(const std::filesystem::path& program) {
+  try {
+    pass_child_through_exec(spawn_child(program, num_useful_workers()));
+  } catch (const UserError&) {  // the program will meet the same error
+  }
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,90 @@
+#include "vlmtrain/planner/options.h"
+
+#include <optional>
+#include <regex>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::planner {
+
+const std::vector<std::pair<std::string, MemoryMode>>& memory_modes() {
+  static const std::vector<std::pair<std::string, MemoryMode>> table{{"conservative", MemoryMode::kConservative},
+                                                                     {"balanced", MemoryMode::kBalanced},
+                                                                     {"aggressive", MemoryMode::kAggressive}};
+  return table;
+}
+
+std::string to_string(MemoryMode mode) {
+  for (const auto& [name, value] : memory_modes()) {
+    if (value == mode) return name;
+  }
+  throw InternalError("a mode without a name");
+}
+
+models::RecomputeBlocks RecomputeOption::resolve_blocks(const models::RecomputeBlocks& all_blocks) const {
+  VLMTRAIN_CHECK(!is_auto(), "recompute: auto is for the planner to decide");
+  if (text == "none") return {};
+  if (text == "all") return all_blocks;
+  const size_t plus = text.find('+'), slash = text.find('/');
+  const int64_t first = std::stoll(text);
+  const int64_t second = plus == std::string::npos ? first : std::stoll(text.substr(plus + 1));
+  const int64_t attention_kept = slash == std::string::npos ? 0 : std::stoll(text.substr(slash + 1));
+  return models::clamp_blocks({.vision = first, .language = second, .language_selective = attention_kept}, all_blocks);
+}
+
+RecomputeOption RecomputeOption::from_blocks(const models::RecomputeBlocks& blocks) {
+  RecomputeOption recompute_option{fmt::format("{}+{}", blocks.vision, blocks.language)};
+  if (blocks.language_selective > 0) recompute_option.text += fmt::format("/{}", blocks.language_selective);
+  return recompute_option;
+}
+
+void declare(OptionTable& table, MemoryOptions& options) {
+  // Larger values are typing errors: the sum in bytes still fits into int64_t.
+  constexpr double kMaxGigabytes = 1e6;
+  const Check<double> valid_gigabytes{fmt::format("greater than 0, at most {}", kMaxGigabytes),
+                                      [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};
+  table.describe_section("memory",
+                         "What is traded for memory. The planner fills what is `auto` (docs/planner.md, for the CPU "
+                         "docs/memory.md); none of it changes loss or gradients beyond rounding.");
+  table.add(
+      "memory.limit_gb", options.limit_gb,
+      "Most memory that the process may take, in GB of 10⁹ bytes: of the card, CUDA's context included (what other "
+      "processes hold does not count), or on the CPU of the host. `auto`: all of the card, or what of the host is "
+      "free and allowed when the run starts.",
+      std::optional{allow_auto(valid_gigabytes)});
+  table.add_enum("memory.mode", options.mode, memory_modes(),
+                 "How much of that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
+  const auto valid = [](const std::string& text) {
+    static const std::regex numbers("[0-9]{1,6}([+][0-9]{1,6}(/[0-9]{1,6})?)?");
+    return text == "auto" || text == "none" || text == "all" || std::regex_match(text, numbers);
+  };
+  table.add(
+      "memory.recompute", options.recompute.text,
+      "Blocks whose activations are computed again in the backward pass instead of being kept: a number for the "
+      "vision tower and the language model each, or `V+L` for V and L; `V+L/A` where A of the L blocks keep what their "
+      "attention gave, which then is not computed again. `auto`: what costs least time of what fits.",
+      std::optional{Check<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A", valid}});
+  table.add("memory.vision_tiles_per_pass", options.vision_tiles_per_pass,
+            "Most tiles that the vision tower takes at a time; 0: all of a micro-batch. `auto`: all, or fewer where "
+            "nothing else fits.",
+            std::optional{allow_auto(at_least<int64_t>(0))});
+  table.add("memory.loss_chunk_rows", options.loss_chunk_rows,
+            "Most label positions whose logits exist at a time. `auto`: 512, or fewer where nothing else fits.",
+            std::optional{allow_auto(at_least<int64_t>(1))});
+  table.add("memory.expandable_segments", options.expandable_segments,
+            "Device memory is reserved in segments that grow, so that batches of changing size do not fragment it. "
+            "false: PyTorch's fixed segments.");
+  table.add("memory.allow_splits", options.allow_splits,
+            "A `training.micro_batch_size` may be too large for the largest samples: micro-batches that do not fit are "
+            "cut, which changes no result. Else such a run is refused at the start.");
+  table.add(
+      "memory.twin", options.look_ahead,
+      "On a GPU, a child process rehearses the run's own micro-batches a few steps ahead, and what would not fit is "
+      "cut before it fails (docs/memory.md).");
+  table.add("memory.empty_cache_above", options.empty_cache_above,
+            "On a GPU, the allocator's cache is emptied before the next step where more than this share of what it "
+            "reserves was not allocated even at the step's peak. 1: never.",
+            std::optional{between(0.0, 1.0)});
+}
+
+}  // namespace vlmtrain::planner

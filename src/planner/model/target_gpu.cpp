@@ -1,0 +1,263 @@
+#include "vlmtrain/planner/target_gpu.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <iterator>
+#include <tuple>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/memory/driver.h"
+#include "vlmtrain/planner/virtual_gpu.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kPageBytes = 2 * kMiB;  // allocation unit of drivers
+/// Fraction of a GPU's nominal size that drivers report.
+constexpr double kReportedShare = 0.98;
+
+/// Memory in use before the first allocation counts as context up to this multiple of the table's
+/// context.
+constexpr int64_t kMaxContexts = 2;
+/// Growth of a context when a step's kernels are loaded: 203 MiB on an H200
+/// (src/memory/gpu_list.h).
+constexpr int64_t kLazyKernelBytes = 208 * kMiB;
+
+// NCCL allocates 512 KiB, 4.7 MiB and 4 MiB per channel and peer (protocols LL, LL128 and Simple;
+// init.cc), for two peers in a ring. The number of channels depends on the links; 16 is common
+// within a machine. Not measured.
+constexpr int64_t kNcclBytesPerChannelAndPeer = 9'650'000;
+constexpr int64_t kNcclChannels = 16;
+constexpr int64_t kRingPeers = 2;
+
+struct SizeClass {
+  double max_gigabytes;
+  const char* gpu;
+};
+
+/// A common GPU of each size, for architecture and FLOPS.
+constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx5090"}, SizeClass{40, "a100-40"},
+                                  SizeClass{48, "a6000"},   SizeClass{80, "h100"},    SizeClass{141, "h200"},
+                                  SizeClass{1024, "b200"}};
+
+/// Lowercase words without the obvious ones: "NVIDIA GeForce RTX 4090" becomes rtx, 4090.
+std::vector<std::string> split_gpu_name(std::string_view name) {
+  constexpr std::array<std::string_view, 4> kBrands{"nvidia", "geforce", "tesla", "gpu"};
+  std::vector<std::string> words(1);
+  for (const unsigned char character : name) {
+    if (std::isalnum(character) != 0) {
+      words.back() += static_cast<char>(std::tolower(character));
+    } else {
+      words.emplace_back();
+    }
+  }
+  std::ranges::replace(words, "mobile", "laptop");
+  std::erase_if(words, [&](const std::string& word) {
+    return word.empty() || std::ranges::find(kBrands, word) != kBrands.end();
+  });
+  return words;
+}
+
+/// Returns the GPU with exactly these words, or else the GPUs whose names begin with them.
+std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string>& words) {
+  std::vector<const memory::Gpu*> exact_matches;
+  std::vector<const memory::Gpu*> prefix_matches;
+  if (words.empty()) return exact_matches;
+  const std::string joined_words = fmt::format("{}", fmt::join(words, ""));
+  const auto matches_name = [&](const std::vector<std::string>& gpu_words) {
+    const std::string name = fmt::format("{}", fmt::join(gpu_words, ""));
+    return joined_words == name || "rtx" + joined_words == name;
+  };
+  for (const auto& gpu : memory::gpus()) {
+    const auto device_words = split_gpu_name(gpu.device_name);
+    if (matches_name(split_gpu_name(gpu.name)) || matches_name(device_words)) exact_matches.push_back(&gpu);
+    if (std::ranges::mismatch(words, device_words).in1 == words.end()) prefix_matches.push_back(&gpu);
+  }
+  return exact_matches.empty() ? prefix_matches : exact_matches;
+}
+
+/// Returns whether the GPU is sold with this many gigabytes. Drivers report a little less.
+bool has_nominal_size(const memory::Gpu& gpu, int64_t nominal_size) {
+  const double missing_gigabytes = static_cast<double>(nominal_size) - static_cast<double>(gpu.memory_bytes) / kGiB;
+  return missing_gigabytes >= 0 && missing_gigabytes < static_cast<double>(nominal_size) / 8;
+}
+
+/// Returns the GPUs that a name may mean, as in the table or as users and drivers write it: RTX
+/// 4090, 4090, "H100 80GB", "3060 12 GB", "4080 mobile".
+std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
+  if (const auto* const gpu = memory::find_gpu(name)) return {gpu};
+  auto words = split_gpu_name(name);
+  auto matches = find_gpus_by_words(words);
+  if (matches.empty() && !words.empty()) {
+    if (words.back() == "gb") words.pop_back();
+    if (words.empty()) return {};
+    const auto size = parse_suffix_int("", words.back().substr(0, words.back().find("gb")));
+    if (!size) return {};
+    words.pop_back();
+    matches = find_gpus_by_words(words);
+    std::erase_if(matches, [&](const memory::Gpu* gpu) { return !has_nominal_size(*gpu, *size); });
+  }
+  return matches;
+}
+
+[[noreturn]] void throw_unknown_gpu(const std::string& name, const std::vector<const memory::Gpu*>& matches) {
+  const auto sort_names = [](const auto& gpus, const auto& get_name) {
+    std::vector<std::string> names(gpus.size());
+    std::ranges::transform(gpus, names.begin(),
+                           [&](const auto& gpu) { return std::string(std::invoke(get_name, gpu)); });
+    std::ranges::sort(names);
+    return names;
+  };
+  const auto join_names = [](const std::vector<std::string>& names) {
+    return fmt::format("{}", fmt::join(names, ", "));
+  };
+  if (!matches.empty()) {
+    const auto names = sort_names(matches, [](const memory::Gpu* gpu) { return gpu->name; });
+    throw usage_error("gpu {}: there are several: {}; name one of them", name, join_names(names));
+  }
+  const auto gpu_names = sort_names(memory::gpus(), &memory::Gpu::name);
+  const auto mig_names = sort_names(memory::mig_slices(), &memory::Gpu::name);
+  std::vector<std::string> all_names;
+  std::ranges::set_union(gpu_names, mig_names, std::back_inserter(all_names));
+  const auto closest = find_nearest(name, all_names);
+  const std::string hint = closest ? fmt::format("did you mean {}? ", *closest) : "";
+  if (name.find("mig") != std::string::npos) {
+    throw usage_error("gpu {}: unknown; {}the known MIG instances are {}; a run on another takes what its driver says",
+                      name, hint, join_names(mig_names));
+  }
+  throw usage_error("gpu {}: unknown; {}for another card vlmtrain plan takes --gpu-gb; the known ones are {}", name,
+                    hint, join_names(gpu_names));
+}
+
+std::string format_gigabytes(int64_t bytes) {
+  return fmt::format("{:.2f} GB", to_gigabytes(bytes));
+}
+
+}  // namespace
+
+TargetGpu find_target_gpu(const std::string& name) {
+  if (const auto* const unsupported = memory::find_unsupported_gpu(name); unsupported != nullptr) {
+    throw usage_error(
+        "gpu {}: {} has compute capability {}.{}, and LibTorch for CUDA 13 has no code for cards below 7.5 (Turing: "
+        "T4, RTX 20); no run on it is possible: plan for a newer card, such as --gpu t4, or train on the CPU (--device "
+        "cpu)",
+        name, unsupported->device_name, unsupported->architecture / 10, unsupported->architecture % 10);
+  }
+  const auto matches = find_matching_gpus(name);
+  if (matches.size() != 1) throw_unknown_gpu(name, matches);
+  const memory::Gpu* const gpu = matches.front();
+  return {.gpu = gpu,
+          .memory_bytes = gpu->memory_bytes,
+          .context_bytes = gpu->context_bytes,
+          .context_measured = gpu->context_measured,
+          .description = fmt::format("{} ({})", gpu->device_name, format_gigabytes(gpu->memory_bytes)),
+          .device_name = std::string(gpu->device_name)};
+}
+
+TargetGpu make_target_gpu(double nominal_gigabytes) {
+  // Outside of these sizes the value is a typing error, such as bytes.
+  constexpr double kMinGigabytes = 1;
+  constexpr double kMaxGigabytes = 1024;
+  if (!(nominal_gigabytes >= kMinGigabytes && nominal_gigabytes <= kMaxGigabytes)) {
+    throw usage_error("gpu-gb {}: must be a card's size in gigabytes, from {} to {}", nominal_gigabytes, kMinGigabytes,
+                      kMaxGigabytes);
+  }
+  const auto* const size_class =
+      std::find_if(kSizeClasses.begin(), kSizeClasses.end(),
+                   [&](const SizeClass& candidate) { return nominal_gigabytes <= candidate.max_gigabytes; });
+  const memory::Gpu* const gpu = memory::find_gpu(size_class->gpu);
+  const auto pages = static_cast<int64_t>(std::floor(nominal_gigabytes * kGiB * kReportedShare / kPageBytes));
+  const int64_t bytes = pages * kPageBytes;
+  return {gpu, bytes, gpu->context_bytes, gpu->context_measured,
+          fmt::format("a card of {:g} GB (its driver reports about {}; architecture and speed of an {})",
+                      nominal_gigabytes, format_gigabytes(bytes), gpu->device_name)};
+}
+
+bool supports_precision(const memory::Gpu& gpu, engine::Precision precision) {
+  return precision != engine::Precision::kBf16 || gpu.bf16_flops > 0;
+}
+
+TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
+  if (!memory::has_kernel_code(device.architecture)) {
+    throw run_error("{}: LibTorch for CUDA 13 has no code for compute capability {}.{}; take another card", device.name,
+                    device.architecture / 10, device.architecture % 10);
+  }
+  // A MIG slice that is not in the table belongs to the GPU whose name it begins with.
+  const std::string whole_name = device.name.substr(0, device.name.find(" MIG "));
+  const auto dissimilarity = [&](const memory::Gpu& gpu) {
+    return std::tuple(gpu.device_name != device.name, gpu.device_name != whole_name,
+                      gpu.architecture > device.architecture, std::abs(gpu.architecture - device.architecture),
+                      std::abs(gpu.multiprocessors - device.multiprocessors));
+  };
+  std::vector<const memory::Gpu*> gpus;
+  for (const auto& gpu : memory::gpus()) gpus.push_back(&gpu);
+  for (const auto& gpu : memory::mig_slices()) {
+    if (gpu.device_name == device.name) gpus.push_back(&gpu);
+  }
+  const memory::Gpu* const nearest_gpu = *std::ranges::min_element(
+      gpus, [&](const auto* left, const auto* right) { return dissimilarity(*left) < dissimilarity(*right); });
+  std::string description = fmt::format("{} ({})", device.name, format_gigabytes(device.total_bytes));
+  if (nearest_gpu->device_name != device.name) {
+    description +=
+        fmt::format(", planned as {} with {} multiprocessors", nearest_gpu->device_name, device.multiprocessors);
+  }
+  // Kernels are loaded on first use, so that the context grows later. The driver does not report
+  // which process uses the memory.
+  const int64_t used_bytes = device.total_bytes - device.free_bytes;
+  const int64_t final_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyKernelBytes);
+  const int64_t table_context_bytes = nearest_gpu->context_bytes;
+  const bool is_alone = used_bytes <= kMaxContexts * table_context_bytes;
+  return {.gpu = nearest_gpu,
+          .memory_bytes = device.total_bytes,
+          .context_bytes = is_alone ? std::max(final_context_bytes, table_context_bytes) : table_context_bytes,
+          .context_measured = is_alone && final_context_bytes >= table_context_bytes && !is_on_virtual_gpu(),
+          .description = std::move(description),
+          .other_process_bytes = is_alone ? 0 : used_bytes - table_context_bytes,
+          .multiprocessors = device.multiprocessors,
+          .device_name = device.name};
+}
+
+double get_margin_percent(MemoryMode mode) {
+  switch (mode) {
+    case MemoryMode::kConservative:
+      return 10;
+    case MemoryMode::kBalanced:
+      return 5;
+    case MemoryMode::kAggressive:
+      return 2;
+  }
+  throw InternalError("unknown mode");
+}
+
+MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::optional<double> limit_gigabytes,
+                                 int64_t world_size) {
+  MemoryLimit limit;
+  limit.gpu_bytes = std::max<int64_t>(0, target.memory_bytes - target.other_process_bytes);
+  if (limit_gigabytes) limit.gpu_bytes = std::min(limit.gpu_bytes, static_cast<int64_t>(*limit_gigabytes * 1e9));
+  limit.context_bytes = target.context_bytes;
+  if (world_size > 1) limit.communication_bytes = kNcclBytesPerChannelAndPeer * kNcclChannels * kRingPeers;
+  limit.margin_percent = get_margin_percent(mode);
+  limit.margin_bytes = std::llround(static_cast<double>(limit.gpu_bytes) * limit.margin_percent / 100);
+  limit.limit_bytes =
+      std::max<int64_t>(0, limit.gpu_bytes - limit.context_bytes - limit.communication_bytes - limit.margin_bytes);
+  return limit;
+}
+
+VirtualGpu make_virtual_gpu(const TargetGpu& target) {
+  return {.gpu = std::string(target.gpu->name),
+          .memory_bytes = kUnlimitedBytes,
+          .reported_bytes = target.memory_bytes,
+          .multiprocessors = target.multiprocessors};
+}
+
+}  // namespace vlmtrain::planner

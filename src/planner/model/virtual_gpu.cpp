@@ -1,0 +1,176 @@
+#include "vlmtrain/planner/virtual_gpu.h"
+
+#include <sys/mman.h>
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/memory/libtorch_env.h"
+#include "vlmtrain/vgpu/interface.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// Set by restart_on_virtual_gpu() and for dry-run processes: this process is meant to be on a
+/// virtual GPU.
+constexpr const char* kIntendedVariable = "VLMTRAIN_VIRTUAL_CARD";
+
+/// In preload order. The driver's libraries are included because a physical driver in
+/// LD_LIBRARY_PATH or the default path, which a library may load by name, would be found first
+/// otherwise.
+constexpr std::array kStubLibraries{"libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13",
+                                    "libnvidia-ml.so.1"};
+/// Loaded by the stub libraries from their own folder.
+constexpr const char* kCoreLibrary = "libvlmtrain_vgpu.so";
+
+/// Returns the first file of the stub libraries that `folder` lacks.
+std::optional<std::string> find_missing_library(const std::filesystem::path& folder) {
+  std::vector<std::string> files(kStubLibraries.begin(), kStubLibraries.end());
+  files.emplace_back(kCoreLibrary);
+  const auto missing =
+      std::ranges::find_if(files, [&](const auto& file) { return !std::filesystem::exists(folder / file); });
+  return missing == files.end() ? std::nullopt : std::optional{*missing};
+}
+
+std::filesystem::path find_stub_folder() {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::array candidates{program / "vgpu", program.parent_path() / "vgpu",
+                              program.parent_path() / "lib" / "vlmtrain" / "vgpu"};
+  for (const auto& folder : candidates) {
+    if (!find_missing_library(folder)) return folder;
+  }
+  const auto* const existing_folder =
+      std::ranges::find_if(candidates, [](const auto& folder) { return std::filesystem::is_directory(folder); });
+  const auto& best_folder = existing_folder == candidates.end() ? candidates.front() : *existing_folder;
+  throw run_error(
+      "the stand-ins for the CUDA libraries are missing: no {} in {} (nor in {}); build them with the program (cmake "
+      "--build --preset release), or copy the folder vgpu beside it",
+      find_missing_library(best_folder).value_or(kCoreLibrary), best_folder.string(), candidates.back().string());
+}
+
+/// Returns whether a preloaded library belongs to CUDA: a driver, a profiler, a library that shares
+/// a GPU among containers. Such a library would act on a GPU that this process does not use.
+bool references_cuda(const std::string& library) {
+  // The loader searches other folders otherwise, so that only the name can be checked.
+  std::string text = library;
+  if (library.find('/') != std::string::npos) {
+    std::ifstream file(library, std::ios::binary);
+    text.append(std::istreambuf_iterator<char>(file), {});
+  }
+  return std::ranges::any_of(std::array{"libcuda", "libnvidia", "cuInit", "cuGetProcAddress", "nvmlInit"},
+                             [&](const char* word) { return text.find(word) != std::string::npos; });
+}
+
+/// LD_PRELOAD cannot express such a path. The libraries are then found by name in LD_LIBRARY_PATH.
+bool contains_space(const std::filesystem::path& folder) {
+  if (folder.string().find_first_of(":;") != std::string::npos) {
+    throw run_error(
+        "{}: rehearsals cannot load libraries from a folder with a colon or semicolon in its name; move the "
+        "program",
+        folder.string());
+  }
+  return folder.string().find(' ') != std::string::npos;
+}
+
+/// The user's libraries come first, which a sanitizer's runtime requires, except for those of CUDA.
+/// The stub libraries follow.
+std::string make_preload_list(const std::filesystem::path& folder) {
+  std::vector<std::string> libraries;
+  const char* const previous_value = std::getenv("LD_PRELOAD");
+  std::string word;
+  for (const char character : std::string(previous_value != nullptr ? previous_value : "") + ":") {
+    if (character != ':' && character != ' ') {
+      word += character;
+      continue;
+    }
+    const bool is_stub = std::filesystem::path(word).parent_path() == folder;
+    if (!word.empty() && !is_stub && !references_cuda(word)) libraries.push_back(word);
+    word.clear();
+  }
+  for (const char* const name : kStubLibraries)
+    libraries.push_back(contains_space(folder) ? name : (folder / name).string());
+  return fmt::format("{}", fmt::join(libraries, ":"));
+}
+
+}  // namespace
+
+EnvironmentVariables make_preload_environment() {
+  const auto folder = find_stub_folder();
+  EnvironmentVariables variables{{"LD_PRELOAD", make_preload_list(folder)}, {kIntendedVariable, "1"}};
+  if (contains_space(folder)) {
+    const char* const previous_value = std::getenv("LD_LIBRARY_PATH");
+    variables.emplace_back("LD_LIBRARY_PATH", previous_value != nullptr
+                                                  ? fmt::format("{}:{}", folder.string(), previous_value)
+                                                  : folder.string());
+  }
+  return variables;
+}
+
+EnvironmentVariables make_gpu_environment(const VirtualGpu& gpu) {
+  return {{"VLMTRAIN_VGPU_CARD", gpu.gpu},
+          {"VLMTRAIN_VGPU_BYTES", gpu.memory_bytes ? std::to_string(*gpu.memory_bytes) : ""},
+          {"VLMTRAIN_VGPU_REPORTED_BYTES", gpu.reported_bytes ? std::to_string(*gpu.reported_bytes) : ""},
+          {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(gpu.used_bytes)},
+          {"VLMTRAIN_VGPU_MULTIPROCESSORS", gpu.multiprocessors > 0 ? std::to_string(gpu.multiprocessors) : ""}};
+}
+
+bool is_passed_to_dry_runs(std::string_view variable) {
+  // Settings of LibTorch, the CUDA libraries, the driver and its tools do not apply to a virtual
+  // GPU.
+  constexpr std::array kPrefixes{"PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_",        "NCCL_",
+                                 "NVIDIA_",  "NVBIT_", "NSYS_", "NVLOG_", "VLMTRAIN_VGPU_"};
+  return !memory::is_libtorch_env_setting(variable) && variable != "LD_AUDIT" &&
+         variable != memory::kReservedLimitVariable &&
+         std::ranges::none_of(kPrefixes, [&](const char* prefix) { return variable.starts_with(prefix); });
+}
+
+void require_address_space() {
+  // vgpu/core/device_memory.cpp reserves 16 TiB and 4 GiB. The CUDA libraries need some more.
+  constexpr size_t kAddressSpaceBytes = (size_t{16} << 40) + (size_t{16} << 30);
+  void* const addresses =
+      mmap(nullptr, kAddressSpaceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (addresses != MAP_FAILED) {
+    munmap(addresses, kAddressSpaceBytes);
+    return;
+  }
+  throw run_error(
+      "a virtual card needs 18 TB of address space, of which it takes no memory, and this process may not have that "
+      "({}): raise the limit (ulimit -v unlimited); SLURM's --mem bounds memory without it",
+      std::strerror(errno));
+}
+
+bool is_on_virtual_gpu() {
+  return vgpu::find_interface() != nullptr;
+}
+
+void restart_on_virtual_gpu(const VirtualGpu& gpu) {
+  require_address_space();
+  memory::ignore_libtorch_env_settings();
+  for (const auto& variables : {make_preload_environment(), make_gpu_environment(gpu)}) {
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  }
+  restart_program();
+  throw run_error("this program cannot be started again on a virtual card: {}", std::strerror(errno));
+}
+
+void reject_stub_libraries() {
+  if (is_on_virtual_gpu() && std::getenv(kIntendedVariable) == nullptr) {
+    throw usage_error(
+        "the stand-ins for the CUDA libraries are preloaded, so there is no real card in this process; take them out "
+        "of "
+        "LD_PRELOAD, or ask for a virtual card with --device virtual:{}",
+        vgpu::find_interface()->gpu_name());
+  }
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,214 @@
+#include "vlmtrain/planner/cpu_plan.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "planner/plan/plan_json.h"
+#include "planner/search/cpu_search.h"
+#include "planner/search/cpu_split.h"
+#include "planner/suggestions/change_evaluator.h"
+#include "planner/suggestions/suggestions.h"
+#include "vlmtrain/base/text_format.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+// Measured: docs/memory.md, "On the CPU".
+/// oneDNN primitives, MKL buffers, stacks, small objects of the autograd graph.
+constexpr int64_t kLibraryBytes = 200'000'000;
+constexpr double kBytesPerGigabyte = 1e9;
+
+const FlagSyntax& default_flag_syntax() {
+  static const FlagSyntax flags;
+  return flags;
+}
+
+/// Evaluates changes of a CPU plan with dry runs on the meta device. Bytes are those of tensors.
+class CpuChangeEvaluator final : public ChangeEvaluator {
+ public:
+  /// The arguments must outlive the evaluator.
+  CpuChangeEvaluator(const CpuPlanRequest& request, CpuPlan& plan)
+      : ChangeEvaluator({.job = request.job,
+                         .workload = request.workload,
+                         .constraints = request.constraints,
+                         .sample_limits = request.sample_limits,
+                         .flags = default_flag_syntax()}),
+        request_(request),
+        plan_(plan) {}
+
+  std::optional<int64_t> estimate_min_bytes(const Job& job, const Workload& workload,
+                                            const StepConstraints& constraints) override {
+    try {
+      return search(job, workload, constraints).find_min_memory().peak_bytes;
+    } catch (const c10::Error&) {
+      return std::nullopt;  // a change that cannot be dry-run is no suggestion
+    }
+  }
+
+  std::optional<RelaxedPlan> replan(const StepConstraints& constraints) override {
+    const auto estimate = search(request_.job, request_.workload, constraints).find();
+    if (!estimate) return std::nullopt;
+    return RelaxedPlan{estimate->step_config.micro_batch_size, total_bytes(estimate->peak_bytes)};
+  }
+
+  int64_t limit_bytes() const override { return plan_.limit.tensor_bytes; }
+  int64_t total_bytes(int64_t bytes) const override { return plan_.limit.total_bytes(bytes); }
+
+  std::vector<Suggestion> suggest_more_memory() const override {
+    std::vector<Suggestion> list;
+    const auto add = [&](std::string argument, std::string note, const CpuMemoryLimit& limit) {
+      list.push_back({.arguments = {std::move(argument)},
+                      .note = std::move(note),
+                      .makes_it_fit = true,
+                      .total_bytes = limit.total_bytes(plan_.needed_bytes())});
+    };
+    const CpuMemoryLimit aggressive_limit = compute_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
+    if (suffices(aggressive_limit)) {
+      add("memory.mode=aggressive",
+          fmt::format("keeps {:g} % of the memory free instead of {:g} %", aggressive_limit.margin_percent,
+                      plan_.limit.margin_percent),
+          aggressive_limit);
+    }
+    if (!request_.limit_gigabytes) return list;
+    const auto gigabytes = find_min_limit(
+        *request_.limit_gigabytes, to_gigabytes(request_.available.bytes),
+        [this](double candidate_gigabytes) { return suffices(compute_limit(request_.mode, candidate_gigabytes)); });
+    if (gigabytes) {
+      add(fmt::format("memory.limit_gb={:g}", *gigabytes), "lets the run take more of the memory that there is",
+          compute_limit(request_.mode, gigabytes));
+    } else if (const CpuMemoryLimit full_limit = compute_limit(request_.mode, std::nullopt); suffices(full_limit)) {
+      add("memory.limit_gb=auto", "lets the run take all the memory that there is", full_limit);
+    }
+    return list;
+  }
+
+ private:
+  CpuConfigSearch search(const Job& job, const Workload& workload, const StepConstraints& constraints) {
+    return CpuConfigSearch(
+        job, workload,
+        {.constraints = constraints,
+         .limit_bytes = limit_bytes(),
+         .max_micro_batch_size = std::min(request_.max_micro_batch_size, workload.samples_per_rank())},
+        plan_.effort);
+  }
+
+  CpuMemoryLimit compute_limit(MemoryMode mode, std::optional<double> gigabytes) const {
+    return compute_cpu_memory_limit(request_.available, gigabytes, mode, request_.needs);
+  }
+
+  bool suffices(const CpuMemoryLimit& limit) const { return plan_.needed_bytes() <= limit.tensor_bytes; }
+
+  const CpuPlanRequest& request_;
+  CpuPlan& plan_;
+};
+
+std::vector<Suggestion> suggest_cpu_changes(const CpuPlanRequest& request, CpuPlan& plan) {
+  CpuChangeEvaluator evaluator(request, plan);
+  auto suggestions = make_suggestions(evaluator, plan.needed_bytes(), plan.detail);
+  append_required_bytes(suggestions);
+  return suggestions;
+}
+
+}  // namespace
+
+CpuMemoryLimit compute_cpu_memory_limit(memory::AvailableHostMemory available, std::optional<double> limit_gigabytes,
+                                        MemoryMode mode, const CpuMemoryNeeds& needs) {
+  if (limit_gigabytes && *limit_gigabytes * kBytesPerGigabyte < static_cast<double>(available.bytes)) {
+    available = {.bytes = static_cast<int64_t>(*limit_gigabytes * kBytesPerGigabyte),
+                 .limit_source = "memory.limit_gb"};
+  }
+  CpuMemoryLimit limit{.available = std::move(available), .margin_percent = get_margin_percent(mode)};
+  limit.margin_bytes = std::llround(static_cast<double>(limit.available.bytes) * limit.margin_percent / 100);
+  limit.process_bytes = needs.process_bytes;
+  // A slot of the queue that holds another rank's sample counts as this rank's while a thread skips
+  // it.
+  const int64_t skipped_samples = needs.world_size > 1 ? needs.loader_threads : 0;
+  limit.prefetch_bytes = std::min((2 * needs.samples_per_step + skipped_samples) * needs.sample_bytes,
+                                  compute_prefetch_bytes(limit.available.bytes, needs.process_bytes));
+  limit.samples_bytes = limit.prefetch_bytes + needs.samples_per_step * needs.sample_bytes +
+                        needs.loader_threads * (needs.sample_bytes + needs.decode_bytes);
+  limit.libraries_bytes = kLibraryBytes;
+  limit.tensor_bytes = std::max<int64_t>(0, limit.available.bytes - limit.margin_bytes - limit.total_bytes(0));
+  return limit;
+}
+
+int64_t compute_prefetch_bytes(int64_t limit_bytes, int64_t used_bytes) {
+  // A quarter leaves most of the free memory for tensors. The value is a choice without a
+  // measurement.
+  constexpr int64_t kPrefetchDivisor = 4;
+  return std::max<int64_t>(1, (limit_bytes - used_bytes) / kPrefetchDivisor);
+}
+
+CpuPlan make_cpu_plan(const CpuPlanRequest& original_request) {
+  const auto start = std::chrono::steady_clock::now();
+  CpuPlanRequest request = original_request;
+  apply_constraints(request.constraints, request.workload);
+  request.job.world_size = request.workload.world_size;
+  CpuPlan plan;
+  plan.model = request.model;
+  plan.job = request.job;
+  plan.mode = request.mode;
+  plan.limit = compute_cpu_memory_limit(request.available, request.limit_gigabytes, request.mode, request.needs);
+  plan.workload = request.workload;
+  {
+    CpuConfigSearch search(request.job, request.workload,
+                           {.constraints = request.constraints,
+                            .limit_bytes = plan.limit.tensor_bytes,
+                            .max_micro_batch_size = request.max_micro_batch_size},
+                           plan.effort);
+    const auto fitting_estimate = search.find();
+    const CpuStepEstimate estimate = fitting_estimate ? *fitting_estimate : search.find_min_memory();
+    plan.fits = fitting_estimate.has_value();
+    plan.step_config = estimate.step_config;
+    plan.peak_bytes = estimate.tensor_bytes;
+    plan.malloc_cached_bytes = estimate.peak_bytes - estimate.tensor_bytes;
+    plan.worst = request.workload.candidates[estimate.batch_index];
+    plan.detail = search.compute_detail(estimate);
+  }
+  if (plan.fits && request.with_split) plan_cpu_split(request, plan);
+  if (!plan.fits && request.with_suggestions) plan.suggestions = suggest_cpu_changes(request, plan);
+  plan.effort.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return plan;
+}
+
+int64_t dry_run_cpu_bytes(const Job& job, const Workload& workload, const StepConfig& step_config) {
+  PlanningEffort effort;
+  return CpuConfigSearch(job, workload, {}, effort).dry_run(step_config).peak_bytes;
+}
+
+nlohmann::ordered_json CpuPlan::to_json() const {
+  auto json = plan_summary_json({.fits = fits,
+                                 .model = model,
+                                 .job = job,
+                                 .mode = mode,
+                                 .step_config = step_config,
+                                 .workload = workload,
+                                 .worst = worst,
+                                 .detail = detail,
+                                 .suggestions = suggestions,
+                                 .effort = effort});
+  auto memory = peak_bytes_json(detail.peak);
+  memory.update({{"allocated_peak_bytes", peak_bytes},
+                 {"total_bytes", total_bytes()},
+                 {"fragmentation_bytes", malloc_cached_bytes},
+                 {"process_bytes", limit.process_bytes},
+                 {"samples_ahead_bytes", limit.samples_bytes},
+                 {"libraries_bytes", limit.libraries_bytes}});
+  json.update({{"device", "cpu"},
+               {"cut", split ? split->to_json() : nullptr},
+               {"room_bytes", limit.available.bytes},
+               {"room_bound", limit.available.limit_source},
+               {"margin_bytes", limit.margin_bytes},
+               {"margin_percent", limit.margin_percent},
+               {"limit_bytes", limit.tensor_bytes},
+               {"memory", memory}});
+  return json;
+}
+
+}  // namespace vlmtrain::planner

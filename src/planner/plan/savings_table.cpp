@@ -1,0 +1,158 @@
+#include "vlmtrain/planner/savings_table.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "planner/plan/plan_json.h"
+#include "planner/search/plan_evaluator.h"
+#include "planner/suggestions/change_evaluator.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// A job to which each row applies one more change.
+struct SavingsState {
+  PlanRequest request;
+  bool with_recomputation = false;
+  std::vector<std::string> arguments() const {
+    const Job& job = request.job;
+    return {"training.precision=" + engine::to_string(job.precision),
+            fmt::format("memory.recompute={}", with_recomputation ? "auto" : "none"),
+            "training.optimizer_states=" + engine::to_string(job.optimizer.states),
+            "--finetune",
+            job.lora ? "lora" : "full",
+            "model.quantization=" + nn::to_string(job.quantization)};
+  }
+};
+
+/// Returns why a row does not apply; empty if it does.
+using ApplySaving = std::string (*)(SavingsState& state, const PlanRequest& request);
+
+std::string start_without_savings(SavingsState& state, const PlanRequest& /*request*/) {
+  Job& job = state.request.job;
+  job = with_precision(std::move(job), engine::Precision::kFp32);
+  job.optimizer.states = engine::OptimizerStates::kFp32;
+  job.lora.reset();
+  job.quantization = nn::Quantization::kNone;
+  state.request.constraints.recompute.text = "none";
+  return {};
+}
+
+std::string use_16_bits(SavingsState& state, const PlanRequest& request) {
+  const bool has_bf16 = supports_precision(*request.target.gpu, engine::Precision::kBf16);
+  Job& job = state.request.job;
+  job = with_precision(std::move(job), has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
+  return {};
+}
+
+std::string enable_recomputation(SavingsState& state, const PlanRequest& /*request*/) {
+  state.with_recomputation = true;
+  state.request.constraints.recompute = {};
+  return {};
+}
+
+std::string use_8_bit_states(SavingsState& state, const PlanRequest& /*request*/) {
+  state.request.job.optimizer.states = engine::OptimizerStates::k8Bit;
+  return {};
+}
+
+std::string use_lora(SavingsState& state, const PlanRequest& request) {
+  if (request.job.lora) {
+    state.request.job.lora = request.job.lora;
+    return {};
+  }
+  if (!can_have_adapters(request.job.frozen)) return "nothing is trained that takes adapters";
+  state.request.job.lora = make_lora_settings(request.job, request.flags.lora_rank);
+  return {};
+}
+
+std::string use_nf4(SavingsState& state, const PlanRequest& /*request*/) {
+  if (!state.request.job.lora) return "weights that are trained are not quantised, and there is no LoRA";
+  state.request.job.quantization = nn::Quantization::kNf4;
+  return {};
+}
+
+constexpr std::pair<const char*, ApplySaving> kSavings[] = {
+    {"none", start_without_savings},    {"16 bits", use_16_bits}, {"recomputation", enable_recomputation},
+    {"8-bit states", use_8_bit_states}, {"LoRA", use_lora},       {"NF4", use_nf4}};
+
+StepConfig make_single_sample_config(const SavingsState& state, const DryRunDetail& detail) {
+  const StepConstraints& constraints = state.request.constraints;
+  const models::RecomputeBlocks all_blocks{.vision = detail.vision_blocks, .language = detail.language_blocks};
+  StepConfig step_config{.micro_batch_size = constraints.micro_batch_size.value_or(1),
+                         .recompute = state.with_recomputation ? all_blocks : models::RecomputeBlocks{},
+                         .expandable_segments = constraints.expandable_segments};
+  step_config.vision_tiles_per_pass = constraints.vision_tiles_per_pass.value_or(step_config.vision_tiles_per_pass);
+  step_config.loss_chunk_rows = constraints.loss_chunk_rows.value_or(step_config.loss_chunk_rows);
+  return step_config;
+}
+
+void fill_row(const SavingsState& state, const Plan& full_plan, SavingsRow& row) {
+  const Plan plan = make_plan(state.request);
+  row.detail = plan.detail;
+  if (plan.fits) {
+    row.best_estimate = plan.best;
+    row.planned_bytes = plan.total_bytes();
+  }
+  PlanEvaluator evaluator(state.request.job, state.request.target, state.request.workload, plan.limit.limit_bytes);
+  for (const auto& candidate : state.request.workload.candidates) evaluator.add_worst_case(candidate);
+  row.single_sample = evaluator.dry_run(make_single_sample_config(state, plan.detail));
+  row.single_sample_bytes = full_plan.total_bytes(row.single_sample);
+}
+
+nlohmann::ordered_json estimate_json(const StepEstimate& estimate, int64_t total_bytes) {
+  return {{"micro_batch_size", estimate.step_config.micro_batch_size},
+          {"recompute", blocks_json(estimate.step_config.recompute)},
+          {"total_bytes", total_bytes},
+          {"step_seconds", estimate.step_seconds},
+          {"tokens_per_second", estimate.tokens_per_second},
+          {"fits", estimate.fits}};
+}
+
+}  // namespace
+
+std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Plan& plan) {
+  SavingsState state{.request = request};
+  state.request.with_suggestions = state.request.with_timeline = false;
+  state.request.workload.average.clear();
+  std::vector<SavingsRow> rows;
+  rows.reserve(std::size(kSavings));
+  for (const auto& [name, apply] : kSavings) {
+    const SavingsState previous_state = state;
+    SavingsRow row{.name = name, .arguments = {}, .unavailable_reason = apply(state, request), .single_sample = {}};
+    if (row.unavailable_reason.empty()) {
+      row.arguments = state.arguments();
+      try {
+        fill_row(state, plan, row);
+      } catch (const UserError& error) {
+        // The model cannot be built, or needs more memory than any GPU has.
+        if (error.code() == ExitCode::kFailed) throw;
+        row = {.name = name, .arguments = {}, .unavailable_reason = error.what(), .single_sample = {}};
+        // A job that is too large may become small enough in a later row.
+        if (error.code() != ExitCode::kDoesNotFit) state = previous_state;
+      }
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+nlohmann::ordered_json savings_json(const std::vector<SavingsRow>& rows) {
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& row : rows) {
+    const bool is_available = row.unavailable_reason.empty();
+    nlohmann::ordered_json json{{"name", row.name}, {"arguments", row.arguments}};
+    json["absent"] = is_available ? nlohmann::ordered_json() : nlohmann::ordered_json(row.unavailable_reason);
+    json["single"] =
+        is_available ? estimate_json(row.single_sample, row.single_sample_bytes) : nlohmann::ordered_json();
+    json["planned"] =
+        row.best_estimate ? estimate_json(*row.best_estimate, row.planned_bytes) : nlohmann::ordered_json();
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,306 @@
+#include "planner/search/config_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "planner/search/plan_evaluator.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// Bound of the search's dry runs.
+constexpr int64_t kMaxGuesses = 16;
+/// Rows of smaller loss chunks to try. Very small ones launch many kernels and are for the last
+/// resort.
+constexpr int64_t kSmallLossChunkRows = 128;
+constexpr int64_t kVerySmallLossChunkRows = 16;
+/// More passes are not tried here, since dry runs of many passes take long.
+constexpr int64_t kMaxVisionPasses = 8;
+/// Memory ratio to the limit above which neither smaller passes nor other segments help, for a
+/// dry-run StepConfig.
+constexpr double kMaxDryRunRatio = 1.1;
+/// The same for an estimated StepConfig, whose error adds to it.
+constexpr double kMaxEstimatedRatio = 1.3;
+/// Micro-batch sizes among the alternatives that do not fit even with full recomputation.
+constexpr int64_t kMaxTooLargeAlternatives = 2;
+/// Images of a sample up to which vision passes are dry-run that change only the allocator's
+/// segments. More images make such dry runs slow.
+constexpr int64_t kFewImages = 16;
+
+}  // namespace
+
+std::vector<int64_t> find_divisors(int64_t number) {
+  std::vector<int64_t> small_divisors;
+  std::vector<int64_t> large_divisors;
+  for (int64_t candidate = 1; candidate * candidate <= number; ++candidate) {
+    if (number % candidate != 0) continue;
+    small_divisors.push_back(candidate);
+    if (candidate != number / candidate) large_divisors.push_back(number / candidate);
+  }
+  small_divisors.insert(small_divisors.end(), large_divisors.rbegin(), large_divisors.rend());
+  return small_divisors;
+}
+
+ConfigSearch::ConfigSearch(PlanEvaluator& evaluator, const Workload& workload, const StepConstraints& constraints,
+                           int64_t limit_bytes)
+    : evaluator_(evaluator), workload_(workload), constraints_(constraints), limit_bytes_(limit_bytes) {
+  micro_batch_sizes_ = constraints.micro_batch_size ? std::vector{*constraints.micro_batch_size}
+                                                    : find_divisors(workload.samples_per_rank());
+}
+
+std::optional<StepEstimate> ConfigSearch::find() {
+  run_probes();
+  std::optional<StepEstimate> fastest;
+  for (int64_t num_guesses = 0; num_guesses < kMaxGuesses; ++num_guesses) {
+    auto guess = find_fastest_guess();
+    if (!guess) guess = find_untried_minimum();
+    if (!guess) break;
+    if (const auto larger = find_next_larger(*guess)) evaluator_.prefetch(*larger);
+    const StepEstimate estimate = dry_run(*guess);
+    if (!estimate.fits) continue;
+    if (!fastest || estimate.step_seconds < fastest->step_seconds) fastest = estimate;
+    if (find_fastest_guess() == guess) break;
+  }
+  if (!fastest) return find_with_smaller_passes();
+  while (const auto larger = find_next_larger(fastest->step_config)) {
+    const StepEstimate estimate = dry_run(*larger);
+    if (!estimate.fits) break;
+    fastest = estimate;
+  }
+  return fastest;
+}
+
+StepEstimate ConfigSearch::find_min_memory() {
+  if (min_memory_) return *min_memory_;
+  // The first of equal configs wins, so that rows and tiles are not split without a benefit.
+  evaluator_.dry_run(make_smallest_config(1, default_step_config().loss_chunk_rows));
+  for (const StepConfig& step_config : make_min_memory_configs(constraints_, workload_, all_blocks_)) {
+    evaluator_.dry_run(step_config);
+    const memory::Component largest_component =
+        evaluator_.get_result(step_config, /*with_timeline=*/false).detail->peak.tag.component;
+    // The backward pass of a tower's last block follows its forward pass directly. Keeping its
+    // activations may take less memory than recomputing from its input.
+    if (constraints_.recompute.is_auto()) dry_run_without_last_block(step_config, largest_component);
+    // If the tower does not cause the peak, its passes change only the use of the allocator's
+    // segments. Many tiles make such dry runs slow.
+    const data::SampleShape& worst = evaluator_.worst().shapes.front();
+    if (largest_component != memory::Component::kVision && worst.num_media + worst.video_frames > kFewImages) break;
+  }
+  for (const StepEstimate* estimate : evaluator_.all_estimates()) {
+    if (!is_allowed(estimate->step_config)) continue;
+    if (!min_memory_ || estimate->peaks.reserved_bytes < min_memory_->peaks.reserved_bytes) min_memory_ = *estimate;
+  }
+  return *min_memory_;
+}
+
+void ConfigSearch::dry_run_without_last_block(StepConfig step_config, memory::Component component) {
+  const bool is_vision = component == memory::Component::kVision;
+  int64_t& blocks = is_vision ? step_config.recompute.vision : step_config.recompute.language;
+  if (blocks == 0) return;
+  --blocks;
+  evaluator_.dry_run(step_config);
+}
+
+/// Returns whether the config satisfies the constraints. The evaluator may have estimates from
+/// another search.
+bool ConfigSearch::is_allowed(const StepConfig& step_config) const {
+  const auto is_compatible = [](const std::optional<int64_t>& constraint, int64_t value) {
+    return !constraint || *constraint == value;
+  };
+  return is_compatible(constraints_.micro_batch_size, step_config.micro_batch_size) &&
+         is_compatible(constraints_.vision_tiles_per_pass, step_config.vision_tiles_per_pass) &&
+         is_compatible(constraints_.loss_chunk_rows, step_config.loss_chunk_rows) &&
+         (constraints_.recompute.is_auto() ||
+          constraints_.recompute.resolve_blocks(all_blocks_) == step_config.recompute);
+}
+
+std::vector<StepEstimate> ConfigSearch::alternatives() const {
+  std::vector<StepEstimate> estimates;
+  int64_t too_large = 0;
+  for (const int64_t size : micro_batch_sizes_) {
+    if (estimate_bytes(make_step_config(size, recompute_order_.size() - 1)) > limit_bytes_ &&
+        ++too_large > kMaxTooLargeAlternatives)
+      break;
+    std::set<size_t> levels{0, recompute_order_.size() - 1};
+    if (const auto level = find_min_level(size)) levels.insert(*level);
+    for (const size_t level : levels) estimates.push_back(get_or_estimate(make_step_config(size, level)));
+  }
+  return estimates;
+}
+
+void ConfigSearch::run_probes() {
+  using ProbeDetail = PlanEvaluator::ProbeDetail;
+  const StepConfig base_config = default_step_config();
+  const auto make_probe_config = [&](int64_t size, models::RecomputeBlocks blocks) {
+    StepConfig step_config = base_config;
+    step_config.micro_batch_size = size;
+    step_config.recompute = blocks;
+    return step_config;
+  };
+  const bool has_two_samples = workload_.samples_per_rank() > 1;
+  ProbeResults probes;
+  if (has_two_samples) evaluator_.prefetch_probe(make_probe_config(2, {}), ProbeDetail::kCosts);
+  probes.one_sample = evaluator_.probe(base_config, ProbeDetail::kCostsAndDetail);
+  const DryRunDetail& detail = *probes.one_sample.detail;
+  for (const auto component :
+       {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
+    persistent_bytes_ += detail.peak.by_component[static_cast<size_t>(component)];
+  }
+  // Two samples are not dry-run if one exceeds half of the virtual GPU's memory: no GPU would hold
+  // them.
+  const bool exceeds_all_gpus = probes.one_sample.peaks().reserved_bytes > kUnlimitedBytes / 2;
+  if (exceeds_all_gpus && !constraints_.micro_batch_size) micro_batch_sizes_.resize(1);
+  if (has_two_samples && !exceeds_all_gpus)
+    probes.two_samples = evaluator_.probe(make_probe_config(2, {}), ProbeDetail::kCosts);
+  all_blocks_ = {.vision = detail.vision_blocks, .language = detail.language_blocks};
+  const bool has_pixel_rows = evaluator_.worst().shapes.front().pixel_rows > 0;
+  if (all_blocks_.language > 0)
+    evaluator_.prefetch_probe(make_probe_config(1, {0, all_blocks_.language}), ProbeDetail::kPeaks);
+  if (has_pixel_rows && all_blocks_.vision > 0)
+    probes.vision = evaluator_.probe(make_probe_config(1, {all_blocks_.vision, 0}), ProbeDetail::kPeaks);
+  if (all_blocks_.language > 0)
+    probes.language = evaluator_.probe(make_probe_config(1, {0, all_blocks_.language}), ProbeDetail::kPeaks);
+  if (probes.language && constraints_.recompute.is_auto() && is_attention_worth_keeping(*probes.one_sample.costs)) {
+    probes.language_without_attention =
+        evaluator_.probe(make_probe_config(1, {0, all_blocks_.language, /*language_selective=*/all_blocks_.language}),
+                         ProbeDetail::kPeaks);
+  }
+  cost_model_.emplace(probes);
+  recompute_order_ = cost_model_->make_recompute_order();
+  if (!constraints_.recompute.is_auto()) {
+    recompute_order_ = {constraints_.recompute.resolve_blocks(all_blocks_)};
+  }
+}
+
+StepConfig ConfigSearch::default_step_config() const {
+  return {.micro_batch_size = 1,
+          .recompute = {},
+          .vision_tiles_per_pass = constraints_.vision_tiles_per_pass.value_or(0),
+          .loss_chunk_rows = constraints_.loss_chunk_rows.value_or(StepConfig{}.loss_chunk_rows),
+          .expandable_segments = constraints_.expandable_segments};
+}
+
+StepConfig ConfigSearch::make_step_config(int64_t size, size_t level) const {
+  StepConfig step_config = default_step_config();
+  step_config.micro_batch_size = size;
+  step_config.recompute = recompute_order_[level];
+  return step_config;
+}
+
+int64_t ConfigSearch::estimate_bytes(const StepConfig& step_config) const {
+  if (const StepEstimate* estimate = evaluator_.find(step_config)) return estimate->peaks.reserved_bytes;
+  return cost_model_->reserved_bytes(step_config.micro_batch_size, step_config.recompute);
+}
+
+/// Returns the fewest recomputed blocks with which the micro-batch size is expected to fit.
+std::optional<size_t> ConfigSearch::find_min_level(int64_t size) const {
+  for (size_t level = 0; level < recompute_order_.size(); ++level) {
+    if (estimate_bytes(make_step_config(size, level)) <= limit_bytes_) return level;
+  }
+  return std::nullopt;
+}
+
+double ConfigSearch::estimate_seconds(const StepConfig& step_config) const {
+  if (const StepEstimate* estimate = evaluator_.find(step_config)) return estimate->step_seconds;
+  const int64_t num_micro_batches = workload_.samples_per_rank() / step_config.micro_batch_size;
+  const auto micro_batches = static_cast<double>(num_micro_batches);
+  const double micro_batch_seconds =
+      cost_model_->micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
+  return micro_batches * micro_batch_seconds + cost_model_->optimizer_seconds() +
+         evaluator_.communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
+}
+
+/// Returns the fastest config that is expected to fit.
+std::optional<StepConfig> ConfigSearch::find_fastest_guess() const {
+  std::optional<StepConfig> fastest;
+  double min_seconds = std::numeric_limits<double>::infinity();
+  for (const int64_t size : micro_batch_sizes_) {
+    const auto level = find_min_level(size);
+    if (!level) continue;
+    const StepConfig step_config = make_step_config(size, *level);
+    const double seconds = estimate_seconds(step_config);
+    if (seconds < min_seconds) {
+      min_seconds = seconds;
+      fastest = step_config;
+    }
+  }
+  return fastest;
+}
+
+/// Returns the smallest micro-batch with full recomputation, unless it has been dry-run or is
+/// hopeless. The estimate adds up the savings of single blocks and may be more than a tenth too
+/// high if temporaries are large.
+std::optional<StepConfig> ConfigSearch::find_untried_minimum() const {
+  const StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
+  const bool is_hopeless =
+      static_cast<double>(estimate_bytes(step_config)) > kMaxEstimatedRatio * static_cast<double>(limit_bytes_);
+  if (is_hopeless || persistent_bytes_ > limit_bytes_ || evaluator_.find(step_config) != nullptr) return std::nullopt;
+  return step_config;
+}
+
+StepEstimate ConfigSearch::dry_run(const StepConfig& step_config) {
+  const StepEstimate estimate = evaluator_.dry_run(step_config);
+  cost_model_->add_measurement(step_config.micro_batch_size, step_config.recompute, estimate.peaks.reserved_bytes);
+  return estimate;
+}
+
+/// Returns the same config with the next larger micro-batch size, unless that is far from fitting.
+std::optional<StepConfig> ConfigSearch::find_next_larger(const StepConfig& step_config) const {
+  const auto next =
+      std::upper_bound(micro_batch_sizes_.begin(), micro_batch_sizes_.end(), step_config.micro_batch_size);
+  if (next == micro_batch_sizes_.end()) return std::nullopt;
+  StepConfig larger = step_config;
+  larger.micro_batch_size = *next;
+  const bool is_hopeless =
+      static_cast<double>(estimate_bytes(larger)) > kMaxDryRunRatio * static_cast<double>(limit_bytes_);
+  return is_hopeless ? std::nullopt : std::optional{larger};
+}
+
+/// Returns the first config that fits of ever smaller and slower passes, if the one with the least
+/// memory fits.
+std::optional<StepEstimate> ConfigSearch::find_with_smaller_passes() {
+  const StepEstimate min_memory = find_min_memory();
+  if (!min_memory.fits) return std::nullopt;
+  for (const StepConfig& step_config : list_smaller_passes()) {
+    const StepEstimate estimate = evaluator_.dry_run(step_config);
+    if (estimate.fits) return estimate;
+  }
+  return min_memory;
+}
+
+std::vector<StepConfig> ConfigSearch::list_smaller_passes() const {
+  std::vector<StepConfig> step_configs{make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1)};
+  const int64_t tiles = evaluator_.worst().shapes.front().pixel_rows * micro_batch_sizes_.front();
+  const int64_t max_passes = constraints_.vision_tiles_per_pass ? 1 : std::clamp<int64_t>(tiles, 1, kMaxVisionPasses);
+  for (int64_t passes = 1; passes <= max_passes; passes *= 2)
+    step_configs.push_back(make_smallest_config(passes, kSmallLossChunkRows));
+  step_configs.push_back(make_smallest_config(max_passes, kVerySmallLossChunkRows));
+  return step_configs;
+}
+
+/// The remaining settings, after micro-batch size and recomputation.
+StepConfig ConfigSearch::make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const {
+  StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
+  if (constraints_.recompute.is_auto()) step_config.recompute = all_blocks_;
+  const int64_t tiles = evaluator_.worst().shapes.front().pixel_rows * step_config.micro_batch_size;
+  if (!constraints_.vision_tiles_per_pass && vision_passes > 1) {
+    step_config.vision_tiles_per_pass = (tiles + vision_passes - 1) / vision_passes;
+  }
+  if (!constraints_.loss_chunk_rows) step_config.loss_chunk_rows = loss_chunk_rows;
+  return step_config;
+}
+
+StepEstimate ConfigSearch::get_or_estimate(const StepConfig& step_config) const {
+  if (const StepEstimate* estimate = evaluator_.find(step_config)) return *estimate;
+  // An interpolated config cannot need less than the measured minimum.
+  const int64_t bytes = std::max(estimate_bytes(step_config), min_memory_ ? min_memory_->peaks.reserved_bytes : 0);
+  StepEstimate estimate{.step_config = step_config, .peaks = {0, bytes}};
+  estimate.step_seconds = estimate_seconds(step_config);
+  estimate.tokens_per_second = evaluator_.tokens_per_step(evaluator_.worst()) / estimate.step_seconds;
+  estimate.fits = estimate.peaks.reserved_bytes <= limit_bytes_;
+  return estimate;
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,147 @@
+#include "planner/search/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+double get_reserved_bytes(const DryRunResult& result) {
+  return static_cast<double>(result.peaks().reserved_bytes);
+}
+
+int64_t round_bytes(double bytes) {
+  // Keeps extrapolated bytes within int64_t.
+  constexpr double kMaxBytes = 1e18;
+  return std::llround(std::clamp(bytes, 0.0, kMaxBytes));
+}
+
+double get_model_seconds(const StepCosts& costs) {
+  return costs.total.seconds - costs.optimizer.seconds;
+}
+
+}  // namespace
+
+CostModel::CostModel(const ProbeResults& probes) {
+  VLMTRAIN_CHECK(probes.one_sample.costs && probes.one_sample.detail, "the first probe comes with costs and detail");
+  const StepCosts& costs = *probes.one_sample.costs;
+  vision_blocks_ = probes.one_sample.detail->vision_blocks;
+  language_blocks_ = probes.one_sample.detail->language_blocks;
+  one_sample_bytes_ = get_reserved_bytes(probes.one_sample);
+  one_sample_seconds_ = get_model_seconds(costs);
+  optimizer_seconds_ = costs.optimizer.seconds;
+  const auto make_block_cost = [this](const std::optional<DryRunResult>& all_recomputed, int64_t blocks,
+                                      double forward_seconds) {
+    if (!all_recomputed || blocks == 0) return BlockCost{};
+    const double saved = std::max(0.0, one_sample_bytes_ - get_reserved_bytes(*all_recomputed));
+    return BlockCost{saved / static_cast<double>(blocks), forward_seconds / static_cast<double>(blocks)};
+  };
+  vision_ = make_block_cost(probes.vision, vision_blocks_, costs.vision_blocks_forward.seconds);
+  language_ = make_block_cost(probes.language, language_blocks_, costs.language_blocks_forward.seconds);
+  if (probes.language_without_attention && language_blocks_ > 0) {
+    const double attention_bytes =
+        std::max(0.0, get_reserved_bytes(*probes.language_without_attention) - get_reserved_bytes(*probes.language));
+    const auto blocks = static_cast<double>(language_blocks_);
+    attention_ = {attention_bytes / blocks, costs.language_attention_forward.seconds / blocks};
+  }
+  bytes_per_extra_sample_ = probes.two_samples ? get_reserved_bytes(*probes.two_samples) - one_sample_bytes_ : 0;
+  seconds_per_extra_sample_ =
+      probes.two_samples ? get_model_seconds(*probes.two_samples->costs) - one_sample_seconds_ : 0;
+}
+
+double CostModel::linear_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
+  const double saved = static_cast<double>(recompute.vision) * vision_.saved_bytes +
+                       static_cast<double>(recompute.language) * language_.saved_bytes -
+                       static_cast<double>(recompute.language_selective) * attention_.saved_bytes;
+  // The blocks of the first sample may save more than a further sample takes in total, but no
+  // sample takes a negative amount.
+  const double extra_sample_bytes = std::max(0.0, bytes_per_extra_sample_ - saved);
+  return one_sample_bytes_ - saved + static_cast<double>(micro_batch_size - 1) * extra_sample_bytes;
+}
+
+int64_t CostModel::reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
+  const double linear = linear_bytes(micro_batch_size, recompute);
+  if (corrections_.empty()) return round_bytes(linear);
+  // The correction of the nearest dry-run micro-batch size, scaled by the number of samples.
+  auto nearest = corrections_.begin();
+  double min_distance = std::numeric_limits<double>::infinity();
+  for (auto entry = corrections_.begin(); entry != corrections_.end(); ++entry) {
+    const double distance =
+        std::abs(std::log(static_cast<double>(entry->first) / static_cast<double>(micro_batch_size)));
+    if (distance < min_distance) {
+      min_distance = distance;
+      nearest = entry;
+    }
+  }
+  const double scale = static_cast<double>(micro_batch_size) / static_cast<double>(nearest->first);
+  return round_bytes(linear + nearest->second * scale);
+}
+
+double CostModel::micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
+  const auto samples = static_cast<double>(micro_batch_size);
+  return one_sample_seconds_ + (samples - 1) * seconds_per_extra_sample_ +
+         samples * (static_cast<double>(recompute.vision) * vision_.seconds +
+                    static_cast<double>(recompute.language) * language_.seconds -
+                    static_cast<double>(recompute.language_selective) * attention_.seconds);
+}
+
+double CostModel::step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const {
+  const double sample = micro_batch_seconds(1, recompute) - micro_batch_seconds(0, recompute);
+  return micro_batches * micro_batch_seconds(0, recompute) + samples * sample + optimizer_seconds_;
+}
+
+std::vector<models::RecomputeBlocks> CostModel::make_recompute_order() const {
+  /// One more block at a time.
+  struct Stage {
+    int64_t blocks;
+    BlockCost block;
+    void (*add)(models::RecomputeBlocks&);
+  };
+  const auto costs_less = [](const Stage& left, const Stage& right) {
+    return left.block.seconds * right.block.saved_bytes < right.block.seconds * left.block.saved_bytes;
+  };
+  const Stage whole_blocks{language_blocks_, language_, [](models::RecomputeBlocks& blocks) { ++blocks.language; }};
+  const Stage without_attention{
+      language_blocks_,
+      {language_.saved_bytes - attention_.saved_bytes, language_.seconds - attention_.seconds},
+      [](models::RecomputeBlocks& blocks) {
+        ++blocks.language;
+        ++blocks.language_selective;
+      }};
+  const Stage attention{language_blocks_, attention_,
+                        [](models::RecomputeBlocks& blocks) { --blocks.language_selective; }};
+  std::vector<Stage> stages{{vision_blocks_, vision_, [](models::RecomputeBlocks& blocks) { ++blocks.vision; }}};
+  if (attention_.seconds > 0 && costs_less(without_attention, attention)) {
+    stages.push_back(without_attention);
+    stages.push_back(attention);
+  } else {
+    stages.push_back(whole_blocks);
+  }
+  std::ranges::stable_sort(stages, costs_less);
+  std::vector<models::RecomputeBlocks> order{{}};
+  for (const Stage& stage : stages) {
+    if (stage.block.saved_bytes <= 0) continue;
+    for (int64_t i = 0; i < stage.blocks; ++i) {
+      order.push_back(order.back());
+      stage.add(order.back());
+    }
+  }
+  return order;
+}
+
+bool is_attention_worth_keeping(const StepCosts& costs) {
+  // The input of a block and its attention output are at most a tenth of its activations.
+  constexpr double kMinAttentionShare = 0.08;
+  return costs.language_attention_forward.seconds > kMinAttentionShare * costs.language_blocks_forward.seconds;
+}
+
+void CostModel::add_measurement(int64_t micro_batch_size, const models::RecomputeBlocks& recompute,
+                                int64_t reserved_bytes) {
+  corrections_[micro_batch_size] = static_cast<double>(reserved_bytes) - linear_bytes(micro_batch_size, recompute);
+}
+
+}  // namespace vlmtrain::planner

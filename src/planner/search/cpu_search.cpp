@@ -1,0 +1,152 @@
+#include "planner/search/cpu_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "planner/search/config_search.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// Rows of a loss chunk for the least memory. Smaller chunks run more operations.
+constexpr int64_t kCpuSmallLossChunkRows = 128;
+
+/// Returns the first `count` samples of a batch; the last one is repeated as needed.
+std::vector<SampleGroup> make_micro_batch(const SampleBatch& batch, int64_t size) {
+  std::vector<SampleGroup> groups;
+  for (int64_t i = 0; i < size; ++i) {
+    add_sample(groups, batch.shapes[static_cast<size_t>(std::min(i, std::ssize(batch.shapes) - 1))]);
+  }
+  return groups;
+}
+
+}  // namespace
+
+CpuConfigSearch::CpuConfigSearch(Job job, const Workload& workload, Settings settings, PlanningEffort& effort)
+    : job_(std::move(job)), workload_(workload), settings_(std::move(settings)), effort_(effort), dry_run_(job_) {
+  all_blocks_ = {dry_run_->vision_blocks(), dry_run_->language_blocks()};
+}
+
+std::optional<CpuStepEstimate> CpuConfigSearch::find() {
+  if (dry_run_->persistent_bytes() > settings_.limit_bytes) return std::nullopt;
+  const RecomputeOption& recompute = settings_.constraints.recompute;
+  if (auto estimate = find_largest_fitting(recompute.is_auto() ? models::RecomputeBlocks{}
+                                                               : recompute.resolve_blocks(all_blocks_))) {
+    return estimate;
+  }
+  if (auto estimate = find_with_recomputation()) return estimate;
+  return find_with_smaller_passes();
+}
+
+/// Returns the largest micro-batch with this recomputation that fits.
+std::optional<CpuStepEstimate> CpuConfigSearch::find_largest_fitting(const models::RecomputeBlocks& recompute) {
+  const auto sizes = list_micro_batch_sizes();
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    const CpuStepEstimate estimate = dry_run(make_step_config(*size, recompute));
+    if (fits(estimate)) return estimate;
+  }
+  return std::nullopt;
+}
+
+/// Returns the smallest micro-batch with as few recomputed blocks as fit. The tower's blocks come
+/// first, since they have most of the activations.
+std::optional<CpuStepEstimate> CpuConfigSearch::find_with_recomputation() {
+  if (!settings_.constraints.recompute.is_auto()) return std::nullopt;
+  if (!fits(dry_run(config_with_recomputation(num_blocks())))) return std::nullopt;
+  // Next guess: the point where the line through both bounds crosses the limit.
+  int64_t num_fitting = num_blocks();
+  int64_t num_failing = 0;
+  while (num_fitting - num_failing > 1) {
+    const auto fitting_bytes = static_cast<double>(dry_run(config_with_recomputation(num_fitting)).peak_bytes);
+    const auto failing_bytes = static_cast<double>(dry_run(config_with_recomputation(num_failing)).peak_bytes);
+    const double interpolation =
+        (failing_bytes - static_cast<double>(settings_.limit_bytes)) / std::max(1.0, failing_bytes - fitting_bytes);
+    const auto guess =
+        num_failing + std::llround(std::ceil(interpolation * static_cast<double>(num_fitting - num_failing)));
+    const int64_t next_guess = std::clamp<int64_t>(guess, num_failing + 1, num_fitting - 1);
+    (fits(dry_run(config_with_recomputation(next_guess))) ? num_fitting : num_failing) = next_guess;
+  }
+  return dry_run(config_with_recomputation(num_fitting));
+}
+
+StepConfig CpuConfigSearch::config_with_recomputation(int64_t blocks) const {
+  const int64_t vision = max_pixel_rows() > 0 ? std::min(blocks, all_blocks_.vision) : 0;
+  return make_step_config(list_micro_batch_sizes().front(), {vision, std::min(blocks - vision, all_blocks_.language)});
+}
+
+std::optional<CpuStepEstimate> CpuConfigSearch::find_with_smaller_passes() {
+  const CpuStepEstimate estimate = find_min_memory();
+  return fits(estimate) ? std::optional{estimate} : std::nullopt;
+}
+
+CpuStepEstimate CpuConfigSearch::find_min_memory() {
+  const StepConstraints& constraints = settings_.constraints;
+  StepConfig step_config = config_with_recomputation(num_blocks());
+  if (!constraints.recompute.is_auto()) step_config.recompute = constraints.recompute.resolve_blocks(all_blocks_);
+  CpuStepEstimate min_memory = dry_run(step_config);
+  const auto improve = [&](const StepConfig& candidate) {
+    const CpuStepEstimate estimate = dry_run(candidate);
+    if (estimate.peak_bytes < min_memory.peak_bytes) min_memory = estimate;
+    return fits(min_memory);
+  };
+  if (fits(min_memory)) return min_memory;
+  if (!constraints.loss_chunk_rows) step_config.loss_chunk_rows = kCpuSmallLossChunkRows;
+  if (improve(step_config) || constraints.vision_tiles_per_pass) return min_memory;
+  for (int64_t tiles_per_pass = max_pixel_rows() * step_config.micro_batch_size; tiles_per_pass > 1;) {
+    tiles_per_pass = (tiles_per_pass + 1) / 2;
+    step_config.vision_tiles_per_pass = tiles_per_pass;
+    if (improve(step_config)) return min_memory;
+  }
+  return min_memory;
+}
+
+std::vector<int64_t> CpuConfigSearch::list_micro_batch_sizes() const {
+  if (settings_.constraints.micro_batch_size) return {*settings_.constraints.micro_batch_size};
+  auto sizes = find_divisors(workload_.samples_per_rank());
+  std::erase_if(sizes, [this](int64_t size) { return size > settings_.max_micro_batch_size; });
+  return sizes;
+}
+
+StepConfig CpuConfigSearch::make_step_config(int64_t size, const models::RecomputeBlocks& recompute) const {
+  const StepConstraints& constraints = settings_.constraints;
+  return {.micro_batch_size = size,
+          .recompute = recompute,
+          .vision_tiles_per_pass = constraints.vision_tiles_per_pass.value_or(0),
+          .loss_chunk_rows = constraints.loss_chunk_rows.value_or(StepConfig{}.loss_chunk_rows),
+          .expandable_segments = constraints.expandable_segments};
+}
+
+int64_t CpuConfigSearch::max_pixel_rows() const {
+  int64_t max_rows = 0;
+  for (const auto& batch : workload_.candidates) max_rows = std::max(max_rows, batch.shapes.front().pixel_rows);
+  return max_rows;
+}
+
+CpuStepEstimate CpuConfigSearch::dry_run(const StepConfig& step_config) {
+  const auto previous = std::ranges::find(estimates_, step_config, &CpuStepEstimate::step_config);
+  if (previous != estimates_.end()) return *previous;
+  if (!dry_run_) dry_run_.emplace(job_);
+  CpuStepEstimate worst{.step_config = step_config};
+  for (size_t i = 0; i < workload_.candidates.size(); ++i) {
+    const DryRunResult result =
+        dry_run_->step(step_config, make_micro_batch(workload_.candidates[i], step_config.micro_batch_size));
+    ++effort_.num_dry_runs;
+    effort_.dry_run_seconds += result.seconds;
+    const StepPeaks peaks = result.peaks();
+    if (peaks.reserved_bytes > worst.peak_bytes) worst = {step_config, peaks.allocated_bytes, peaks.reserved_bytes, i};
+  }
+  estimates_.push_back(worst);
+  return worst;
+}
+
+DryRunDetail CpuConfigSearch::compute_detail(const CpuStepEstimate& estimate) {
+  dry_run_.reset();
+  return *CpuDryRun(job_, CpuDryRun::Detail::kPeakByComponent)
+              .step(estimate.step_config,
+                    make_micro_batch(workload_.candidates[estimate.batch_index], estimate.step_config.micro_batch_size))
+              .detail;
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "planner/dry_run/cpu_dry_run.h"
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::planner {
+
+/// A StepConfig of a CPU run, with its memory.
+struct CpuStepEstimate {
+  StepConfig step_config;
+  int64_t tensor_bytes = 0;  ///< peak of live tensors with the worst batch
+  int64_t peak_bytes = 0;    ///< with malloc's free blocks (CpuDryRun::step())
+  size_t batch_index = 0;    ///< index of the worst candidate
+};
+
+/// The search for the plan of a CPU run, for one job and one workload. One instance at a time. Not
+/// thread-safe.
+class CpuConfigSearch {
+ public:
+  struct Settings {
+    StepConstraints constraints;
+    int64_t limit_bytes = 0;           ///< for tensors
+    int64_t max_micro_batch_size = 1;  ///< the largest size to try if none is set
+  };
+
+  /// Builds the model. Adds the time and number of dry runs to `effort`. Throws the exceptions of
+  /// build_model(). `workload` must outlive the search.
+  CpuConfigSearch(Job job, const Workload& workload, Settings settings, PlanningEffort& effort);
+
+  /// Returns the first StepConfig that fits, in the order of make_cpu_plan(); nullopt if none fits.
+  std::optional<CpuStepEstimate> find();
+
+  /// Returns the StepConfig with the least memory within the constraints, or the first such one
+  /// that fits.
+  CpuStepEstimate find_min_memory();
+
+  /// Dry-runs a StepConfig with all candidates and returns the largest result.
+  CpuStepEstimate dry_run(const StepConfig& step_config);
+
+  /// Returns the detail of its peak.
+  DryRunDetail compute_detail(const CpuStepEstimate& estimate);
+
+ private:
+  std::optional<CpuStepEstimate> find_largest_fitting(const models::RecomputeBlocks& recompute);
+  std::optional<CpuStepEstimate> find_with_recomputation();
+  std::optional<CpuStepEstimate> find_with_smaller_passes();
+  StepConfig config_with_recomputation(int64_t blocks) const;
+  StepConfig make_step_config(int64_t size, const models::RecomputeBlocks& recompute) const;
+  std::vector<int64_t> list_micro_batch_sizes() const;
+  int64_t max_pixel_rows() const;
+  int64_t num_blocks() const { return all_blocks_.vision + all_blocks_.language; }
+  bool fits(const CpuStepEstimate& estimate) const { return estimate.peak_bytes <= settings_.limit_bytes; }
+
+  Job job_;
+  const Workload& workload_;
+  Settings settings_;
+  PlanningEffort& effort_;
+  std::optional<CpuDryRun> dry_run_;
+  std::vector<CpuStepEstimate> estimates_;
+  models::RecomputeBlocks all_blocks_;  // of the model
+};
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,310 @@
+#include "planner/search/plan_evaluator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// Sizes of the smaller batches between the worst ones, as fractions of the worst.
+constexpr double kMediumShare = 0.6;
+constexpr double kSmallShare = 0.3;
+/// Further micro-batches of a step repeat the second one.
+constexpr int64_t kMaxMicroBatches = 2;
+/// The same for an average step, whose samples have mixed sizes already.
+constexpr int64_t kMaxAverageMicroBatches = 32;
+UserError make_exceeds_all_gpus_error(const SampleBatch& batch, const StepConfig& step_config) {
+  const data::SampleShape& shape = batch.shapes.front();
+  const bool is_single = step_config.micro_batch_size == 1;
+  return UserError(
+      ExitCode::kDoesNotFit,
+      fmt::format(
+          "{} ({} tokens, {} in {} tiles{}) needs more than {} GB, more than any card has; take fewer or smaller "
+          "images{}",
+          is_single ? "a sample" : fmt::format("a micro-batch of {} such samples", step_config.micro_batch_size),
+          shape.tokens, data::describe_media(shape), shape.pixel_rows,
+          batch.first_sample_id.empty() ? "" : ", " + batch.first_sample_id, kUnlimitedBytes / 1'000'000'000,
+          is_single ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
+}
+
+/// Returns the first `count` samples of a batch.
+std::vector<SampleGroup> take_samples(const SampleBatch& batch, int64_t count) {
+  const int64_t num_distinct = std::min(count, std::ssize(batch.shapes));
+  auto groups = group_samples(std::span(batch.shapes).first(static_cast<size_t>(num_distinct)));
+  groups.back().count += count - num_distinct;
+  return groups;
+}
+
+/// Returns samples with a fraction of the tiles and of the text.
+std::vector<SampleGroup> scale_samples(std::vector<SampleGroup> groups, double share) {
+  const auto scale = [share](int64_t number, int64_t min) {
+    return std::clamp(std::llround(static_cast<double>(number) * share), static_cast<long long>(std::min(min, number)),
+                      static_cast<long long>(number));
+  };
+  for (auto& [shape, count] : groups) {
+    shape = data::scale_pixels(std::move(shape), share);
+    const int64_t text = scale(shape.tokens - shape.image_tokens, 2);
+    shape.label_tokens = std::min<int64_t>(scale(shape.label_tokens, 1), text - 1);
+    shape.masks = std::min(shape.masks, shape.label_tokens);
+    shape.mask_pictures = std::min(shape.mask_pictures, shape.masks);
+    shape.tokens = shape.image_tokens + text;
+  }
+  return groups;
+}
+
+}  // namespace
+
+PlanEvaluator::PlanEvaluator(const Job& job, const TargetGpu& target, const Workload& workload, int64_t limit_bytes)
+    : job_(job),
+      workload_(workload),
+      interconnect_(make_interconnect(*target.gpu, workload.world_size, workload.nodes, workload.network_gbit)),
+      limit_bytes_(limit_bytes),
+      process_(job, make_virtual_gpu(target)) {}
+
+void PlanEvaluator::add_worst_case(const SampleBatch& batch) {
+  batches_.push_back(batch);
+  entries_.clear();
+}
+
+DryRunResult PlanEvaluator::run(const DryRunRequest& request) {
+  DryRunResult result = process_.dry_run(request);
+  ++effort_.num_dry_runs;
+  effort_.dry_run_seconds += result.seconds;
+  if (!result.collectives.reductions.empty()) collectives_ = result.collectives;
+  return result;
+}
+
+int64_t PlanEvaluator::num_dry_run_micro_batches(const StepConfig& step_config) const {
+  return std::min(kMaxMicroBatches, workload_.samples_per_rank() / step_config.micro_batch_size);
+}
+
+DryRunRequest PlanEvaluator::make_full_request(const StepConfig& step_config, const SampleBatch& batch) const {
+  const int64_t samples = num_dry_run_micro_batches(step_config) * step_config.micro_batch_size;
+  const auto worst = take_samples(batch, samples);
+  const auto micro_batch = take_samples(batch, step_config.micro_batch_size);
+  return {.step_config = step_config,
+          .steps = {scale_samples(micro_batch, kMediumShare), worst, scale_samples(micro_batch, kSmallShare), worst},
+          .with_costs = true,
+          .with_detail = true};
+}
+
+double PlanEvaluator::step_seconds(const StepConfig& step_config, const StepCosts& costs) const {
+  const int64_t num_micro_batches = workload_.samples_per_rank() / step_config.micro_batch_size;
+  const auto micro_batches = static_cast<double>(num_micro_batches);
+  const double micro_batch_seconds =
+      (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(num_dry_run_micro_batches(step_config));
+  return micro_batches * micro_batch_seconds + costs.optimizer.seconds +
+         communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
+}
+
+Communication PlanEvaluator::communication(double micro_batch_seconds, int64_t num_micro_batches) const {
+  return estimate_communication(interconnect_, collectives_, micro_batch_seconds, num_micro_batches);
+}
+
+double PlanEvaluator::tokens_per_step(const SampleBatch& batch) const {
+  double tokens = 0;
+  for (const auto& group : take_samples(batch, workload_.samples_per_rank())) {
+    tokens += static_cast<double>(group.shape.tokens * group.count);
+  }
+  return tokens * static_cast<double>(workload_.world_size);
+}
+
+Communication PlanEvaluator::communication(const StepConfig& step_config) const {
+  const StepCosts& costs = *find_entry(step_config)->result.costs;
+  return communication(
+      (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(num_dry_run_micro_batches(step_config)),
+      workload_.samples_per_rank() / step_config.micro_batch_size);
+}
+
+std::vector<PlanEvaluator::Entry>::const_iterator PlanEvaluator::find_entry(const StepConfig& step_config) const {
+  return std::find_if(entries_.begin(), entries_.end(),
+                      [&](const Entry& entry) { return entry.estimate.step_config == step_config; });
+}
+
+const StepEstimate* PlanEvaluator::find(const StepConfig& step_config) const {
+  const auto entry = find_entry(step_config);
+  return entry == entries_.end() ? nullptr : &entry->estimate;
+}
+
+std::vector<const StepEstimate*> PlanEvaluator::all_estimates() const {
+  std::vector<const StepEstimate*> estimates;
+  for (const auto& entry : entries_) estimates.push_back(&entry.estimate);
+  return estimates;
+}
+
+StepEstimate PlanEvaluator::dry_run(const StepConfig& step_config) {
+  if (const StepEstimate* const estimate = find(step_config)) return *estimate;
+  std::optional<Entry> largest;
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    if (i + 1 < batches_.size()) process_.prefetch(make_full_request(step_config, batches_[i + 1]));
+    DryRunResult result = run(make_full_request(step_config, batches_[i]));
+    if (result.out_of_memory) throw make_exceeds_all_gpus_error(batches_[i], step_config);
+    if (largest && result.peaks().reserved_bytes <= largest->estimate.peaks.reserved_bytes) continue;
+    StepEstimate estimate{.step_config = step_config, .peaks = result.peaks()};
+    estimate.step_seconds = step_seconds(step_config, *result.costs);
+    estimate.tokens_per_second = tokens_per_step(batches_[i]) / estimate.step_seconds;
+    estimate.fits = estimate.peaks.reserved_bytes <= limit_bytes_;
+    estimate.from_dry_run = true;
+    largest = Entry{estimate, std::move(result), i};
+  }
+  entries_.push_back(std::move(*largest));
+  return entries_.back().estimate;
+}
+
+std::vector<PlanEvaluator::Probe>::const_iterator PlanEvaluator::find_probe(const StepConfig& step_config,
+                                                                            ProbeDetail detail) const {
+  return std::find_if(probes_.begin(), probes_.end(),
+                      [&](const Probe& probe) { return probe.step_config == step_config && probe.detail == detail; });
+}
+
+DryRunResult PlanEvaluator::probe(const StepConfig& step_config, ProbeDetail detail) {
+  const auto probe_entry = find_probe(step_config, detail);
+  if (probe_entry != probes_.end()) return probe_entry->result;
+  probes_.push_back({step_config, detail, probe(step_config, worst(), detail)});
+  return probes_.back().result;
+}
+
+DryRunRequest PlanEvaluator::make_probe_request(const StepConfig& step_config, const SampleBatch& batch,
+                                                ProbeDetail detail) {
+  return {.step_config = step_config,
+          .steps = {take_samples(batch, step_config.micro_batch_size)},
+          .with_costs = detail != ProbeDetail::kPeaks,
+          .with_detail = detail == ProbeDetail::kCostsAndDetail};
+}
+
+DryRunResult PlanEvaluator::probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail) {
+  DryRunResult result = run(make_probe_request(step_config, batch, detail));
+  if (result.out_of_memory) throw make_exceeds_all_gpus_error(batch, step_config);
+  return result;
+}
+
+void PlanEvaluator::prefetch(const StepConfig& step_config) {
+  if (find(step_config) == nullptr) process_.prefetch(make_full_request(step_config, batches_.front()));
+}
+
+void PlanEvaluator::prefetch_probe(const StepConfig& step_config, ProbeDetail detail) {
+  if (find_probe(step_config, detail) == probes_.end()) prefetch_probe(step_config, worst(), detail);
+}
+
+void PlanEvaluator::prefetch_probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail) {
+  process_.prefetch(make_probe_request(step_config, batch, detail));
+}
+
+const DryRunResult& PlanEvaluator::get_result(const StepConfig& step_config, bool with_timeline) {
+  const auto entry = entries_.begin() + (find_entry(step_config) - entries_.cbegin());
+  VLMTRAIN_CHECK(entry != entries_.end(), "a plan that was not rehearsed");
+  if (with_timeline && entry->result.detail->timeline.empty()) {
+    DryRunRequest request = make_full_request(step_config, batches_[entry->batch]);
+    request.with_timeline = true;
+    entry->result = run(request);
+  }
+  return entry->result;
+}
+
+const SampleBatch& PlanEvaluator::get_batch(const StepConfig& step_config) const {
+  const auto entry = find_entry(step_config);
+  VLMTRAIN_CHECK(entry != entries_.end(), "a plan that was not rehearsed");
+  return batches_[entry->batch];
+}
+
+int64_t PlanEvaluator::reserved_bytes(const StepConfig& step_config, const SampleBatch& batch) {
+  DryRunRequest request = make_full_request(step_config, batch);
+  request.with_costs = request.with_detail = false;
+  return run(request).peaks().reserved_bytes;
+}
+
+AverageStep PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
+                                                const std::vector<data::SampleShape>& samples) {
+  AverageStep average;
+  std::vector<SampleGroup> dry_run_samples;
+  double tokens = 0;
+  const int64_t max_samples = kMaxAverageMicroBatches * step_config.micro_batch_size;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    tokens += static_cast<double>(samples[i].tokens);
+    if (static_cast<int64_t>(i) < max_samples) add_sample(dry_run_samples, samples[i]);
+    const auto group = std::ranges::find(average.samples, samples[i], &SampleGroup::shape);
+    if (group == average.samples.end()) {
+      average.samples.push_back({samples[i], 1});
+    } else {
+      ++group->count;
+    }
+  }
+  const DryRunResult result =
+      run({.step_config = step_config, .steps = {dry_run_samples, dry_run_samples}, .with_costs = true});
+  if (result.out_of_memory) throw make_exceeds_all_gpus_error({.shapes = samples, .first_sample_id = {}}, step_config);
+  average.peaks = result.peaks();
+  const auto num_samples = static_cast<double>(samples.size());
+  const double num_repeats = std::max(1.0, num_samples / static_cast<double>(max_samples));
+  const double optimizer_seconds = result.costs->optimizer.seconds;
+  const double pass_seconds = result.costs->total.seconds - optimizer_seconds;
+  const double micro_batch_seconds = pass_seconds * static_cast<double>(step_config.micro_batch_size) /
+                                     std::min(num_samples, static_cast<double>(max_samples));
+  average.step_seconds =
+      num_repeats * pass_seconds + optimizer_seconds +
+      communication(micro_batch_seconds, std::llround(num_repeats * pass_seconds / micro_batch_seconds))
+          .exposed_seconds;
+  const auto num_ranks = static_cast<double>(workload_.world_size);
+  average.tokens_per_second = num_ranks * tokens / average.step_seconds;
+  average.samples_per_second = num_ranks * num_samples / average.step_seconds;
+  return average;
+}
+
+std::optional<int64_t> PlanEvaluator::reserved_bytes(const Job& job, const StepConfig& step_config,
+                                                     const std::vector<SampleBatch>& candidates) {
+  process_.set_job(job);
+  std::optional<int64_t> max_bytes = 0;
+  for (const auto& candidate : candidates) {
+    DryRunRequest request = make_full_request(step_config, candidate);
+    request.with_costs = request.with_detail = false;
+    const DryRunResult result = run(request);
+    if (result.out_of_memory) {
+      max_bytes.reset();
+      break;
+    }
+    max_bytes = std::max(*max_bytes, result.peaks().reserved_bytes);
+  }
+  process_.set_job(job_);
+  return max_bytes;
+}
+
+int64_t min_micro_batch_size(const StepConstraints& constraints) {
+  return constraints.micro_batch_size.value_or(1);
+}
+
+std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
+                                                const models::RecomputeBlocks& blocks) {
+  StepConfig step_config{
+      .micro_batch_size = min_micro_batch_size(constraints),
+      .recompute = constraints.recompute.is_auto() ? blocks : constraints.recompute.resolve_blocks(blocks),
+      .vision_tiles_per_pass = constraints.vision_tiles_per_pass.value_or(0),
+      .loss_chunk_rows = constraints.loss_chunk_rows.value_or(1),
+      .expandable_segments = constraints.expandable_segments,
+      .copies_ahead = false};
+  std::vector<StepConfig> min_memory_configs{step_config};
+  const bool has_tiles = std::any_of(workload.candidates.begin(), workload.candidates.end(),
+                                     [](const SampleBatch& batch) { return batch.shapes.front().pixel_rows > 0; });
+  if (has_tiles && !constraints.vision_tiles_per_pass) {
+    step_config.vision_tiles_per_pass = 1;
+    min_memory_configs.push_back(step_config);
+  }
+  return min_memory_configs;
+}
+
+std::optional<int64_t> find_min_reserved_bytes(PlanEvaluator& evaluator, const Job& job, const Workload& workload,
+                                               const std::vector<StepConfig>& configs, int64_t limit_bytes,
+                                               double give_up_bytes) {
+  std::optional<int64_t> min_bytes;
+  for (const StepConfig& step_config : configs) {
+    if (min_bytes && static_cast<double>(*min_bytes) > give_up_bytes) break;
+    const auto bytes = evaluator.reserved_bytes(job, step_config, workload.candidates);
+    if (bytes && (!min_bytes || *bytes < *min_bytes)) min_bytes = bytes;
+    if (min_bytes && *min_bytes <= limit_bytes) break;
+  }
+  return min_bytes;
+}
+
+}  // namespace vlmtrain::planner

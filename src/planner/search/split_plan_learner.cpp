@@ -1,0 +1,391 @@
+#include "planner/search/split_plan_learner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/planner/memory_split.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// Fractions of the available activation memory between which micro-batches count as near the
+/// limit.
+constexpr double kMinFitShare = 0.4;
+constexpr double kMaxFitShare = 1.15;
+/// Weight of the other micro-batches in the fit. They keep the terms apart.
+constexpr double kFarFromLimitWeight = 0.02;
+/// Rounds of fitting and dry runs, and the fullest micro-batches that each round adds. Fewer make the
+/// fit worse near the limit, more make planning slower.
+constexpr int64_t kRounds = 3;
+constexpr int64_t kFullestPerRound = 6;
+/// A sample that takes a larger fraction of the activation memory leaves no space for a second one.
+constexpr double kMaxShareForTwoSamples = 0.6;
+/// Bounds of the final dry run of whole steps.
+constexpr int64_t kMaxDryRunSteps = 12;
+constexpr int64_t kMaxDryRunMicroBatches = 40;
+/// Micro-batches of a step in a dry run. Further ones repeat them.
+constexpr int64_t kMaxMicroBatchesPerSampledStep = 8;
+constexpr int64_t kMaxMicroBatchesPerWorstStep = 4;
+/// Reductions of the limit by at least 1 / 200 each.
+constexpr int64_t kMaxLimitReductions = 4;
+constexpr int64_t kMinReductionDivisor = 200;  // of the limit, as 1 / n
+/// Allocation unit of PyTorch's caching allocator.
+constexpr int64_t kAllocatorPageBytes = int64_t{20} << 20;
+
+std::vector<double> make_row(const MemoryCostTable& table, const MicroBatchSizes& sizes) {
+  std::vector<double> row{1};
+  for (const int64_t term : table.compute_terms(sizes)) row.push_back(static_cast<double>(term));
+  return row;
+}
+
+SampleShapes get_micro_batch(const SampleShapes& step, const engine::MicroBatchSplit& split,
+                             int64_t micro_batch_index) {
+  SampleShapes samples;
+  for (const int64_t index : split.micro_batch(micro_batch_index)) samples.push_back(step[static_cast<size_t>(index)]);
+  return samples;
+}
+
+class SplitPlanLearner {
+ public:
+  SplitPlanLearner(MicroBatchDryRun& dry_run, const SplitProblem& problem)
+      : dry_run_(dry_run), problem_(problem), plan_{.table = problem.initial_table} {
+    for (const auto* steps : {&problem.worst_steps, &problem.sampled_steps}) {
+      for (const SampleShapes& step : *steps) {
+        for (const auto& shape : step) pool_.push_back(&shape);
+      }
+    }
+  }
+
+  SplitPlan run() {
+    measure(make_single_samples());
+    measure(make_small_micro_batches());
+    for (int64_t round = 0; round < kRounds; ++round) {
+      fit_table();
+      if (!measure(find_fullest_micro_batches())) break;
+    }
+    fit_table();
+    lower_limit();
+    return plan_;
+  }
+
+ private:
+  template <class Size>
+  const data::SampleShape& find_largest(const Size& size) const {
+    return **std::ranges::max_element(pool_, {}, [&](const data::SampleShape* shape) { return size(*shape); });
+  }
+
+  /// The largest and the smallest sample by each size, and some between them.
+  std::vector<SampleShapes> make_single_samples() const {
+    using Shape = data::SampleShape;
+    std::vector<SampleShapes> micro_batches;
+    const auto add_extremes = [&](const auto& size) {
+      micro_batches.push_back({find_largest(size)});
+      micro_batches.push_back({find_largest([&](const Shape& shape) { return -size(shape); })});
+    };
+    add_extremes([](const Shape& shape) { return shape.tokens; });
+    add_extremes([](const Shape& shape) { return shape.pixel_rows; });
+    add_extremes([](const Shape& shape) { return shape.label_tokens; });
+    if (find_largest([](const Shape& shape) { return shape.masks; }).masks > 0) {
+      add_extremes([](const Shape& shape) { return shape.masks; });
+      add_extremes([](const Shape& shape) { return shape.mask_pictures; });
+    }
+    add_extremes([](const Shape& shape) { return shape.tokens - shape.image_tokens; });
+    auto sorted = pool_;
+    std::ranges::stable_sort(sorted, {}, [](const Shape* shape) { return shape->tokens; });
+    for (const size_t quarter : {1, 2, 3}) micro_batches.push_back({*sorted[quarter * (sorted.size() - 1) / 4]});
+    return micro_batches;
+  }
+
+  /// Two and four equal samples if they fit, and two that differ most.
+  std::vector<SampleShapes> make_small_micro_batches() const {
+    std::vector<SampleShapes> micro_batches;
+    for (const auto& single : make_single_samples()) {
+      const auto measured = std::ranges::find(measured_, compute_sizes(single), &MeasuredMicroBatch::sizes);
+      const int64_t activation_bytes = measured->bytes - min_bytes();
+      const int64_t headroom = problem_.initial_table.limit_bytes - min_bytes();
+      const auto fits = [&](int64_t count) {
+        return static_cast<double>(activation_bytes) * static_cast<double>(count) <=
+               2 * kMaxShareForTwoSamples * static_cast<double>(headroom);
+      };
+      for (const int64_t count : {2, 4}) {
+        if (fits(count) && is_sample_count_allowed(count)) {
+          micro_batches.emplace_back(static_cast<size_t>(count), single.front());
+        }
+      }
+    }
+    return micro_batches;
+  }
+
+  bool is_sample_count_allowed(int64_t samples) const {
+    return problem_.initial_table.max_samples == 0 || samples <= problem_.initial_table.max_samples;
+  }
+
+  int64_t min_bytes() const { return std::ranges::min_element(measured_, {}, &MeasuredMicroBatch::bytes)->bytes; }
+
+  /// Of the sampled steps as they are split now: the fullest micro-batches, and those with the
+  /// maximum of each size.
+  std::vector<SampleShapes> find_fullest_micro_batches() const {
+    std::vector<SampleShapes> micro_batches;
+    for (const SampleShapes& step : problem_.sampled_steps) {
+      const engine::MicroBatchSplit split = split_by_memory(step, plan_.table);
+      for (int64_t i = 0; i < split.micro_batches(); ++i) micro_batches.push_back(get_micro_batch(step, split, i));
+    }
+    std::vector<SampleShapes> fullest;
+    const auto select = [&](int64_t count, const auto& size) {
+      std::ranges::stable_sort(micro_batches, std::ranges::greater{},
+                               [&](const SampleShapes& micro_batch) { return size(compute_sizes(micro_batch)); });
+      const auto end = micro_batches.begin() + std::min(count, std::ssize(micro_batches));
+      fullest.insert(fullest.end(), micro_batches.begin(), end);
+    };
+    select(2, [](const MicroBatchSizes& sizes) { return sizes.samples; });
+    select(2, [](const MicroBatchSizes& sizes) { return sizes.tokens; });
+    select(2, [](const MicroBatchSizes& sizes) { return sizes.pixel_rows; });
+    select(2, [](const MicroBatchSizes& sizes) { return sizes.label_tokens; });
+    select(2, [](const MicroBatchSizes& sizes) { return sizes.masks; });
+    select(kFullestPerRound, [this](const MicroBatchSizes& sizes) { return plan_.table.bytes(sizes); });
+    return fullest;
+  }
+
+  /// Dry-runs the micro-batches that have not been dry-run yet. Returns whether there were any.
+  bool measure(std::vector<SampleShapes> micro_batches) {
+    std::vector<SampleShapes> unmeasured;
+    for (auto& micro_batch : micro_batches) {
+      const MicroBatchSizes sizes = compute_sizes(micro_batch);
+      const auto has_same_sizes = [&](const SampleShapes& candidate) { return compute_sizes(candidate) == sizes; };
+      if (std::ranges::find(measured_, sizes, &MeasuredMicroBatch::sizes) != measured_.end()) continue;
+      if (std::ranges::any_of(unmeasured, has_same_sizes)) continue;
+      unmeasured.push_back(std::move(micro_batch));
+    }
+    if (unmeasured.empty()) return false;
+    const auto bytes = dry_run_.measure_bytes(unmeasured);
+    for (size_t i = 0; i < unmeasured.size(); ++i) measured_.push_back({compute_sizes(unmeasured[i]), bytes[i]});
+    return true;
+  }
+
+  void fit_table() { plan_.table = fit_cost_table(problem_.initial_table, measured_); }
+
+  /// Runs the steps, and lowers the limit until they stay within the plan's limit, unless single
+  /// samples exceed it.
+  void lower_limit() {
+    plan_.num_measured_micro_batches = std::ssize(measured_);
+    const int64_t limit = problem_.initial_table.limit_bytes;
+    int64_t peak = run_steps();
+    for (int64_t reductions = 0; peak > limit && reductions < kMaxLimitReductions; ++reductions) {
+      const SplitPlan previous_plan = plan_;
+      plan_.table.limit_bytes -= peak - limit + std::min(kAllocatorPageBytes, limit / kMinReductionDivisor);
+      const int64_t next_peak = run_steps();
+      if (next_peak >= peak) {
+        plan_ = previous_plan;
+        return;
+      }
+      peak = next_peak;
+    }
+  }
+
+  /// Returns the maximum of reserved bytes.
+  int64_t run_steps() {
+    count_micro_batches();
+    std::vector<PartialStep> partial_steps;
+    std::vector<size_t> sampled_indices;
+    int64_t num_micro_batches = 0;
+    for (size_t i = 0; i < problem_.sampled_steps.size() && std::ssize(sampled_indices) < kMaxDryRunSteps &&
+                       num_micro_batches < kMaxDryRunMicroBatches;
+         ++i) {
+      sampled_indices.push_back(partial_steps.size());
+      partial_steps.push_back(make_partial_step(problem_.sampled_steps[i], kMaxMicroBatchesPerSampledStep));
+      num_micro_batches += partial_steps.back().split.micro_batches();
+      if (i >= problem_.worst_steps.size()) continue;
+      partial_steps.push_back(make_partial_step(problem_.worst_steps[i], kMaxMicroBatchesPerWorstStep));
+      num_micro_batches += partial_steps.back().split.micro_batches();
+    }
+    std::vector<SampleShapes> steps;
+    std::vector<engine::MicroBatchSplit> splits;
+    steps.reserve(partial_steps.size());
+    splits.reserve(partial_steps.size());
+    for (const PartialStep& partial_step : partial_steps) {
+      steps.push_back(partial_step.samples);
+      splits.push_back(partial_step.split);
+    }
+    const auto results = dry_run_.run(steps, splits);
+    plan_.peaks = results.peaks;
+    plan_.num_dry_run_steps = std::ssize(sampled_indices);
+    if (results.seconds.empty()) return results.peaks.reserved_bytes;
+    double seconds = 0;
+    double samples = 0;
+    for (const size_t index : sampled_indices) {
+      const double micro_batch_seconds = results.seconds[index] - results.optimizer_and_exposed_seconds;
+      seconds += results.optimizer_and_exposed_seconds + micro_batch_seconds / partial_steps[index].share;
+      samples += static_cast<double>(partial_steps[index].samples_per_step);
+    }
+    plan_.step_seconds = seconds / static_cast<double>(sampled_indices.size());
+    plan_.samples_per_second = samples / seconds;
+    return results.peaks.reserved_bytes;
+  }
+
+  /// Splits all sampled steps and records their numbers of micro-batches.
+  void count_micro_batches() {
+    plan_.num_sampled_steps = std::ssize(problem_.sampled_steps);
+    plan_.max_micro_batches = plan_.min_micro_batches = 0;
+    int64_t num_micro_batches = 0;
+    for (const SampleShapes& step : problem_.sampled_steps) {
+      const int64_t num_in_step = split_by_memory(step, plan_.table).micro_batches();
+      num_micro_batches += num_in_step;
+      plan_.max_micro_batches = std::max(plan_.max_micro_batches, num_in_step);
+      plan_.min_micro_batches =
+          plan_.min_micro_batches == 0 ? num_in_step : std::min(plan_.min_micro_batches, num_in_step);
+    }
+    plan_.micro_batches_per_step =
+        static_cast<double>(num_micro_batches) / static_cast<double>(plan_.num_sampled_steps);
+  }
+
+  /// Some micro-batches of a step.
+  struct PartialStep {
+    SampleShapes samples;
+    engine::MicroBatchSplit split;
+    double share = 1;  ///< fraction of the step's samples
+    int64_t samples_per_step = 0;
+  };
+
+  /// Selects the fullest micro-batch and others in between. They are in decreasing order of bytes.
+  PartialStep make_partial_step(const SampleShapes& step, int64_t max_micro_batches) const {
+    const engine::MicroBatchSplit full_split = split_by_memory(step, plan_.table);
+    const int64_t num_micro_batches = std::min(max_micro_batches, full_split.micro_batches());
+    PartialStep partial_step;
+    std::vector<int64_t> sizes;
+    sizes.reserve(static_cast<size_t>(num_micro_batches));
+    double selected_bytes = 0;
+    double total_bytes = 0;
+    for (int64_t i = 0; i < full_split.micro_batches(); ++i) {
+      const SampleShapes micro_batch = get_micro_batch(step, full_split, i);
+      const auto bytes = static_cast<double>(plan_.table.bytes(compute_sizes(micro_batch)) - plan_.table.base_bytes);
+      total_bytes += bytes;
+      const int64_t next = std::ssize(sizes) * full_split.micro_batches() / num_micro_batches;
+      if (std::ssize(sizes) == num_micro_batches || i < next) continue;
+      selected_bytes += bytes;
+      partial_step.samples.insert(partial_step.samples.end(), micro_batch.begin(), micro_batch.end());
+      sizes.push_back(std::ssize(micro_batch));
+    }
+    partial_step.split = engine::split_in_order(std::move(sizes));
+    partial_step.share = total_bytes > 0 ? selected_bytes / total_bytes : 1;
+    partial_step.samples_per_step = std::ssize(step);
+    return partial_step;
+  }
+
+  MicroBatchDryRun& dry_run_;
+  const SplitProblem& problem_;
+  SplitPlan plan_;
+  std::vector<const data::SampleShape*> pool_;
+  std::vector<MeasuredMicroBatch> measured_;
+};
+
+}  // namespace
+
+MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<MeasuredMicroBatch>& micro_batches) {
+  VLMTRAIN_CHECK(!micro_batches.empty(), "a cost table of no rehearsals");
+  const auto min_bytes =
+      static_cast<double>(std::ranges::min_element(micro_batches, {}, &MeasuredMicroBatch::bytes)->bytes);
+  const double headroom = std::max(1.0, static_cast<double>(table.limit_bytes) - min_bytes);
+  const auto is_near_limit = [&](const MeasuredMicroBatch& micro_batch) {
+    const double share = (static_cast<double>(micro_batch.bytes) - min_bytes) / headroom;
+    return share >= kMinFitShare && share <= kMaxFitShare;
+  };
+  const bool any_near_limit = std::ranges::any_of(micro_batches, is_near_limit);
+  std::vector<std::vector<double>> rows;
+  std::vector<double> values;
+  std::vector<double> weights;
+  for (const MeasuredMicroBatch& micro_batch : micro_batches) {
+    rows.push_back(make_row(table, micro_batch.sizes));
+    values.push_back(static_cast<double>(micro_batch.bytes));
+    weights.push_back(!any_near_limit || is_near_limit(micro_batch) ? 1 : kFarFromLimitWeight);
+  }
+  const auto coefficients = nonnegative_least_squares(rows, values, weights);
+  constexpr double kUnitsPerWeight = 1024;
+  table.base_bytes = std::llround(std::floor(coefficients.front()));
+  for (size_t term = 0; term < MemoryCostTable::kNumTerms; ++term) {
+    table.bytes_per_1024[term] = std::llround(std::ceil(coefficients[term + 1] * kUnitsPerWeight));
+  }
+  int64_t max_error = 0;
+  for (const MeasuredMicroBatch& micro_batch : micro_batches) {
+    if (!any_near_limit || is_near_limit(micro_batch))
+      max_error = std::max(max_error, micro_batch.bytes - table.bytes(micro_batch.sizes));
+  }
+  table.base_bytes += max_error;
+  return table;
+}
+
+SplitPlan learn_split_plan(MicroBatchDryRun& dry_run, const SplitProblem& problem) {
+  VLMTRAIN_CHECK(!problem.sampled_steps.empty(), "no steps to cut");
+  return SplitPlanLearner(dry_run, problem).run();
+}
+
+nlohmann::ordered_json SplitPlan::to_json() const {
+  const auto or_null = [](double number) { return number > 0 ? nlohmann::ordered_json(number) : nullptr; };
+  return {{"drawn_steps", num_sampled_steps},
+          {"passes_per_step", micro_batches_per_step},
+          {"fewest_passes", min_micro_batches},
+          {"most_passes", max_micro_batches},
+          {"step_seconds", or_null(step_seconds)},
+          {"samples_per_second", or_null(samples_per_second)},
+          {"allocated_peak_bytes", peaks.allocated_bytes},
+          {"reserved_peak_bytes", peaks.reserved_bytes},
+          {"rehearsed_steps", num_dry_run_steps},
+          {"rehearsed_sets", num_measured_micro_batches},
+          {"limit_bytes", table.limit_bytes}};
+}
+
+namespace {
+
+/// Bound of the iterations, if the tolerance is not reached.
+constexpr int64_t kMaxSweeps = 20'000;
+constexpr double kTolerance = 1e-10;  // change of a coefficient relative to the largest one
+
+}  // namespace
+
+std::vector<double> nonnegative_least_squares(const std::vector<std::vector<double>>& rows,
+                                              const std::vector<double>& values, const std::vector<double>& weights) {
+  VLMTRAIN_CHECK(!rows.empty() && rows.size() == values.size() && rows.size() == weights.size(),
+                 "{} rows, {} values, {} weights", rows.size(), values.size(), weights.size());
+  const size_t num_columns = rows.front().size();
+  std::vector<double> scale(num_columns, 0);
+  for (const auto& row : rows) {
+    for (size_t column = 0; column < num_columns; ++column)
+      scale[column] = std::max(scale[column], std::abs(row[column]));
+  }
+  // Normal equations: `gram` is symmetric, and the gradient is gram · x − target.
+  std::vector<std::vector<double>> gram(num_columns, std::vector<double>(num_columns, 0));
+  std::vector<double> gradient(num_columns, 0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (size_t column = 0; column < num_columns; ++column) {
+      if (scale[column] == 0) continue;
+      const double element = weights[i] * rows[i][column] / scale[column];
+      gradient[column] -= element * values[i];
+      for (size_t other = 0; other < num_columns; ++other) {
+        if (scale[other] > 0) gram[column][other] += element * rows[i][other] / scale[other];
+      }
+    }
+  }
+  std::vector<double> x(num_columns, 0);
+  for (int64_t sweep = 0; sweep < kMaxSweeps; ++sweep) {
+    double max_change = 0;
+    double max_coefficient = 0;
+    for (size_t column = 0; column < num_columns; ++column) {
+      if (gram[column][column] <= 0) continue;
+      const double updated = std::max(0.0, x[column] - gradient[column] / gram[column][column]);
+      const double step = updated - x[column];
+      x[column] = updated;
+      for (size_t other = 0; step != 0 && other < num_columns; ++other) gradient[other] += step * gram[other][column];
+      max_change = std::max(max_change, std::abs(step));
+      max_coefficient = std::max(max_coefficient, updated);
+    }
+    if (max_change <= kTolerance * max_coefficient) break;
+  }
+  for (size_t column = 0; column < num_columns; ++column) {
+    if (scale[column] > 0) x[column] /= scale[column];
+  }
+  return x;
+}
+
+}  // namespace vlmtrain::planner

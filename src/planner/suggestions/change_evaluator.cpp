@@ -1,0 +1,130 @@
+#include "planner/suggestions/change_evaluator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "vlmtrain/models/checkpoint_info.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// Adds LoRA to a job without it. Returns false if the job has it or trains nothing that supports
+/// adapters.
+bool add_lora(const ChangeEvaluator::Problem& problem, JobChange& change) {
+  if (change.job.lora || !can_have_adapters(change.job.frozen)) return false;
+  change.job.lora = make_lora_settings(problem.job, problem.flags.lora_rank);
+  change.arguments = format_arguments(problem.flags.lora_argument, problem.flags.lora_rank);
+  change.description = fmt::format("trains LoRA adapters of rank {} instead of all weights", problem.flags.lora_rank);
+  return true;
+}
+
+bool quantize_frozen_weights(nn::Quantization quantization, JobChange& change) {
+  if (!change.job.lora || change.job.quantization != nn::Quantization::kNone) return false;
+  change.job.quantization = quantization;
+  change.arguments.push_back("model.quantization=" + nn::to_string(quantization));
+  change.description += fmt::format("{}holds the frozen Linears in {} bits", change.description.empty() ? "" : " and ",
+                                    quantization == nn::Quantization::kNf4 ? 4 : 8);
+  return true;
+}
+
+bool use_16_bit_precision(const ChangeEvaluator::Problem& problem, JobChange& change) {
+  if (change.job.precision != engine::Precision::kFp32) return false;
+  change.job =
+      with_precision(std::move(change.job), problem.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
+  change.arguments.push_back("training.precision=" + engine::to_string(change.job.precision));
+  change.description = "computes in 16 bits";
+  return true;
+}
+
+bool add_sharding(engine::Sharding sharding, const char* description, JobChange& change) {
+  Job& job = change.job;
+  const auto shardings = list_possible_shardings(job);
+  if (job.sharding >= sharding || std::ranges::find(shardings, sharding) == shardings.end()) return false;
+  job.sharding = sharding;
+  change.arguments.push_back(fmt::format("distributed.sharding={}", engine::to_string(sharding)));
+  change.description = description;
+  return true;
+}
+
+bool shard_optimizer_state(JobChange& change) {
+  return add_sharding(engine::Sharding::kOptimizer, "has each rank hold a part of the optimizer's state", change);
+}
+
+bool shard_weights(JobChange& change) {
+  return add_sharding(engine::Sharding::kFull,
+                      "has each rank hold a part of weights, gradients and the optimizer's state", change);
+}
+
+bool use_8_bit_optimizer_state(JobChange& change) {
+  engine::OptimizerStates& states = change.job.optimizer.states;
+  if (states == engine::OptimizerStates::k8Bit) return false;
+  states = engine::OptimizerStates::k8Bit;
+  change.arguments.push_back("training.optimizer_states=" + engine::to_string(states));
+  change.description = "holds the optimizer's moments in 8 bits";
+  return true;
+}
+
+bool freeze_vision_tower(JobChange& change) {
+  auto& frozen = change.job.frozen;
+  if (frozen.vision_tower || frozen.language_model) return false;
+  frozen.vision_tower = true;
+  if (change.job.lora && change.job.lora->adapter.empty()) {
+    change.job.lora->excluded_components.push_back(nn::Component::kVisionTower);
+  }
+  change.arguments.emplace_back("model.freeze_vision_tower=true");
+  change.description = "leaves the vision tower as it is";
+  return true;
+}
+
+/// Returns the changes of `list` that change the job.
+template <class... Functions>
+std::vector<JobChange> list_changes(const ChangeEvaluator::Problem& problem, const Functions&... functions) {
+  std::vector<JobChange> list;
+  const auto add = [&](const auto& apply_change) {
+    JobChange change{.arguments = {}, .description = {}, .job = problem.job};
+    if (apply_change(change)) list.push_back(std::move(change));
+  };
+  (add(functions), ...);
+  return list;
+}
+
+}  // namespace
+
+bool can_have_adapters(const models::FrozenParts& frozen) {
+  return !(frozen.vision_tower && frozen.projector && frozen.language_model);
+}
+
+nn::LoraSettings make_lora_settings(const Job& job, int64_t rank) {
+  const models::FrozenParts& frozen = job.frozen;
+  nn::LoraSettings settings{.rank = rank, .modules_to_save = models::get_default_modules_to_save(job.model, frozen)};
+  if (frozen.vision_tower) settings.excluded_components.push_back(nn::Component::kVisionTower);
+  if (frozen.projector) settings.excluded_components.push_back(nn::Component::kProjector);
+  if (frozen.language_model) settings.excluded_components.push_back(nn::Component::kLanguageModel);
+  if (frozen.mask_encoder) settings.excluded_components.push_back(nn::Component::kMaskEncoder);
+  return settings;
+}
+
+std::vector<JobChange> list_numeric_changes(const ChangeEvaluator::Problem& problem) {
+  return list_changes(
+      problem, shard_optimizer_state, shard_weights,
+      [&](JobChange& change) { return use_16_bit_precision(problem, change); }, use_8_bit_optimizer_state,
+      [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kInt8, change); },
+      [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kNf4, change); });
+}
+
+std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& problem) {
+  return list_changes(problem, freeze_vision_tower, [&](JobChange& change) { return add_lora(problem, change); });
+}
+
+std::vector<JobChange> make_smallest_job(const ChangeEvaluator::Problem& problem) {
+  return list_changes(problem, [&](JobChange& change) {
+    const bool added_lora = add_lora(problem, change);
+    const bool quantized = quantize_frozen_weights(nn::Quantization::kNf4, change);
+    return added_lora || quantized;
+  });
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,221 @@
+#include "planner/suggestions/gpu_suggestions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "planner/search/config_search.h"
+#include "planner/search/plan_evaluator.h"
+#include "planner/suggestions/change_evaluator.h"
+#include "planner/suggestions/suggestions.h"
+#include "vlmtrain/base/text_format.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// Assumed upper bound of the memory that smaller vision passes save for another job, as a fraction
+/// of their savings in this plan.
+constexpr double kPassSavingsMargin = 1.2;
+
+}  // namespace
+
+GpuChangeEvaluator::GpuChangeEvaluator(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator)
+    : ChangeEvaluator({.job = request.job,
+                       .workload = request.workload,
+                       .constraints = request.constraints,
+                       .sample_limits = request.sample_limits,
+                       .flags = request.flags,
+                       .has_bf16 = supports_precision(*request.target.gpu, engine::Precision::kBf16)}),
+      request_(request),
+      plan_(plan),
+      evaluator_(evaluator) {}
+
+double GpuChangeEvaluator::compute_give_up_ratio() const {
+  double max_ratio = 1;
+  for (const auto& estimate : evaluator_.all_estimates()) {
+    if (estimate->step_config.micro_batch_size != plan_.best.step_config.micro_batch_size ||
+        estimate->step_config.recompute != plan_.best.step_config.recompute) {
+      continue;
+    }
+    max_ratio =
+        std::max(max_ratio, static_cast<double>(estimate->peaks.reserved_bytes) / static_cast<double>(needed_bytes()));
+  }
+  return kPassSavingsMargin * max_ratio;
+}
+
+std::optional<int64_t> GpuChangeEvaluator::estimate_min_bytes(const Job& job, const Workload& workload,
+                                                              const StepConstraints& constraints) {
+  const models::RecomputeBlocks blocks{.vision = plan_.detail.vision_blocks, .language = plan_.detail.language_blocks};
+  return find_min_reserved_bytes(evaluator_, job, workload, make_min_memory_configs(constraints, workload, blocks),
+                                 limit_bytes(), compute_give_up_ratio() * static_cast<double>(limit_bytes()));
+}
+
+std::optional<ChangeEvaluator::RelaxedPlan> GpuChangeEvaluator::replan(const StepConstraints& constraints) {
+  const auto estimate = ConfigSearch(evaluator_, request_.workload, constraints, limit_bytes()).find();
+  if (!estimate) return std::nullopt;
+  return RelaxedPlan{estimate->step_config.micro_batch_size, plan_.total_bytes(*estimate)};
+}
+
+MemoryLimit GpuChangeEvaluator::compute_limit(MemoryMode mode, std::optional<double> gigabytes) const {
+  return compute_memory_limit(request_.target, mode, gigabytes, request_.workload.world_size);
+}
+
+std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
+  std::vector<Suggestion> list;
+  const auto add = [&](std::string argument, std::string note) {
+    list.push_back({.arguments = {std::move(argument)},
+                    .note = std::move(note),
+                    .makes_it_fit = true,
+                    .total_bytes = total_bytes(needed_bytes())});
+  };
+  const auto aggressive_limit = compute_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
+  if (needed_bytes() <= aggressive_limit.limit_bytes) {
+    add("memory.mode=aggressive", fmt::format("keeps {:g} % of the card free instead of {:g} %",
+                                              aggressive_limit.margin_percent, plan_.limit.margin_percent));
+  }
+  if (!request_.limit_gigabytes) return list;
+  const double max_gigabytes = to_gigabytes(request_.target.memory_bytes);
+  const auto gigabytes = find_min_limit(*request_.limit_gigabytes, max_gigabytes, [&](double candidate_gigabytes) {
+    return needed_bytes() <= compute_limit(request_.mode, candidate_gigabytes).limit_bytes;
+  });
+  if (gigabytes) {
+    add(fmt::format("memory.limit_gb={:g}", *gigabytes), "lets the run take more of the card");
+  } else if (needed_bytes() <= compute_limit(request_.mode, std::nullopt).limit_bytes) {
+    add("memory.limit_gb=auto", "lets the run take all of the card");
+  }
+  return list;
+}
+
+std::optional<Suggestion> GpuChangeEvaluator::suggest_larger_gpu() const {
+  const bool fits_without_limit = needed_bytes() <= compute_limit(request_.mode, std::nullopt).limit_bytes;
+  if (request_.limit_gigabytes && fits_without_limit) return std::nullopt;
+  return planner::suggest_larger_gpu(request_, plan_);
+}
+
+namespace {
+
+/// Sizes in gigabytes with which GPUs are sold.
+constexpr std::array kGpuSizes{4.0,  6.0,  8.0,  10.0, 11.0, 12.0, 16.0, 20.0, 22.0,  24.0,  32.0,
+                               40.0, 44.0, 48.0, 64.0, 72.0, 80.0, 94.0, 96.0, 141.0, 180.0, 192.0};
+/// GPUs that are dry-run at most. Another architecture may need slightly more memory than the plan,
+/// so that the first large enough GPU may fail.
+constexpr int kMaxDryRuns = 3;
+
+struct GpuCandidate {
+  std::string name;  ///< as in an argument
+  TargetGpu target;
+};
+
+std::vector<GpuCandidate> list_candidates(const PlanRequest& request) {
+  std::vector<GpuCandidate> list;
+  if (request.flags.gpu_by_size || request.flags.gpu.empty()) {
+    for (const double size : kGpuSizes) list.push_back({fmt::format("{:g}", size), make_target_gpu(size)});
+  } else {
+    for (const auto& gpu : memory::gpus()) {
+      // Laptop GPUs are not sold separately.
+      if (supports_precision(gpu, request.job.precision) && !gpu.name.ends_with("-laptop")) {
+        list.push_back({std::string(gpu.name), find_target_gpu(std::string(gpu.name))});
+      }
+    }
+  }
+  std::stable_sort(list.begin(), list.end(), [](const GpuCandidate& left, const GpuCandidate& right) {
+    return left.target.memory_bytes < right.target.memory_bytes;
+  });
+  return list;
+}
+
+/// Returns the least reserved memory of the plan on another GPU.
+int64_t dry_run_min_bytes(const TargetGpu& target, const PlanRequest& request, const Plan& plan, int64_t limit_bytes) {
+  const DryRunDetail& detail = plan.detail;
+  PlanEvaluator evaluator(request.job, target, request.workload, limit_bytes);
+  const auto configs =
+      make_min_memory_configs(request.constraints, request.workload, {detail.vision_blocks, detail.language_blocks});
+  const auto min_bytes = find_min_reserved_bytes(evaluator, request.job, request.workload, configs, limit_bytes,
+                                                 std::numeric_limits<double>::infinity());
+  return min_bytes.value_or(std::numeric_limits<int64_t>::max());
+}
+
+Suggestion make_suggestion(const GpuCandidate& candidate, int64_t reserved_bytes, const MemoryLimit& limit,
+                           const PlanRequest& request) {
+  const FlagSyntax& flags = request.flags;
+  Suggestion suggestion{.arguments = {},
+                        .note = "a larger card",
+                        .makes_it_fit = true,
+                        .total_bytes = reserved_bytes + limit.context_bytes + limit.communication_bytes};
+  if (flags.gpu.empty()) {
+    suggestion.note = fmt::format("a card of {} GB or more", candidate.name);
+    if (request.limit_gigabytes) suggestion.note += ", with memory.limit_gb=auto";
+  } else {
+    suggestion.arguments = format_arguments(flags.gpu, candidate.name);
+    if (request.limit_gigabytes) suggestion.arguments.emplace_back("memory.limit_gb=auto");
+  }
+  return suggestion;
+}
+
+}  // namespace
+
+std::optional<Suggestion> suggest_larger_gpu(const PlanRequest& request, const Plan& plan) {
+  int num_dry_runs = 0;
+  for (const auto& candidate : list_candidates(request)) {
+    const auto limit = compute_memory_limit(candidate.target, request.mode, std::nullopt, request.workload.world_size);
+    if (candidate.target.memory_bytes <= request.target.memory_bytes ||
+        limit.limit_bytes < plan.best.peaks.reserved_bytes ||
+        !supports_precision(*candidate.target.gpu, request.job.precision)) {
+      continue;
+    }
+    const int64_t bytes = dry_run_min_bytes(candidate.target, request, plan, limit.limit_bytes);
+    if (bytes <= limit.limit_bytes) return make_suggestion(candidate, bytes, limit, request);
+    if (++num_dry_runs == kMaxDryRuns) break;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+std::string format_size(int64_t bytes) {
+  return fmt::format("{:.1f} GB", to_gigabytes(bytes));
+}
+
+}  // namespace
+
+std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_model) {
+  std::vector<Suggestion> suggestions;
+  const auto add = [&](std::string note) {
+    suggestions.push_back({.arguments = {}, .note = std::move(note), .makes_it_fit = true});
+  };
+  const StepConfig& step_config = plan.best.step_config;
+  if (step_config.recompute.vision + step_config.recompute.language > 0) {
+    const auto missing_bytes = cost_model.reserved_bytes(step_config.micro_batch_size, {}) - plan.limit.limit_bytes;
+    const double seconds_without = cost_model.micro_batch_seconds(step_config.micro_batch_size, {});
+    const double seconds_with = cost_model.micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
+    add(fmt::format("with {} more nothing would be recomputed: steps about {:.0f} % shorter",
+                    format_size(std::max<int64_t>(missing_bytes, 0)), 100 * (1 - seconds_without / seconds_with)));
+  }
+  const int64_t unused_bytes = plan.limit.limit_bytes - plan.best.peaks.reserved_bytes;
+  if (step_config.micro_batch_size == plan.workload.samples_per_rank()) {
+    add(fmt::format("the whole share of the global batch is one micro-batch; {} stay free beside the margin",
+                    format_size(unused_bytes)));
+  }
+  return suggestions;
+}
+
+std::vector<Suggestion> suggest_changes_that_fit(const PlanRequest& request, const Plan& plan,
+                                                 PlanEvaluator& evaluator) {
+  GpuChangeEvaluator change_evaluator(request, plan, evaluator);
+  auto suggestions = make_suggestions(change_evaluator, plan.best.peaks.reserved_bytes, plan.detail);
+  if (auto suggestion = change_evaluator.suggest_larger_gpu()) suggestions.push_back(std::move(*suggestion));
+  append_required_bytes(suggestions);
+  if (suggestions.empty()) {
+    suggestions.push_back(
+        {.arguments = {},
+         .note =
+             "neither smaller samples nor LoRA on weights of 4 bits nor a larger card would do; take a smaller model",
+         .makes_it_fit = false});
+  }
+  return suggestions;
+}
+
+}  // namespace vlmtrain::planner

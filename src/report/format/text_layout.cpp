@@ -1,0 +1,105 @@
+#include "report/format/text_layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+namespace vlmtrain::report {
+
+namespace {
+
+struct Glyphs {
+  const char* full;
+  const char* left_half;
+  const char* right_half;
+};
+
+constexpr const char* kStroke = "▏";
+
+Glyphs select_glyphs(BarFill fill, bool unicode) {
+  switch (fill) {
+    case BarFill::kSolid:
+      return unicode ? Glyphs{"█", "▌", "▐"} : Glyphs{"#", "#", "#"};
+    case BarFill::kLight:
+      return unicode ? Glyphs{"░", "░", " "} : Glyphs{".", ".", "."};
+    case BarFill::kMedium:
+      return unicode ? Glyphs{"▒", "▒", " "} : Glyphs{"-", "-", "-"};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string draw_bar(int64_t offset, int64_t bytes, BarFill fill, const BarScale& scale) {
+  const auto to_half_column = [&](int64_t byte_offset) {
+    const double cells = static_cast<double>(byte_offset) / static_cast<double>(std::max<int64_t>(1, scale.bytes)) *
+                         (scale.unicode ? 2 : 1) * scale.columns;
+    return static_cast<int>(std::lround(cells)) * (scale.unicode ? 1 : 2);  // in half columns
+  };
+  const int first = to_half_column(offset);
+  const int end = to_half_column(offset + bytes);
+  const Glyphs glyphs = select_glyphs(fill, scale.unicode);
+  const bool is_stroke = bytes > 0 && first == end;
+  const int stroke_column = std::min(first / 2, scale.columns - 1);
+  std::string bar;
+  for (int column = 0; column < scale.columns; ++column) {
+    const bool left = first <= 2 * column && 2 * column < end;
+    const bool right = first <= 2 * column + 1 && 2 * column + 1 < end;
+    if (is_stroke && column == stroke_column) {
+      bar += scale.unicode ? kStroke : "|";
+    } else {
+      bar += left && right ? glyphs.full : left ? glyphs.left_half : right ? glyphs.right_half : " ";
+    }
+  }
+  return bar;
+}
+
+int count_columns(const std::string& text) {
+  return static_cast<int>(
+      std::count_if(text.begin(), text.end(), [](unsigned char byte) { return (byte & 0xc0) != 0x80; }));
+}
+
+namespace {
+
+/// Removes the first `columns` code points of `text` and returns them.
+std::string take_columns(std::string& text, int columns) {
+  size_t end = 0;
+  for (int num_taken = 0; end < text.size(); ++end) {
+    const bool begins_character = (static_cast<unsigned char>(text[end]) & 0xc0) != 0x80;
+    if (begins_character && num_taken++ == columns) break;
+  }
+  std::string head = text.substr(0, end);
+  text.erase(0, end);
+  return head;
+}
+
+}  // namespace
+
+std::string wrap_text(const std::string& prefix, const std::string& text, int columns) {
+  const int indent = count_columns(prefix);
+  const int line_columns = std::max(1, columns - indent);
+  std::string lines = prefix;
+  int num_used = 0;
+  const auto break_line = [&] {
+    lines += '\n';
+    lines.append(static_cast<size_t>(indent), ' ');
+    num_used = 0;
+  };
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (num_used > 0 && num_used + 1 + count_columns(word) > line_columns) break_line();
+    if (num_used > 0) {
+      lines += ' ';
+      ++num_used;
+    }
+    while (count_columns(word) > line_columns) {
+      lines += take_columns(word, line_columns);
+      break_line();
+    }
+    lines += word;
+    num_used += count_columns(word);
+  }
+  return lines + "\n";
+}
+
+}  // namespace vlmtrain::report

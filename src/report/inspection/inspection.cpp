@@ -1,0 +1,204 @@
+#include "vlmtrain/report/inspection.h"
+
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json make_json(const data::Histogram& histogram) {
+  auto bins = ordered_json::array();
+  for (const auto& bin : histogram.bins) bins.push_back({bin.first, bin.last, bin.count});
+  return {{"sum", histogram.sum},
+          {"mean", histogram.mean()},
+          {"least", histogram.min},
+          {"median", histogram.median},
+          {"percentile_95", histogram.percentile_95},
+          {"most", histogram.max},
+          {"bins", std::move(bins)}};
+}
+
+ordered_json make_json(const data::SampleShape& shape) {
+  return {{"tokens", shape.tokens},
+          {"label_tokens", shape.label_tokens},
+          {"image_tokens", shape.image_tokens},
+          {"images", shape.num_media},
+          {"tiles", shape.pixel_rows},
+          {"videos", shape.num_videos},
+          {"video_frames", shape.video_frames},
+          {"volumes", shape.num_volumes}};
+}
+
+ordered_json make_json(const std::vector<data::MissingFile>& files) {
+  auto list = ordered_json::array();
+  for (const auto& file : files) {
+    list.push_back({{"file", file.path},
+                    {"reason", file.reason},
+                    {"first_index", file.first_record},
+                    {"samples", file.num_records}});
+  }
+  return list;
+}
+
+ordered_json make_sources_json(const Inspection& inspection) {
+  auto sources = ordered_json::array();
+  const auto or_null = [](const auto& number) { return number ? ordered_json(*number) : ordered_json(); };
+  for (const auto& source : inspection.sources) {
+    sources.push_back({{"path", source.source.path},
+                       {"weight", or_null(source.source.weight)},
+                       {"repeat", or_null(source.source.repeat)},
+                       {"task", source.source.task},
+                       {"samples", source.num_records},
+                       {"usable", source.num_usable},
+                       {"shrunk", source.shrunk},
+                       {"without_media", source.without_media}});
+  }
+  return sources;
+}
+
+ordered_json make_mixture_json(const Inspection& inspection) {
+  auto mixture_json = ordered_json::array();
+  for (const auto& source : inspection.mixture_sources) {
+    mixture_json.push_back({{"name", source.name},
+                            {"share", source.share},
+                            {"usable", source.num_usable},
+                            {"repeat", source.repeat},
+                            {"epochs", source.epochs}});
+  }
+  return mixture_json;
+}
+
+ordered_json make_tasks_json(const Inspection& inspection) {
+  auto tasks = ordered_json::object();
+  for (const auto& task : inspection.tasks) {
+    tasks[task.name] = {{"samples", task.samples}, {"tokens", task.tokens}, {"label_tokens", task.label_tokens}};
+  }
+  return tasks;
+}
+
+ordered_json make_largest_json(const Inspection& inspection) {
+  auto largest_json = ordered_json::array();
+  for (const auto& sample : inspection.largest_samples) {
+    ordered_json entry{{"index", sample.index}, {"id", sample.id}};
+    entry.update(make_json(sample.shape));
+    entry["predicted_bytes"] = sample.predicted_bytes > 0 ? ordered_json(sample.predicted_bytes) : ordered_json();
+    largest_json.push_back(std::move(entry));
+  }
+  return largest_json;
+}
+
+ordered_json make_packs_json(const Inspection& inspection) {
+  if (!inspection.pack_limits) return {};
+  const data::PackStatistics& packs = inspection.packs;
+  return {
+      {"packs", packs.fill.packs},
+      {"max_tokens", inspection.pack_limits->tokens},
+      {"max_images", inspection.pack_limits->num_media},
+      {"max_tiles", inspection.pack_limits->tiles ? ordered_json(*inspection.pack_limits->tiles) : ordered_json()},
+      {"tokens_filled", packs.fill.tokens},
+      {"images_filled", packs.fill.num_media},
+      {"bound_by",
+       {{"tokens", packs.limited_by_tokens()}, {"images", packs.limited_by_images}, {"tiles", packs.limited_by_tiles}}},
+      {"most_tiles", packs.fill.max_tiles},
+      {"most_tiles_ids", inspection.largest_pack_ids}};
+}
+
+ordered_json make_evaluation_json(const Inspection& inspection) {
+  if (!inspection.evaluation) return {};
+  const InspectedEvaluation& evaluation = *inspection.evaluation;
+  auto duplicates_json = ordered_json::array();
+  for (const auto& [id, train_id] : evaluation.train_duplicates)
+    duplicates_json.push_back({{"id", id}, {"trained_id", train_id}});
+  return {{"ledger", evaluation.ledger.to_json()},
+          {"without_media", evaluation.without_media},
+          {"missing_files", make_json(evaluation.missing_files)},
+          {"also_trained", std::move(duplicates_json)},
+          {"with_trained_media", evaluation.ids_with_train_media},
+          {"trained_subjects", evaluation.train_subjects},
+          {"with_trained_subjects", evaluation.ids_with_train_subjects}};
+}
+
+ordered_json make_samples_json(const Inspection& inspection) {
+  auto samples_json = ordered_json::array();
+  for (const auto& sample : inspection.shown_samples) {
+    auto spans = ordered_json::array();
+    for (const text::Span& answer : sample.chat.answers) spans.push_back({answer.begin, answer.end});
+    auto media_json = ordered_json::array();
+    for (const auto& preview : sample.media_previews) {
+      media_json.push_back({{"medium", preview.media_index},
+                            {"frame", preview.frame_index},
+                            {"height", preview.pixels.size(1)},
+                            {"width", preview.pixels.size(2)},
+                            {"tile_height", preview.tile_height},
+                            {"tile_width", preview.tile_width},
+                            {"is_overview", preview.is_overview}});
+      if (!preview.is_volume()) continue;
+      media_json.back()["voxels"] = preview.voxels;
+      media_json.back()["name"] = preview.name;
+    }
+    ordered_json entry{{"index", sample.index}, {"id", sample.id}, {"task", sample.task}, {"problem", sample.problem}};
+    entry.update(make_json(sample.shape));
+    entry["text"] = sample.chat.text;
+    entry["label_spans"] = std::move(spans);
+    entry["learnt"] = sample.label_text;
+    entry["pictures"] = std::move(media_json);
+    samples_json.push_back(std::move(entry));
+  }
+  return samples_json;
+}
+
+}  // namespace
+
+int64_t Inspection::num_duplicates() const {
+  int64_t samples = 0;
+  for (const auto& group : duplicate_samples) samples += std::ssize(group) - 1;
+  return samples;
+}
+
+ordered_json Inspection::to_json() const {
+  auto missing_json = make_json(missing_files);
+  for (size_t i = 0; i < missing_json.size(); ++i) missing_json[i]["first_id"] = missing_file_sample_ids.at(i);
+  return {{"dataset", dataset},
+          {"model", model},
+          {"chat_template", chat_template},
+          {"samples", ledger.samples()},
+          {"usable", num_usable()},
+          {"without_media", without_media},
+          {"without_effect", remarks},
+          {"stops_run", stops_training},
+          {"no_order", order_error},
+          {"steps", steps},
+          {"global_batch_size", global_batch_size},
+          {"epochs", epochs},
+          {"sources", make_sources_json(*this)},
+          {"drawn_from", make_mixture_json(*this)},
+          {"tasks", make_tasks_json(*this)},
+          {"histograms",
+           {{"tokens", make_json(tokens)},
+            {"label_tokens", make_json(label_tokens)},
+            {"images", make_json(images)},
+            {"volumes", make_json(volumes)},
+            {"tiles", make_json(pixel_rows)},
+            {"video_frames", make_json(video_frames)}}},
+          {"tiles_are", pixel_row_name()},
+          {"ledger", ledger.to_json()},
+          {"largest", make_largest_json(*this)},
+          {"predicted_for", prediction_target ? ordered_json{{"card", prediction_target->gpu},
+                                                             {"fits", prediction_target->fits},
+                                                             {"plan", prediction_target->plan_headline}}
+                                              : ordered_json()},
+          {"media", media},
+          {"decoded", decoded},
+          {"missing_files", std::move(missing_json)},
+          {"same_samples", {{"repeated", num_duplicates()}, {"groups", duplicate_samples}}},
+          {"same_files", duplicate_files},
+          {"repeated_ids", {{"ids", repeated_ids}, {"first", first_repeated_id}}},
+          {"evaluation", make_evaluation_json(*this)},
+          {"packs", make_packs_json(*this)},
+          {"shown", make_samples_json(*this)},
+          {"seconds", seconds}};
+}
+
+}  // namespace vlmtrain::report

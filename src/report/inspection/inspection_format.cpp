@@ -1,0 +1,271 @@
+#include "report/inspection/inspection_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "report/format/html.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/image/encode.h"
+#include "vlmtrain/report/inspection_text.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+NamedHistogram make_named_histogram(const std::string& name, const data::Histogram& histogram) {
+  std::string text = histogram.min == histogram.max
+                         ? fmt::format("{} each", with_commas(histogram.min))
+                         : fmt::format("{} to {} a sample, median {}, 95 % up to {}", with_commas(histogram.min),
+                                       with_commas(histogram.max), with_commas(histogram.median),
+                                       with_commas(histogram.percentile_95));
+  return {.name = name, .text = text + fmt::format("; {} in all", with_commas(histogram.sum)), .histogram = &histogram};
+}
+
+double to_percent(double share) {
+  return 100 * share;
+}
+
+}  // namespace
+
+const char* pixel_row_title(const Inspection& inspection) {
+  return inspection.has_patches ? "Patches" : inspection.has_grids ? "Grids" : "Tiles";
+}
+
+std::vector<NamedHistogram> list_histograms(const Inspection& inspection) {
+  if (inspection.tokens.count == 0) return {};
+  std::vector<NamedHistogram> histograms{make_named_histogram("Tokens", inspection.tokens),
+                                         make_named_histogram("Label tokens", inspection.label_tokens)};
+  if (inspection.images.max > 0) histograms.push_back(make_named_histogram("Images", inspection.images));
+  if (inspection.volumes.max > 0) histograms.push_back(make_named_histogram("Volumes", inspection.volumes));
+  // Each volume is one grid, except for series.
+  if (inspection.pixel_rows.max > 0 && inspection.pixel_rows.sum != inspection.volumes.sum) {
+    histograms.push_back(make_named_histogram(pixel_row_title(inspection), inspection.pixel_rows));
+  }
+  if (inspection.video_frames.max > 0)
+    histograms.push_back(make_named_histogram("Frames of videos", inspection.video_frames));
+  return histograms;
+}
+
+std::string format_bin(const data::Histogram::Bin& bin) {
+  return bin.first == bin.last ? with_commas(bin.first)
+                               : fmt::format("{} - {}", with_commas(bin.first), with_commas(bin.last));
+}
+
+std::string format_run_length(const Inspection& inspection) {
+  if (!inspection.order_error.empty()) return "none: " + inspection.order_error;
+  std::string text = fmt::format("{} of {}", pluralize(inspection.steps, "step"),
+                                 pluralize(inspection.global_batch_size, inspection.pack_limits ? "pack" : "sample"));
+  if (inspection.epochs > 0)
+    text += fmt::format(", {:.3g} {}", inspection.epochs, inspection.epochs == 1 ? "epoch" : "epochs");
+  return text;
+}
+
+std::string format_inspection_headline(const Inspection& inspection) {
+  std::string text = format_usable_samples(inspection.ledger);
+  if (inspection.num_bad() > 0) text += fmt::format("; {}", format_bad_samples(inspection));
+  if (!inspection.order_error.empty() && inspection.num_usable() > 0)
+    text += fmt::format("; {}", inspection.order_error);
+  if (inspection.has_no_media()) text += "; none of them has an image, video or volume";
+  return text;
+}
+
+std::vector<NoticeRow> make_notice_rows(const data::Ledger& ledger) {
+  std::vector<NoticeRow> rows;
+  for (const auto& [kind, count] : ledger.notices().kinds()) {
+    rows.push_back({.kind = data::describe_notice(kind),
+                    .samples = with_commas(count.samples),
+                    .example = count.example.empty()
+                                   ? to_printable(count.id)
+                                   : fmt::format("{}: {}", to_printable(count.id), make_excerpt(count.example)),
+                    .hint = data::get_notice_hint(kind)});
+  }
+  return rows;
+}
+
+std::string format_bad_samples(const Inspection& inspection) {
+  const int64_t failed = inspection.ledger.count(data::SampleStatus::kFailed);
+  const int64_t dropped = inspection.ledger.count(data::SampleStatus::kDropped);
+  if (failed == 0) return dropped == 1 ? "1 is dropped" : fmt::format("{} are dropped", with_commas(dropped));
+  std::string text = fmt::format("{} would stop training (data.on_bad_sample=fail)", with_commas(failed));
+  return dropped > 0 ? text + fmt::format(", {} are dropped", with_commas(dropped)) : text;
+}
+
+std::string describe_largest_samples(const Inspection& inspection) {
+  if (!inspection.prediction_target) {
+    return "By their sizes: one of these needs most memory. How much, --gpu NAME or --gpu-gb GB tells.";
+  }
+  return fmt::format(
+      "Memory: what a step of that sample alone takes on {}, with the recomputation of the plan, the CUDA context "
+      "included; rehearsed on a virtual card, not measured. The plan of the run: {}.",
+      inspection.prediction_target->gpu, inspection.prediction_target->plan_headline);
+}
+
+std::string format_usable_samples(const data::Ledger& ledger) {
+  const int64_t num_bad = ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed);
+  return fmt::format("{}, {} of which can be used", pluralize(ledger.samples(), "sample"),
+                     num_bad == 0                  ? "all"
+                     : num_bad == ledger.samples() ? "none"
+                                                   : with_commas(ledger.samples() - num_bad));
+}
+
+std::string format_source_options(const data::Source& source) {
+  std::string text;
+  if (source.weight) text = fmt::format("weight {:g}", *source.weight);
+  if (source.repeat) text = fmt::format("repeated {:g} times", *source.repeat);
+  if (source.task.empty()) return text;
+  return fmt::format("{}{}task {}", text, text.empty() ? "" : ", ", source.task);
+}
+
+std::string format_media(const data::SampleShape& shape, const Inspection& inspection) {
+  if (shape.num_media == 0) return inspection.has_grids ? "no volume" : "no image";
+  if (inspection.has_grids) return data::describe_media(shape);
+  return fmt::format("{}, {} {}", data::describe_media(shape), with_commas(shape.pixel_rows),
+                     inspection.pixel_row_name());
+}
+
+std::string format_packs(const Inspection& inspection) {
+  const auto& packs = inspection.packs;
+  const auto& limits = *inspection.pack_limits;
+  std::string text = fmt::format(
+      "{} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} {} are taken. What keeps a pack from taking "
+      "more: tokens in {}, {} in {}",
+      pluralize(packs.fill.packs, "pack"), to_percent(packs.fill.tokens), with_commas(limits.tokens),
+      to_percent(packs.fill.num_media), limits.num_media, inspection.media_name(),
+      with_commas(packs.limited_by_tokens()), inspection.media_name(), with_commas(packs.limited_by_images));
+  if (limits.tiles) text += fmt::format(", {} in {}", inspection.pixel_row_name(), with_commas(packs.limited_by_tiles));
+  return text +
+         fmt::format(". Most {} of one pack: {}", inspection.pixel_row_name(), with_commas(packs.fill.max_tiles));
+}
+
+std::string format_repeated_ids(const Inspection& inspection) {
+  const bool is_one = inspection.repeated_ids == 1;
+  return fmt::format(
+      "{} {} of several samples{}{}: the ledger tells them apart by their index, --record takes the first",
+      pluralize(inspection.repeated_ids, "id"), is_one ? "is that" : "are those", is_one ? ", " : ", the first is ",
+      to_printable(inspection.first_repeated_id));
+}
+
+std::string format_pixels(int64_t pixels) {
+  constexpr double kMillion = 1e6;
+  const double millions = static_cast<double>(pixels) / kMillion;
+  return millions >= 0.1 ? fmt::format("{:.1f} million pixels", millions)
+                         : fmt::format("{} pixels", with_commas(pixels));
+}
+
+namespace {
+
+/// In units of the SVG's view box.
+constexpr double kWidth = 460, kHeight = 168;
+constexpr double kTopMargin = 16, kBottomMargin = 18;  // space for labels above and below the bars
+/// Keeps the bars of few bins from filling the chart.
+constexpr double kMaxBarWidth = 64;
+
+/// Returns "640", "12k", "1.3M", short enough for the width of a bar.
+std::string abbreviate_number(int64_t number) {
+  constexpr int64_t kThousand = 1000, kMillion = 1'000'000;
+  const auto value = static_cast<double>(number);
+  if (number >= 10 * kMillion) return fmt::format("{}M", number / kMillion);
+  if (number >= kMillion) return fmt::format("{:.1f}M", value / static_cast<double>(kMillion));
+  if (number >= 100 * kThousand) return fmt::format("{}k", number / kThousand);
+  if (number >= 10 * kThousand) return fmt::format("{:.1f}k", value / static_cast<double>(kThousand));
+  return std::to_string(number);
+}
+
+}  // namespace
+
+std::string render_histogram_svg(const data::Histogram& histogram) {
+  std::string svg = fmt::format(R"(<svg class="histogram" viewBox="0 0 {} {}" role="img">)", kWidth, kHeight);
+  const auto& bins = histogram.bins;
+  int64_t max_count = 1;
+  for (const auto& bin : bins) max_count = std::max(max_count, bin.count);
+  const double step = std::min(kMaxBarWidth, kWidth / static_cast<double>(std::max<size_t>(bins.size(), 1)));
+  const double baseline = kHeight - kBottomMargin, max_bar_height = baseline - kTopMargin;
+  const bool is_crowded = bins.size() > 9;
+  for (size_t i = 0; i < bins.size(); ++i) {
+    const auto& bin = bins[i];
+    const double fraction = static_cast<double>(bin.count) / static_cast<double>(max_count);
+    const double height = bin.count > 0 ? std::max(1.0, fraction * max_bar_height) : 0;
+    const double bar_left = static_cast<double>(i) * step, bar_center = bar_left + step / 2;
+    const bool is_tail = i > 0 && bin.last - bin.first > bins.front().last - bins.front().first;
+    svg += fmt::format(R"(<g><title>{}: {}</title><rect class="hit" x="{:.1f}" y="0" width="{:.1f}" height="{}"/>)",
+                       format_bin(bin), pluralize(bin.count, "sample"), bar_left, step, kHeight);
+    svg += fmt::format(R"(<rect class="bar{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>)",
+                       is_tail ? " tail" : "", bar_left + 1, baseline - height, step - 2, height);
+    if (bin.count > 0) {
+      svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}">{}</text>)", bar_center, baseline - height - 4,
+                         abbreviate_number(bin.count));
+    }
+    if (!is_crowded || i % 2 == 0 || is_tail) {
+      svg += fmt::format(R"(<text class="axis" x="{:.1f}" y="{}">{}{}</text>)", bar_center, kHeight - 4,
+                         is_tail ? "≥ " : "", abbreviate_number(bin.first));
+    }
+    svg += "</g>";
+  }
+  return svg + fmt::format(R"(<path class="floor" d="M0 {0}H{1}"/></svg>)", baseline, kWidth);
+}
+
+namespace {
+
+constexpr int64_t kMaxFrames = 16;  // of a video or a series
+
+std::string render_tile_lines(const models::MediaPreview& preview) {
+  const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
+  std::string lines;
+  for (int64_t top = preview.tile_height; top < height; top += preview.tile_height) {
+    lines += fmt::format("M0 {}H{}", top, width);
+  }
+  for (int64_t left = preview.tile_width; left < width; left += preview.tile_width) {
+    lines += fmt::format("M{} 0V{}", left, height);
+  }
+  return lines.empty() ? "" : fmt::format(R"(<path class="tiles" d="{}"/>)", lines);
+}
+
+std::string format_volume_caption(const models::MediaPreview& preview, int64_t frames) {
+  const auto& [right, front, top] = preview.voxels;
+  std::string text = fmt::format("volume {}: {} × {} × {}", preview.media_index + 1, right, front, top);
+  if (frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, frames);
+  if (!preview.name.empty()) text += fmt::format(", {}", escape_html(to_printable(preview.name)));
+  return text;
+}
+
+std::string format_caption(const models::MediaPreview& preview, int64_t frames) {
+  if (preview.is_volume()) return format_volume_caption(preview, frames);
+  const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
+  std::string text = fmt::format("{}{}: {} × {}", frames > 1 ? "video " : "", preview.media_index + 1, width, height);
+  if (frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, frames);
+  const int64_t rows = height / preview.tile_height, columns = width / preview.tile_width;
+  if (rows * columns > 1) text += fmt::format(", {} × {} tiles", columns, rows);
+  if (preview.is_overview) text += ", the whole once more";
+  return text;
+}
+
+std::string render_figure(const models::MediaPreview& preview, int64_t frames) {
+  const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
+  return fmt::format(
+      R"(<figure{}><svg viewBox="0 0 {} {}"><image width="{}" height="{}" href="data:image/png;base64,{}"/>{}</svg>)"
+      "<figcaption>{}</figcaption></figure>\n",
+      preview.is_overview || frames > 1 ? R"( class="small")" : "", width, height, width, height,
+      base64_encode(image::encode_png(preview.pixels.contiguous())), render_tile_lines(preview),
+      format_caption(preview, frames));
+}
+
+}  // namespace
+
+std::string render_media_previews(const std::vector<models::MediaPreview>& previews) {
+  std::string html;
+  for (auto first = previews.begin(); first != previews.end();) {
+    const auto end =
+        std::find_if(first, previews.end(), [&](const auto& other) { return other.media_index != first->media_index; });
+    const auto is_frame = [](const models::MediaPreview& preview) { return preview.frame_index > 0; };
+    const int64_t frames = std::any_of(first, end, is_frame) ? end - first : 1;
+    const int64_t num_shown = frames > 1 ? std::min(frames, kMaxFrames) : end - first;
+    for (int64_t i = 0; i < num_shown; ++i)
+      html += render_figure(first[frames > 1 ? i * frames / num_shown : i], frames);
+    first = end;
+  }
+  return html;
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,354 @@
+#include "vlmtrain/report/inspection_page.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "report/format/html.h"
+#include "report/inspection/inspection_format.h"
+#include "report/plan/plan_format.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/report/inspection_text.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string escape(std::string_view text) {
+  return escape_html(to_printable(text));
+}
+
+std::string make_panel(const std::string& title, const std::string& content) {
+  return fmt::format("<section class=\"panel\">\n<h2>{}</h2>\n{}</section>\n", escape_html(title), content);
+}
+
+std::string make_hint(const std::string& text) {
+  return fmt::format("<p class=\"hint\">{}</p>\n", escape(text));
+}
+
+std::string make_details(const std::string& summary, const std::string& content) {
+  return fmt::format("<details><summary>{}</summary>{}</details>\n", escape_html(summary), content);
+}
+
+/// A table whose columns `num_text_columns` are text and the others numbers.
+class PageTable {
+ public:
+  explicit PageTable(const std::vector<std::string>& headers, size_t num_text_columns = 1)
+      : num_text_columns_(num_text_columns) {
+    html_ = "<table><thead>" + row(headers, "th") + "</thead><tbody>\n";
+  }
+  void add(const std::vector<std::string>& cells) { html_ += row(cells, "td"); }
+  std::string html() const { return html_ + "</tbody></table>\n"; }
+
+ private:
+  std::string row(const std::vector<std::string>& cells, const char* tag) const {
+    std::string html = "<tr>";
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const char* const style = i == 0 ? R"( class="id")" : i < num_text_columns_ ? R"( class="text")" : "";
+      html += fmt::format("<{0}{1}>{2}</{0}>", tag, style, escape(cells[i]));
+    }
+    return html + "</tr>\n";
+  }
+
+  size_t num_text_columns_;
+  std::string html_;
+};
+
+/// Returns a table whose rows after the first kOpenRows are collapsed.
+constexpr size_t kOpenRows = 8;
+
+template <class Entries, class Cells>
+std::string make_long_table(const std::vector<std::string>& headers, size_t num_text_columns, const Entries& entries,
+                            const Cells& cells) {
+  PageTable first(headers, num_text_columns), remaining(headers, num_text_columns);
+  size_t number = 0;
+  for (const auto& entry : entries) (number++ < kOpenRows ? first : remaining).add(cells(entry));
+  if (number <= kOpenRows) return first.html();
+  return first.html() + make_details(with_commas(static_cast<int64_t>(number - kOpenRows)) + " more", remaining.html());
+}
+
+std::string make_group_list(const DuplicateGroups<std::string>& groups) {
+  const auto list = [&](size_t begin, size_t end) {
+    std::string html = "<ul class=\"groups\">\n";
+    for (size_t i = begin; i < end; ++i)
+      html += fmt::format("<li>{}</li>\n", escape(fmt::format("{}", fmt::join(groups[i], ", "))));
+    return html + "</ul>\n";
+  };
+  const size_t num_open = std::min(kOpenRows, groups.size());
+  const auto num_remaining = static_cast<int64_t>(groups.size() - num_open);
+  return list(0, num_open) +
+         (num_remaining > 0 ? make_details(with_commas(num_remaining) + " more", list(num_open, groups.size())) : "");
+}
+
+class InspectionPageBuilder {
+ public:
+  explicit InspectionPageBuilder(const Inspection& inspection)
+      : inspection_(inspection), ledger_(inspection.ledger.to_json()) {}
+
+  std::string html() {
+    std::string overview = render_facts() + render_sources() + render_mixture() + render_tasks();
+    std::string histograms;
+    for (const auto& histogram : list_histograms(inspection_)) {
+      const bool is_one = histogram.histogram->bins.size() == 1;
+      histograms += make_panel(
+          fmt::format("{} of a sample", histogram.name),
+          (is_one ? "" : render_histogram_svg(*histogram.histogram)) + make_hint(fmt::format("{}.", histogram.text)));
+    }
+    std::string problem_panels = render_bad_samples() + render_notices(inspection_.ledger, "Notices") +
+                                 render_remarks() + render_missing_files() + render_shrunk() + render_largest() +
+                                 render_packs() + render_evaluation() + render_duplicates();
+    std::string html = wrap_panels(overview) + wrap_panels(histograms, " small") + wrap_panels(problem_panels, " wide");
+    for (const auto& sample : inspection_.shown_samples) html += render_sample(sample);
+    return html;
+  }
+
+ private:
+  static std::string wrap_panels(const std::string& content, const char* style = "") {
+    return content.empty() ? "" : fmt::format("<div class=\"panels{}\">\n{}</div>\n", style, content);
+  }
+
+  std::string render_facts() const {
+    std::string rows;
+    const auto add = [&](const char* name, const std::string& text) {
+      rows += fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, escape(text));
+    };
+    add("data", inspection_.dataset);
+    add("model", inspection_.model);
+    add("words", inspection_.chat_template);
+    add("run", format_run_length(inspection_));
+    add("media", fmt::format("{} different {}, {}", with_commas(inspection_.media), inspection_.media_description(),
+                             inspection_.decoded ? "all decoded" : "of which the headers were read"));
+    return make_panel("The run", "<dl>\n" + rows + "</dl>\n");
+  }
+
+  std::string render_sources() const {
+    const bool has_shares = std::ranges::any_of(
+        inspection_.sources, [](const auto& source) { return !format_source_options(source.source).empty(); });
+    std::vector<std::string> headers{"source", "samples", "usable", "shrunk", "no media"};
+    if (has_shares) headers.insert(headers.begin() + 1, "drawn as");
+    PageTable table(headers, has_shares ? 2 : 1);
+    for (const auto& source : inspection_.sources) {
+      std::vector<std::string> cells{source.source.path, with_commas(source.num_records),
+                                     with_commas(source.num_usable), with_commas(source.shrunk),
+                                     with_commas(source.without_media)};
+      if (has_shares) cells.insert(cells.begin() + 1, format_source_options(source.source));
+      table.add(cells);
+    }
+    return make_panel("Sources", table.html());
+  }
+
+  std::string render_mixture() const {
+    if (inspection_.mixture_sources.empty()) return {};
+    PageTable table({"drawn from", "share", "usable", "epochs of its own"});
+    for (const auto& source : inspection_.mixture_sources) {
+      table.add({source.name, fmt::format("{:.1f} %", 100 * source.share), with_commas(source.num_usable),
+                 fmt::format("{:.3g}", source.epochs)});
+    }
+    return make_panel("Drawn by shares", table.html());
+  }
+
+  std::string render_tasks() const {
+    if (inspection_.tasks.size() < 2) return {};
+    PageTable table({"task", "samples", "tokens", "label tokens"});
+    for (const auto& task : inspection_.tasks) {
+      table.add({task.name, with_commas(task.samples), with_commas(task.tokens), with_commas(task.label_tokens)});
+    }
+    return make_panel("Tasks", table.html());
+  }
+
+  std::string render_bad_samples() const {
+    if (inspection_.num_bad() == 0) return {};
+    PageTable reasons({"reason", "samples"});
+    for (const auto& [reason, count] : ledger_["reasons"].items())
+      reasons.add({reason, with_commas(count.get<int64_t>())});
+    return make_panel(
+        "Cannot be used: " + format_bad_samples(inspection_),
+        reasons.html() + make_long_table({"sample", "why"}, 2, ledger_["problems"], [](const ordered_json& problem) {
+          return std::vector<std::string>{problem["id"], problem["message"]};
+        }));
+  }
+
+  static std::string render_notices(const data::Ledger& ledger, const std::string& title) {
+    const auto rows = make_notice_rows(ledger);
+    if (rows.empty()) return {};
+    return make_panel(title, make_long_table({"notice", "such as", "samples"}, 2, rows, [](const NoticeRow& row) {
+                        return std::vector<std::string>{row.hint.empty() ? row.kind : row.kind + "; " + row.hint,
+                                                        row.example, row.samples};
+                      }));
+  }
+
+  std::string render_remarks() const {
+    if (inspection_.remarks.empty()) return {};
+    std::string html;
+    for (const auto& remark : inspection_.remarks) html += make_hint(remark);
+    return make_panel("Settings without effect", html);
+  }
+
+  std::string render_missing_files() const {
+    if (inspection_.missing_files.empty()) return {};
+    size_t number = 0;
+    return make_panel("Files that are not there",
+                      make_long_table({"file", "why", "first in", "samples"}, 3, inspection_.missing_files,
+                                      [&](const data::MissingFile& file) {
+                                        return std::vector<std::string>{file.path, file.reason,
+                                                                        inspection_.missing_file_sample_ids[number++],
+                                                                        with_commas(file.num_records)};
+                                      }));
+  }
+
+  std::string render_shrunk() const {
+    const ordered_json& each = ledger_["shrunk"]["each"];
+    if (each.empty()) return {};
+    return make_panel(
+        "Made smaller to fit data.max_length: " + pluralize(std::ssize(each), "sample"),
+        make_long_table({"sample", "tokens", "of", "pixels", "of"}, 1, each, [](const ordered_json& sample) {
+          return std::vector<std::string>{sample["id"], with_commas(sample["tokens"][1]),
+                                          with_commas(sample["tokens"][0]), format_pixels(sample["pixels"][1]),
+                                          format_pixels(sample["pixels"][0])};
+        }));
+  }
+
+  std::string render_largest() const {
+    if (inspection_.largest_samples.empty()) return {};
+    std::vector<std::string> headers{"sample", "tokens", "labels", inspection_.media_name(),
+                                     inspection_.pixel_row_name()};
+    if (inspection_.prediction_target) headers.insert(headers.begin() + 1, "memory");
+    PageTable table(headers);
+    for (const auto& sample : inspection_.largest_samples) {
+      std::vector<std::string> cells{sample.id, with_commas(sample.shape.tokens),
+                                     with_commas(sample.shape.label_tokens), with_commas(sample.shape.num_media),
+                                     with_commas(sample.shape.pixel_rows)};
+      if (inspection_.prediction_target) cells.insert(cells.begin() + 1, format_gigabytes(sample.predicted_bytes));
+      table.add(cells);
+    }
+    return make_panel(inspection_.prediction_target ? "Most memory" : "Largest samples",
+                      table.html() + make_hint(describe_largest_samples(inspection_)));
+  }
+
+  std::string render_packs() const {
+    if (!inspection_.pack_limits) return {};
+    std::vector<int64_t> tokens, images, rows;
+    for (const auto& pack : inspection_.packs.packs) {
+      tokens.push_back(pack.tokens);
+      images.push_back(pack.num_media);
+      rows.push_back(pack.tiles);
+    }
+    std::string html = make_hint(fmt::format("{}.", format_packs(inspection_)));
+    const auto add = [&](const char* name, std::vector<int64_t> numbers) {
+      const auto histogram = data::make_histogram(std::move(numbers));
+      html += make_hint(fmt::format("{} of a pack", name)) + render_histogram_svg(histogram);
+    };
+    add("Tokens", std::move(tokens));
+    add(inspection_.has_grids ? "Volumes" : "Images", std::move(images));
+    add(pixel_row_title(inspection_), std::move(rows));
+    html += make_details(fmt::format("the pack of most {}", inspection_.pixel_row_name()),
+                         make_group_list({inspection_.largest_pack_ids}));
+    return make_panel("Packs", html);
+  }
+
+  std::string render_evaluation() const {
+    if (!inspection_.evaluation) return {};
+    const InspectedEvaluation& evaluation = *inspection_.evaluation;
+    const ordered_json ledger = evaluation.ledger.to_json();
+    std::string html =
+        make_hint(fmt::format("data.eval={}: {}.", evaluation.name, format_usable_samples(evaluation.ledger)));
+    if (evaluation.without_media > 0) {
+      html += make_hint(fmt::format("{} have no image, video or volume.", with_commas(evaluation.without_media)));
+    }
+    html += make_hint(fmt::format("{} are trained on too, word for word and with the same pictures.",
+                                  with_commas(std::ssize(evaluation.train_duplicates))));
+    if (!evaluation.train_duplicates.empty()) {
+      html += make_long_table({"in data.eval", "in data.train"}, 2, evaluation.train_duplicates, [](const auto& pair) {
+        return std::vector<std::string>{pair.first, pair.second};
+      });
+    }
+    html += make_hint(fmt::format("{} have a {} that is trained on.",
+                                  with_commas(std::ssize(evaluation.ids_with_train_media)),
+                                  inspection_.has_grids ? "volume" : "picture or video"));
+    if (!evaluation.ids_with_train_media.empty())
+      html += make_details("which", make_group_list({evaluation.ids_with_train_media}));
+    html += render_subjects(evaluation);
+    if (!ledger["problems"].empty()) {
+      html += make_long_table({"sample", "why"}, 2, ledger["problems"], [](const ordered_json& problem) {
+        return std::vector<std::string>{problem["id"], problem["message"]};
+      });
+    }
+    return make_panel("Evaluation", html) + render_notices(evaluation.ledger, "Notices of data.eval");
+  }
+
+  /// Patients in both sets make scores look better than they are.
+  static std::string render_subjects(const InspectedEvaluation& evaluation) {
+    if (!evaluation.has_subjects) return {};
+    std::string html = make_hint(fmt::format("{} are of a subject that is trained on.",
+                                             with_commas(std::ssize(evaluation.ids_with_train_subjects))));
+    if (evaluation.train_subjects.empty()) return html;
+    html += make_details("which", make_group_list({evaluation.ids_with_train_subjects}));
+    html +=
+        make_hint(fmt::format("{} of the subjects are in both:", with_commas(std::ssize(evaluation.train_subjects))));
+    return html + make_group_list({evaluation.train_subjects});
+  }
+
+  std::string render_duplicates() const {
+    std::string html;
+    if (!inspection_.duplicate_samples.empty()) {
+      html += make_panel("Repeated samples", make_hint(fmt::format("{} with the words and pictures of an earlier one.",
+                                                                   pluralize(inspection_.num_duplicates(), "sample"))) +
+                                                 make_group_list(inspection_.duplicate_samples));
+    }
+    if (!inspection_.duplicate_files.empty()) {
+      html += make_panel("Files of the same content", make_group_list(inspection_.duplicate_files));
+    }
+    if (inspection_.repeated_ids > 0) html += make_panel("Repeated ids", make_hint(format_repeated_ids(inspection_)));
+    return html;
+  }
+
+  std::string render_sample(const SamplePreview& sample) const {
+    const std::string title = fmt::format("Sample {}{}", to_printable(sample.id),
+                                          sample.task.empty() ? "" : fmt::format(" ({})", to_printable(sample.task)));
+    if (!sample.problem.empty())
+      return make_panel(title, fmt::format("<p class=\"bad\">{}</p>\n", escape(sample.problem)));
+    std::string summary = fmt::format("{} tokens, {} of them of media; {} are learnt, which are marked. {}.",
+                                      with_commas(sample.shape.tokens), with_commas(sample.shape.image_tokens),
+                                      with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_));
+    if (sample.shrunk) {
+      summary += fmt::format(" Made smaller, it would have {} tokens and {}.", with_commas(sample.shrunk->tokens),
+                             format_pixels(sample.shrunk->pixels));
+    }
+    return make_panel(
+        title,
+        make_hint(summary) +
+            fmt::format("<div class=\"sample{}\"><p class=\"chat\">{}</p><div class=\"pictures\">{}</div></div>\n",
+                        sample.media_previews.empty() ? " words" : "",
+                        mark_answers(sample.chat, "<mark>", "</mark>", escape_html),
+                        render_media_previews(sample.media_previews)));
+  }
+
+  const Inspection& inspection_;
+  const ordered_json ledger_;
+};
+
+}  // namespace
+
+std::string render_inspection_page(const Inspection& inspection) {
+  const char* const media_note =
+      inspection.has_grids
+          ? "Volumes are those of the tower's input, resampled and normalised, of which the three middle slices are "
+            "shown: axial, coronal, sagittal, the subject's right on the left."
+          : "Pictures are those of the tower's input before they are normalised, pixel for pixel; lines divide them "
+            "into "
+            "the tiles that it sees.";
+  const std::string notes =
+      fmt::format("{} Samples are those that training draws first. Samples are compared by hashes.", media_note);
+  return fill_page("inspection.html", {{"title", escape(inspection.dataset + ": what is trained on")},
+                                       {"style", std::string(resources().at("common.css")) +
+                                                     std::string(resources().at("inspection.css"))},
+                                       {"answer_class", inspection.stops_training ? "fails" : "fits"},
+                                       {"headline", escape(format_inspection_headline(inspection))},
+                                       {"sections", InspectionPageBuilder(inspection).html()},
+                                       {"notes", escape_html(notes)}});
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,368 @@
+#include "vlmtrain/report/inspection_text.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "report/format/text_layout.h"
+#include "report/inspection/inspection_format.h"
+#include "report/plan/plan_format.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+/// Entries of a list in the terminal; --json and --html have all of them.
+constexpr size_t kMaxListed = 5;
+constexpr size_t kMaxListedNotices = 20;
+/// Tables need 64 columns; text wider than 100 is hard to read.
+constexpr int kMinInspectionColumns = 64;
+constexpr int kMaxInspectionColumns = 100;
+constexpr size_t kNameCharacters = 32;
+
+/// Shortens to kNameCharacters columns.
+std::string shorten_name(const std::string& text) {
+  return make_excerpt(text, kNameCharacters - 1);
+}
+
+/// Shortens to the end of the path.
+std::string shorten_path(const std::string& path) {
+  const std::string text = to_printable(path);
+  size_t begin = text.size();
+  for (size_t characters = 1; begin > 0 && characters < kNameCharacters; ++characters) {
+    do --begin;
+    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80);
+  }
+  return begin == 0 ? text : fmt::format("…{}", text.substr(begin));
+}
+
+/// Pads to `columns` columns, whatever the number of bytes.
+std::string pad_text(const std::string& text, int columns) {
+  return text + std::string(static_cast<size_t>(std::max(0, columns - count_columns(text))), ' ');
+}
+
+class InspectionTextBuilder {
+ public:
+  InspectionTextBuilder(const Inspection& inspection, const TextStyle& style)
+      : inspection_(inspection),
+        style_(style),
+        columns_(std::clamp(style.width, kMinInspectionColumns, kMaxInspectionColumns)) {}
+
+  std::string text() {
+    text_ = colorize(inspection_.stops_training ? "1;31" : "1;32",
+                     wrap_text("", format_inspection_headline(inspection_), columns_));
+    text_ += "\n";
+    add_fact("data", inspection_.dataset);
+    add_fact("model", inspection_.model);
+    add_fact("words", inspection_.chat_template);
+    add_fact("run", format_run_length(inspection_));
+    add_sources();
+    add_mixture();
+    add_tasks();
+    for (const auto& histogram : list_histograms(inspection_)) add_bars(histogram);
+    add_packs();
+    add_bad_samples();
+    add_notices(inspection_.ledger, "Notices");
+    add_remarks();
+    add_missing_files();
+    add_shrunk();
+    add_largest();
+    add_duplicates();
+    add_evaluation();
+    add_samples();
+    text_ += "\n";
+    add_faint("", fmt::format("Found in {}; {}.", format_seconds(inspection_.seconds),
+                              inspection_.decoded ? fmt::format("all {} were decoded", inspection_.media_description())
+                                                  : fmt::format("of {} the headers were read, --decode decodes all",
+                                                                inspection_.media_description())));
+    return std::move(text_);
+  }
+
+ private:
+  std::string colorize(const char* color, const std::string& text) const {
+    if (!style_.color) return text;
+    const bool ends_line = text.ends_with('\n');
+    return fmt::format("\x1b[{}m{}\x1b[0m{}", color, text.substr(0, text.size() - (ends_line ? 1 : 0)),
+                       ends_line ? "\n" : "");
+  }
+  void add_faint(const std::string& first, const std::string& text) {
+    text_ += colorize("2", wrap_text(first, text, columns_));
+  }
+  void add_heading(const std::string& title) {
+    text_ += fmt::format("\n{}", colorize("1", wrap_text("", title, columns_)));
+  }
+  void add_fact(const char* name, const std::string& text) {
+    text_ += wrap_text(fmt::format("  {:<6} ", name), to_printable(text), columns_);
+  }
+  void add_more(size_t all_groups) {
+    if (all_groups > kMaxListed)
+      add_faint("  ",
+                fmt::format("and {} more: --json, --html", with_commas(static_cast<int64_t>(all_groups - kMaxListed))));
+  }
+  void add_row_header(std::string text) {
+    text.erase(text.find_last_not_of(" \n") + 1);
+    text_ += colorize("2", text) + '\n';
+  }
+
+  void add_sources() {
+    if (inspection_.sources.size() == 1 && format_source_options(inspection_.sources.front().source).empty()) return;
+    add_heading("Sources");
+    add_row_header(fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kNameCharacters, "samples", "usable", "shrunk"));
+    for (const auto& source : inspection_.sources) {
+      const bool has_no_media = source.num_usable > 0 && source.without_media == source.num_usable;
+      text_ +=
+          fmt::format("  {} {:>10} {:>10} {:>9}  {}{}", pad_text(shorten_path(source.source.path), kNameCharacters),
+                      with_commas(source.num_records), with_commas(source.num_usable), with_commas(source.shrunk),
+                      has_no_media ? "no media " : "", to_printable(format_source_options(source.source)));
+      end_line();
+    }
+  }
+
+  void add_mixture() {
+    if (inspection_.mixture_sources.empty()) return;
+    add_heading("Drawn by shares");
+    add_row_header(fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kNameCharacters, "share", "usable", "epochs"));
+    for (const auto& source : inspection_.mixture_sources) {
+      text_ += fmt::format("  {} {:>8.1f} % {:>10} {:>9.3g}\n", pad_text(shorten_name(source.name), kNameCharacters),
+                           100 * source.share, with_commas(source.num_usable), source.epochs);
+    }
+  }
+
+  void add_tasks() {
+    if (inspection_.tasks.size() < 2) return;
+    add_heading("Tasks");
+    add_row_header(
+        fmt::format("  {:<{}} {:>10} {:>13} {:>13}\n", "", kNameCharacters, "samples", "tokens", "label tokens"));
+    for (const auto& task : inspection_.tasks) {
+      text_ += fmt::format("  {} {:>10} {:>13} {:>13}\n", pad_text(shorten_name(task.name), kNameCharacters),
+                           with_commas(task.samples), with_commas(task.tokens), with_commas(task.label_tokens));
+    }
+  }
+
+  void add_bars(const NamedHistogram& histogram) {
+    add_heading(fmt::format("{}: {}", histogram.name, histogram.text));
+    const auto& bins = histogram.histogram->bins;
+    if (bins.size() == 1) return;
+    constexpr int kLabelColumns = 32;
+    BarScale scale{.bytes = 1, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
+    for (const auto& bin : bins) scale.bytes = std::max(scale.bytes, bin.count);
+    for (const auto& bin : bins) {
+      std::string bar = draw_bar(0, bin.count, BarFill::kSolid, scale);
+      bar.erase(bar.find_last_not_of(' ') + 1);
+      text_ += fmt::format("  {:>16} {:>10}  {}", format_bin(bin), with_commas(bin.count), colorize("34", bar));
+      end_line();
+    }
+  }
+
+  void add_packs() {
+    if (!inspection_.pack_limits) return;
+    add_heading("Packs");
+    text_ += wrap_text("  ", format_packs(inspection_) + ".", columns_);
+  }
+
+  void add_bad_samples() {
+    if (inspection_.num_bad() == 0) return;
+    add_heading(fmt::format("Cannot be used: {}", format_bad_samples(inspection_)));
+    const auto ledger = inspection_.ledger.to_json();
+    for (const auto& [reason, count] : ledger["reasons"].items()) {
+      text_ += fmt::format("  {:>8}  {}\n", with_commas(count.get<int64_t>()), to_printable(reason));
+    }
+    size_t listed = 0;
+    for (const auto& problem : ledger["problems"]) {
+      if (listed++ == kMaxListed) break;
+      add_faint("            ", make_excerpt(problem["message"].get<std::string>(), 300));
+    }
+    add_more(ledger["problems"].size());
+  }
+
+  void add_notices(const data::Ledger& ledger, const char* title) {
+    const auto rows = make_notice_rows(ledger);
+    if (rows.empty()) return;
+    add_heading(fmt::format("{}: {}", title, pluralize(std::ssize(rows), "kind")));
+    for (size_t i = 0; i < std::min(kMaxListedNotices, rows.size()); ++i) {
+      text_ += wrap_text(
+          fmt::format("  {:>8}  ", rows[i].samples),
+          fmt::format("{} ({}){}{}", rows[i].kind, rows[i].example, rows[i].hint.empty() ? "" : "; ", rows[i].hint),
+          columns_);
+    }
+    if (rows.size() > kMaxListedNotices) {
+      add_faint("  ", fmt::format("and {} more: --json, --html",
+                                  with_commas(static_cast<int64_t>(rows.size() - kMaxListedNotices))));
+    }
+  }
+
+  void add_remarks() {
+    if (inspection_.remarks.empty()) return;
+    add_heading("Settings without effect");
+    for (const auto& remark : inspection_.remarks) text_ += wrap_text("  ", to_printable(remark), columns_);
+  }
+
+  void add_missing_files() {
+    if (inspection_.missing_files.empty()) return;
+    add_heading(fmt::format("Files that are not there: {}", with_commas(std::ssize(inspection_.missing_files))));
+    for (size_t i = 0; i < std::min(kMaxListed, inspection_.missing_files.size()); ++i) {
+      const auto& file = inspection_.missing_files[i];
+      text_ += wrap_text("  ",
+                         fmt::format("{}: {} ({}{})", to_printable(file.path), file.reason,
+                                     to_printable(inspection_.missing_file_sample_ids[i]),
+                                     file.num_records > 1 ? fmt::format(" and {} more", file.num_records - 1) : ""),
+                         columns_);
+    }
+    add_more(inspection_.missing_files.size());
+  }
+
+  void add_shrunk() {
+    const auto each = inspection_.ledger.to_json()["shrunk"]["each"];
+    if (each.empty()) return;
+    add_heading(fmt::format("Made smaller to fit data.max_length: {}", pluralize(std::ssize(each), "sample")));
+    for (size_t i = 0; i < std::min(kMaxListed, each.size()); ++i) {
+      const auto& sample = each[i];
+      text_ += wrap_text(
+          "  ",
+          fmt::format("{}: {} → {} tokens, {} → {}", to_printable(sample["id"].get<std::string>()),
+                      with_commas(sample["tokens"][0].get<int64_t>()), with_commas(sample["tokens"][1].get<int64_t>()),
+                      format_pixels(sample["pixels"][0].get<int64_t>()),
+                      format_pixels(sample["pixels"][1].get<int64_t>())),
+          columns_);
+    }
+    add_more(each.size());
+  }
+
+  void add_largest() {
+    if (inspection_.largest_samples.empty()) return;
+    add_heading(inspection_.prediction_target ? "Most memory" : "Largest samples");
+    add_row_header(fmt::format("  {:<{}} {:>8} {:>8} {:>7} {:>8} {:>9}\n", "", kNameCharacters, "tokens", "labels",
+                               inspection_.media_name(), inspection_.pixel_row_name(),
+                               inspection_.prediction_target ? "memory" : ""));
+    for (size_t i = 0; i < std::min(kMaxListed, inspection_.largest_samples.size()); ++i) {
+      const auto& sample = inspection_.largest_samples[i];
+      text_ += fmt::format("  {} {:>8} {:>8} {:>7} {:>8}", pad_text(shorten_name(sample.id), kNameCharacters),
+                           with_commas(sample.shape.tokens), with_commas(sample.shape.label_tokens),
+                           sample.shape.num_media, with_commas(sample.shape.pixel_rows));
+      if (sample.predicted_bytes > 0) text_ += fmt::format(" {:>9}", format_gigabytes(sample.predicted_bytes));
+      text_ += "\n";
+    }
+    add_faint("  ", describe_largest_samples(inspection_));
+  }
+
+  void add_duplicates() {
+    if (!inspection_.duplicate_samples.empty()) {
+      add_heading(fmt::format("Repeated: {} the words and pictures of an earlier one",
+                              inspection_.num_duplicates() == 1
+                                  ? "1 sample has"
+                                  : with_commas(inspection_.num_duplicates()) + " samples have"));
+      add_groups(inspection_.duplicate_samples);
+    }
+    if (!inspection_.duplicate_files.empty()) {
+      add_heading(fmt::format("Files of the same content under different names: {}",
+                              pluralize(std::ssize(inspection_.duplicate_files), "group")));
+      add_groups(inspection_.duplicate_files);
+    }
+    if (inspection_.repeated_ids > 0) add_heading(format_repeated_ids(inspection_));
+  }
+
+  void add_groups(const DuplicateGroups<std::string>& all_groups) {
+    // Keeps groups of equal samples on one or two lines.
+    constexpr size_t kMaxNamesPerGroup = 6;
+    for (size_t i = 0; i < std::min(kMaxListed, all_groups.size()); ++i) {
+      std::vector<std::string> names(
+          all_groups[i].begin(),
+          all_groups[i].begin() + static_cast<std::ptrdiff_t>(std::min(kMaxNamesPerGroup, all_groups[i].size())));
+      for (auto& name : names) name = to_printable(name);
+      if (all_groups[i].size() > kMaxNamesPerGroup)
+        names.push_back(fmt::format("and {} more", all_groups[i].size() - kMaxNamesPerGroup));
+      text_ += wrap_text("  ", fmt::format("{}", fmt::join(names, ", ")), columns_);
+    }
+    add_more(all_groups.size());
+  }
+
+  void add_evaluation() {
+    if (!inspection_.evaluation) return;
+    const InspectedEvaluation& evaluation = *inspection_.evaluation;
+    add_heading(fmt::format("Evaluation (data.eval={}): {}", to_printable(evaluation.name),
+                            format_usable_samples(evaluation.ledger)));
+    const auto add_line = [&](size_t count, const char* text, const auto& get_id) {
+      std::vector<std::string> ids;
+      for (size_t i = 0; i < std::min(kMaxListed, count); ++i) ids.push_back(to_printable(get_id(i)));
+      const std::string names =
+          ids.empty() ? "" : fmt::format(": {}{}", fmt::join(ids, ", "), count > kMaxListed ? ", …" : "");
+      text_ += wrap_text(fmt::format("  {:>8}  ", with_commas(static_cast<int64_t>(count))), text + names, columns_);
+    };
+    if (evaluation.without_media > 0) {
+      text_ += wrap_text(fmt::format("  {:>8}  ", with_commas(evaluation.without_media)),
+                         "have no image, video or volume", columns_);
+    }
+    add_line(evaluation.train_duplicates.size(), "are trained on too, word for word and with the same pictures",
+             [&](size_t i) { return evaluation.train_duplicates[i].first; });
+    add_line(evaluation.ids_with_train_media.size(),
+             inspection_.has_grids ? "have a volume that is trained on" : "have a picture or video that is trained on",
+             [&](size_t i) { return evaluation.ids_with_train_media[i]; });
+    if (evaluation.has_subjects) add_subjects(evaluation, add_line);
+    add_notices(evaluation.ledger, "Notices of data.eval");
+  }
+
+  template <class AddLine>
+  void add_subjects(const InspectedEvaluation& evaluation, const AddLine& add_line) {
+    add_line(evaluation.ids_with_train_subjects.size(), "are of a subject that is trained on",
+             [&](size_t i) { return evaluation.ids_with_train_subjects[i]; });
+    if (evaluation.train_subjects.empty()) return;
+    add_line(evaluation.train_subjects.size(), "of the subjects are in both",
+             [&](size_t i) { return evaluation.train_subjects[i]; });
+  }
+
+  void add_samples() {
+    for (const auto& sample : inspection_.shown_samples) {
+      add_heading(fmt::format("Sample {}{}", to_printable(sample.id),
+                              sample.task.empty() ? "" : fmt::format(" ({})", to_printable(sample.task))));
+      if (!sample.problem.empty()) {
+        text_ += wrap_text("  ", to_printable(sample.problem), columns_);
+        continue;
+      }
+      text_ += to_printable_lines(mark_answers(sample.chat));
+      if (!text_.ends_with('\n')) text_ += "\n";
+      add_faint("", fmt::format("{} tokens, {} of them of media, {} learnt (between ⟦ and ⟧); {}",
+                                with_commas(sample.shape.tokens), with_commas(sample.shape.image_tokens),
+                                with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_)));
+    }
+  }
+
+  void end_line() {
+    text_.erase(text_.find_last_not_of(' ') + 1);
+    text_ += "\n";
+  }
+
+  const Inspection& inspection_;
+  const TextStyle& style_;
+  int columns_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string format_inspection(const Inspection& inspection, const TextStyle& style) {
+  return InspectionTextBuilder(inspection, style).text();
+}
+
+std::string mark_answers(const text::RenderedChat& chat, std::string_view open, std::string_view close,
+                         std::string (*escape)(std::string_view)) {
+  std::string text;
+  const auto add = [&](size_t begin, size_t end) {
+    const std::string_view piece = std::string_view(chat.text).substr(begin, end - begin);
+    text += escape == nullptr ? std::string(piece) : escape(piece);
+  };
+  size_t position = 0;
+  for (const text::Span& answer : chat.answers) {
+    add(position, answer.begin);
+    text += open;
+    add(answer.begin, answer.end);
+    text += close;
+    position = answer.end;
+  }
+  add(position, chat.text.size());
+  return text;
+}
+
+}  // namespace vlmtrain::report

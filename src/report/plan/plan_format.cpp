@@ -1,0 +1,322 @@
+#include "report/plan/plan_format.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <tuple>
+
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/engine/settings/options.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+using memory::Component;
+
+std::string format_tower(const char* tower, int64_t recomputed, int64_t blocks) {
+  return recomputed == blocks ? fmt::format("{} all", tower) : fmt::format("{} {}", tower, recomputed);
+}
+
+std::string format_model(const planner::Plan& plan) {
+  const auto& detail = plan.detail;
+  std::vector<std::string> frozen;
+  if (plan.job.frozen.vision_tower) frozen.emplace_back("vision tower");
+  if (plan.job.frozen.projector) frozen.emplace_back("projector");
+  if (plan.job.frozen.language_model) frozen.emplace_back("language model");
+  const std::string trained_text = detail.num_trainable_parameters == detail.num_parameters
+                                       ? "all trained"
+                                       : fmt::format("{} trained", human_count(detail.num_trainable_parameters));
+  const bool quantized = plan.job.quantization != nn::Quantization::kNone;
+  const engine::OptimizerStates states = plan.job.optimizer.states;
+  return fmt::format("{}, {} parameters, {}{}, {}{}{}", to_printable(plan.model), human_count(detail.num_parameters),
+                     trained_text, frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")),
+                     engine::to_string(plan.job.precision),
+                     quantized ? fmt::format(", frozen Linears in {}", nn::to_string(plan.job.quantization)) : "",
+                     states == engine::OptimizerStates::kFp32
+                         ? ""
+                         : fmt::format(", optimizer states in {}", engine::to_string(states)));
+}
+
+std::string format_worst_sample(const planner::SampleBatch& worst) {
+  const data::SampleShape& shape = worst.shapes.front();
+  std::string text =
+      worst.first_sample_id.empty() ? "" : fmt::format("worst is {}: ", to_printable(worst.first_sample_id));
+  text += pluralize(shape.tokens, "token");
+  if (shape.num_media > 0) {
+    const char* const media = shape.num_volumes == shape.num_media  ? "volumes"
+                              : shape.num_videos == 0               ? "images"
+                              : shape.num_videos == shape.num_media ? "videos"
+                                                                    : "images and videos";
+    text += fmt::format(" ({} of {})", with_commas(shape.image_tokens), media);
+  }
+  text += fmt::format(", {} learnt; {}", with_commas(shape.label_tokens), data::describe_media(shape));
+  if (shape.num_media > 0 && shape.row.depth == 0) {  // for volumes, describe_media() includes it
+    text += fmt::format(" in {}", shape.grids.empty() ? fmt::format("{} of {}x{}", pluralize(shape.pixel_rows, "tile"),
+                                                                    shape.row.width, shape.row.height)
+                                                      : with_commas(shape.pixel_rows) + " patches");
+  }
+  return text;
+}
+
+std::string format_gpu(const planner::Plan& plan) {
+  std::string text = to_printable(plan.target.description);
+  if (plan.target.other_process_bytes > 0) {
+    text += fmt::format(", of which other processes hold {}", format_gigabytes(plan.target.other_process_bytes));
+  }
+  if (plan.limit.gpu_bytes < plan.target.memory_bytes - plan.target.other_process_bytes) {
+    text += fmt::format(", of which {} are allowed (memory.limit_gb)", format_gigabytes(plan.limit.gpu_bytes));
+  }
+  return text;
+}
+
+std::string format_margin(const planner::Plan& plan) {
+  return fmt::format("{} kept free, {:g} % of the card (mode {})", format_gigabytes(plan.limit.margin_bytes),
+                     plan.limit.margin_percent, planner::to_string(plan.mode));
+}
+
+std::string format_context(const planner::Plan& plan) {
+  std::string text = fmt::format("{} for CUDA beside PyTorch's memory{}", format_gigabytes(plan.limit.context_bytes),
+                                 plan.target.context_measured ? "" : " (not measured)");
+  if (plan.limit.communication_bytes > 0) {
+    text += fmt::format(", {} for NCCL (estimated)", format_gigabytes(plan.limit.communication_bytes));
+  }
+  return text;
+}
+
+/// Predicted communication, and the rank that needs the most memory.
+std::string format_ranks(const planner::Plan& plan) {
+  const planner::Communication& communication = *plan.communication;
+  std::string text = fmt::format("{}{} over {}; a step adds up {}{} in {}: predicted {}, of which {} not behind a pass",
+                                 pluralize(plan.workload.world_size, "rank"),
+                                 plan.workload.nodes > 1 ? fmt::format(" on {} machines", plan.workload.nodes) : "",
+                                 communication.interconnect.to_string(),
+                                 communication.collectives.all_gathers.empty() ? "" : "and gathers ",
+                                 format_bytes(communication.bytes()), pluralize(communication.num_calls(), "call"),
+                                 format_seconds(communication.seconds), format_seconds(communication.exposed_seconds));
+  if (plan.rank_steps.empty()) return text;
+  const auto max_step = std::ranges::max_element(
+      plan.rank_steps, {}, [](const planner::RankStep& step) { return step.peaks.reserved_bytes; });
+  return text + fmt::format("; of the drawn steps rank {} needs most, {} (all ranks hold the worst step)",
+                            max_step->rank, format_gigabytes(max_step->peaks.reserved_bytes + plan.overhead_bytes()));
+}
+
+std::string format_step(const planner::Plan& plan) {
+  const planner::StepConfig& step_config = plan.best.step_config;
+  return fmt::format("{}, loss in chunks of {}{}", format_vision_pass(plan),
+                     pluralize(step_config.loss_chunk_rows, "row"),
+                     step_config.expandable_segments ? ", expandable segments" : "");
+}
+
+std::string format_module(const memory::MemoryTag& tag) {
+  switch (tag.component) {
+    case Component::kVision:
+      return tag.block < 0 ? "vision tower outside its blocks" : fmt::format("vision block {}", tag.block);
+    case Component::kLanguage:
+      return tag.block < 0 ? "language model outside its blocks" : fmt::format("language block {}", tag.block);
+    case Component::kMasks:
+      return tag.block < 0 ? "mask encoder and decoder outside their blocks"
+                           : fmt::format("mask encoder block {}", tag.block);
+    case Component::kOther:
+      return "elsewhere";
+    default:
+      return std::string(memory::to_string(tag.component));
+  }
+}
+
+std::string format_average_step(const planner::AverageStep& average) {
+  std::vector<std::string> sample_groups;
+  sample_groups.reserve(average.samples.size());
+  for (const auto& [shape, count] : average.samples) {
+    sample_groups.push_back(fmt::format("{} of {}", with_commas(count), data::describe_media(shape)));
+  }
+  return fmt::format("samples of a usual step: {}; predicted {}, {:.3g} samples/s, {} tokens/s, {} of memory reserved",
+                     fmt::join(sample_groups, ", "), format_seconds(average.step_seconds), average.samples_per_second,
+                     with_commas(std::llround(average.tokens_per_second)),
+                     format_gigabytes(average.peaks.reserved_bytes));
+}
+
+}  // namespace
+
+std::string format_gigabytes(int64_t bytes) {
+  // Smaller values would round to 0.0 GB.
+  constexpr int64_t kMinDisplayedBytes = 50'000'000;
+  if (bytes > 0 && bytes < kMinDisplayedBytes) return "<0.1 GB";
+  return fmt::format("{:.1f} GB", to_gigabytes(bytes));
+}
+
+std::string format_seconds(double seconds) {
+  if (seconds < 0.1) return fmt::format("{:.0f} ms", seconds * 1000);
+  return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : seconds < 100 ? 1 : 0);
+}
+
+std::string format_recompute(const models::RecomputeBlocks& blocks, const planner::DryRunDetail& detail) {
+  if (blocks == models::RecomputeBlocks{}) return "none";
+  if (blocks == models::RecomputeBlocks{detail.vision_blocks, detail.language_blocks}) return "all";
+  std::vector<std::string> towers;
+  if (blocks.vision > 0) towers.push_back(format_tower("vision", blocks.vision, detail.vision_blocks));
+  if (blocks.language > 0) towers.push_back(format_tower("language", blocks.language, detail.language_blocks));
+  if (blocks.language_selective > 0) towers.back() += fmt::format("/{}", blocks.language_selective);
+  return fmt::format("{}", fmt::join(towers, ", "));
+}
+
+std::string format_vision_pass(const planner::Plan& plan) {
+  const int64_t tiles = plan.best.step_config.vision_tiles_per_pass;
+  const data::SampleShape& shape = plan.worst.shapes.front();
+  if (shape.grids.empty()) {
+    return tiles == 0 ? "all tiles in one vision pass" : fmt::format("{} a vision pass", pluralize(tiles, "tile"));
+  }
+  if (tiles == 0) return "all patches in one vision pass";
+  const bool is_one_image = std::all_of(shape.grids.begin(), shape.grids.end(), [tiles](const data::PatchGrid& grid) {
+    return grid.patches_per_frame() >= tiles;
+  });
+  return is_one_image ? "one picture a vision pass" : fmt::format("{} patches a vision pass", with_commas(tiles));
+}
+
+std::string format_training(const planner::Plan& plan) {
+  if (plan.job.lora) return fmt::format("LoRA of rank {}", plan.job.lora->rank);
+  const auto& frozen = plan.job.frozen;
+  return frozen.vision_tower || frozen.projector || frozen.language_model || frozen.mask_encoder ? "fine-tuning in part"
+                                                                                                 : "full fine-tuning";
+}
+
+std::string format_memory_tag(const memory::MemoryTag& tag, bool backward) {
+  const bool is_in_pass = tag.component == Component::kVision || tag.component == Component::kLanguage ||
+                          tag.component == Component::kMasks || tag.component == Component::kLoss;
+  std::string text = format_module(tag);
+  if (backward) return text + ", backward pass";
+  return is_in_pass ? text + ", forward pass" : text;
+}
+
+std::vector<PlanFact> list_plan_facts(const planner::Plan& plan) {
+  std::vector<PlanFact> facts{{"model", format_model(plan)}, {"sample", format_worst_sample(plan.worst)}};
+  if (plan.average) facts.push_back({"average", format_average_step(*plan.average)});
+  facts.insert(facts.end(), {{"card", format_gpu(plan)},
+                             {"margin", format_margin(plan)},
+                             {"context", format_context(plan)},
+                             {"step", format_step(plan)}});
+  if (plan.communication) facts.push_back({"ranks", format_ranks(plan)});
+  return facts;
+}
+
+namespace {
+
+struct TableCells {
+  std::string mark, micro_batch, recomputed, memory, step, tokens_per_second, fits;
+};
+
+/// Width of a line with tokens per second.
+constexpr int kMinColumnsForSpeed = 74;
+
+std::string format_row(const TableCells& cells, int columns) {
+  const std::string speed = columns < kMinColumnsForSpeed ? "" : fmt::format(" {:>9}", cells.tokens_per_second);
+  return fmt::format("{:1} {:<11} {:<24} {:>9} {:>8}{}  {}", cells.mark, cells.micro_batch, cells.recomputed,
+                     cells.memory, cells.step, speed, cells.fits);
+}
+
+/// Returns the alternatives and the best one, which may differ, for example by smaller passes.
+std::vector<planner::StepEstimate> list_alternatives(const planner::Plan& plan) {
+  std::vector<planner::StepEstimate> estimates = plan.alternatives;
+  const auto is_best = [&](const planner::StepEstimate& estimate) {
+    return estimate.step_config == plan.best.step_config;
+  };
+  if (std::any_of(estimates.begin(), estimates.end(), is_best)) return estimates;
+  const auto position = std::find_if(estimates.begin(), estimates.end(), [&](const planner::StepEstimate& estimate) {
+    return estimate.step_config.micro_batch_size >= plan.best.step_config.micro_batch_size;
+  });
+  estimates.insert(position, plan.best);
+  return estimates;
+}
+
+/// Returns the indices of the rows to show, in ascending order.
+std::vector<size_t> select_rows(const std::vector<planner::StepEstimate>& estimates,
+                                const planner::StepConfig& best_config, size_t max_rows) {
+  const auto distance = [&](size_t index) {
+    const auto& step_config = estimates[index].step_config;
+    const auto ratio =
+        static_cast<double>(step_config.micro_batch_size) / static_cast<double>(best_config.micro_batch_size);
+    return std::tuple(step_config != best_config, std::abs(std::log(ratio)));
+  };
+  std::vector<size_t> indices(estimates.size());
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  std::stable_sort(indices.begin(), indices.end(),
+                   [&](size_t left, size_t right) { return distance(left) < distance(right); });
+  indices.resize(std::min(indices.size(), max_rows));
+  std::sort(indices.begin(), indices.end());
+  return indices;
+}
+
+TableCells make_cells(const planner::StepEstimate& estimate, const planner::Plan& plan) {
+  const char* const prefix = estimate.from_dry_run ? "" : "~";
+  const int64_t size = estimate.step_config.micro_batch_size;
+  return {.mark = estimate.step_config == plan.best.step_config ? ">" : "",
+          .micro_batch = fmt::format("{} x {}", size, plan.workload.samples_per_rank() / size),
+          .recomputed = format_recompute(estimate.step_config.recompute, plan.detail),
+          .memory = fmt::format("{}{}", prefix, format_gigabytes(plan.total_bytes(estimate))),
+          .step = fmt::format("{}{}", prefix, format_seconds(estimate.step_seconds)),
+          .tokens_per_second = fmt::format("{}{}", prefix, with_commas(std::llround(estimate.tokens_per_second))),
+          .fits = estimate.fits ? "yes" : "no"};
+}
+
+/// Returns the difference of the best config from the others, which have the passes of the first.
+std::string describe_smaller_passes(const std::vector<planner::StepEstimate>& estimates, const planner::Plan& plan) {
+  const planner::StepConfig& best_config = plan.best.step_config;
+  const auto differs = [&](const planner::StepEstimate& estimate) {
+    return estimate.step_config.vision_tiles_per_pass != best_config.vision_tiles_per_pass ||
+           estimate.step_config.loss_chunk_rows != best_config.loss_chunk_rows;
+  };
+  if (std::none_of(estimates.begin(), estimates.end(), differs)) return {};
+  return fmt::format("{} and loss chunks of {}", format_vision_pass(plan),
+                     pluralize(best_config.loss_chunk_rows, "row"));
+}
+
+}  // namespace
+
+AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_rows, int columns) {
+  const auto estimates = list_alternatives(plan);
+  const TableCells header{"", "micro-batch", "blocks recomputed", "memory", "step", "tokens/s", "fits"};
+  AlternativesTable table{.header = format_row(header, columns),
+                          .lines = {},
+                          .num_hidden = 0,
+                          .best_difference = describe_smaller_passes(estimates, plan)};
+  for (const size_t index : select_rows(estimates, plan.best.step_config, max_rows)) {
+    const planner::StepEstimate& estimate = estimates[index];
+    table.lines.push_back({format_row(make_cells(estimate, plan), columns),
+                           estimate.step_config == plan.best.step_config, estimate.fits, estimate.from_dry_run});
+  }
+  table.num_hidden = estimates.size() - table.lines.size();
+  return table;
+}
+
+std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan) {
+  using memory::Component;
+  using Kind = MemoryRow::Kind;
+  const memory::ComponentBytes& peak = plan.detail.peak.by_component;
+  const auto bytes = [&](Component component) { return peak[static_cast<size_t>(component)]; };
+  const int64_t allocated = std::accumulate(peak.begin(), peak.end(), int64_t{0});
+  std::vector<MemoryRow> rows;
+  for (const auto component : {Component::kWeights, Component::kGradients, Component::kOptimizer, Component::kVision,
+                               Component::kLanguage, Component::kMasks, Component::kLoss}) {
+    if (component == Component::kMasks && bytes(component) == 0) continue;
+    rows.push_back({std::string(memory::to_string(component)), bytes(component)});
+  }
+  rows.push_back({"input and other", bytes(Component::kInput) + bytes(Component::kOther)});
+  rows.push_back({"workspace", bytes(Component::kWorkspace)});
+  rows.push_back({"fragmentation", plan.best.peaks.reserved_bytes - allocated});
+  rows.push_back({plan.target.context_measured ? "context" : "context (not measured)", plan.limit.context_bytes});
+  if (plan.limit.communication_bytes > 0) rows.push_back({"NCCL (estimated)", plan.limit.communication_bytes});
+  const int64_t free_bytes = plan.limit.gpu_bytes - plan.total_bytes() - plan.limit.margin_bytes;
+  if (free_bytes >= 0) rows.push_back({"free", free_bytes, Kind::kFree});
+  rows.push_back({fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes, Kind::kMargin});
+  return rows;
+}
+
+int64_t compute_missing_bytes(const planner::Plan& plan) {
+  return std::max<int64_t>(0, plan.total_bytes() + plan.limit.margin_bytes - plan.limit.gpu_bytes);
+}
+
+}  // namespace vlmtrain::report

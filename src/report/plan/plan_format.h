@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::report {
+
+/// Returns "21.3 GB" in 10⁹ bytes; "<0.1 GB" if it would round to zero.
+std::string format_gigabytes(int64_t bytes);
+
+/// Returns "37 ms", "2.76 s", "20.8 s" or "135 s".
+std::string format_seconds(double seconds);
+
+/// Returns "none", "all", "vision 9" or "vision all, language 12"; "all" refers to the model's
+/// blocks.
+std::string format_recompute(const models::RecomputeBlocks& blocks, const planner::DryRunDetail& detail);
+
+/// Returns "all tiles in one vision pass" or "4 tiles a vision pass". Patches of one image or frame
+/// are never split: "one picture a vision pass", "2,048 patches a vision pass".
+std::string format_vision_pass(const planner::Plan& plan);
+
+/// Returns "LoRA of rank 16" or "full fine-tuning".
+std::string format_training(const planner::Plan& plan);
+
+/// Returns the position in a step: "language block 12, backward pass".
+std::string format_memory_tag(const memory::MemoryTag& tag, bool backward);
+
+/// A named fact about a plan.
+struct PlanFact {
+  std::string name;
+  std::string text;
+};
+
+/// Returns the facts of a plan: model, sample, GPU, margin, context, settings of the step.
+std::vector<PlanFact> list_plan_facts(const planner::Plan& plan);
+
+/// A line of the table of alternatives.
+struct AlternativeLine {
+  std::string text;
+  bool is_best = false;
+  bool fits = false;
+  bool from_dry_run = false;
+};
+
+/// The table of alternatives, as text.
+struct AlternativesTable {
+  std::string header;
+  std::vector<AlternativeLine> lines;
+  size_t num_hidden = 0;        ///< alternatives that are not in `lines`
+  std::string best_difference;  ///< difference of the best config's passes: "1 tile a vision pass and …"; empty if
+                                ///< there is none
+};
+
+/// Returns the best config and the alternatives with the closest micro-batch sizes, at most
+/// `max_rows` in the plan's order. Lines have up to 74 columns, or up to 64 without tokens per
+/// second if `columns` is smaller. REQUIRES: max_rows > 0.
+AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_rows, int columns);
+
+/// A part of the GPU's memory at the peak of the step.
+struct MemoryRow {
+  enum class Kind { kUsed, kFree, kMargin };
+
+  std::string name;
+  int64_t bytes = 0;
+  Kind kind = Kind::kUsed;
+};
+
+/// Returns the parts from the first to the last byte of the GPU. The used ones sum to
+/// plan.total_bytes(), all of them to the GPU's memory, or to more if the plan does not fit.
+std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan);
+
+/// Returns the memory that the GPU lacks, the margin included; 0 if the plan fits.
+int64_t compute_missing_bytes(const planner::Plan& plan);
+
+}  // namespace vlmtrain::report

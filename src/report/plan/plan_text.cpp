@@ -1,0 +1,322 @@
+#include "vlmtrain/report/plan_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "report/format/text_layout.h"
+#include "report/plan/plan_format.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+/// Keeps the table short; --json has all rows.
+constexpr size_t kMaxAlternatives = 15;
+/// Tables need 64 columns; text wider than 100 is hard to read.
+constexpr int kMinPlanColumns = 64;
+constexpr int kMaxPlanColumns = 100;
+
+// Parameters of ANSI's Select Graphic Rendition.
+constexpr const char* kPlain = "0";
+constexpr const char* kBold = "1";
+constexpr const char* kFaint = "2";
+constexpr const char* kRed = "31";
+constexpr const char* kGreen = "32";
+constexpr const char* kBoldGreen = "1;32";
+constexpr const char* kBoldRed = "1;31";
+
+class PlanTextBuilder {
+ public:
+  PlanTextBuilder(const planner::Plan& plan, const TextStyle& style)
+      : plan_(plan), style_(style), columns_(std::clamp(style.width, kMinPlanColumns, kMaxPlanColumns)) {}
+
+  std::string text() {
+    text_ = colorize(plan_.fits ? kBoldGreen : kBoldRed, wrap_text("", format_plan_headline(plan_), columns_));
+    add_facts();
+    add_memory();
+    add_alternatives();
+    add_suggestions();
+    add_effort();
+    return std::move(text_);
+  }
+
+ private:
+  /// Escape sequences end before a final line break.
+  std::string colorize(const char* color, const std::string& text) const {
+    if (!style_.color || color == kPlain) return text;
+    const bool ends_line = text.ends_with('\n');
+    const std::string line = ends_line ? text.substr(0, text.size() - 1) : text;
+    return fmt::format("\x1b[{}m{}\x1b[0m{}", color, line, ends_line ? "\n" : "");
+  }
+
+  void add_heading(const std::string& title) {
+    text_ += "\n";
+    text_ += colorize(kBold, wrap_text("", title, columns_));
+  }
+
+  void add_facts() {
+    text_ += "\n";
+    for (const auto& fact : list_plan_facts(plan_)) {
+      text_ += wrap_text(fmt::format("  {:<8} ", fact.name), fact.text, columns_);
+    }
+  }
+
+  void add_memory() {
+    constexpr int kLabelColumns = 36;
+    const auto& peak = plan_.detail.peak;
+    add_heading(fmt::format("Memory when most is taken: {}", format_memory_tag(peak.tag, peak.backward)));
+    const auto rows = make_memory_rows(plan_);
+    BarScale scale{.bytes = 0, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
+    for (const auto& row : rows) scale.bytes += row.bytes;
+    add_gpu_mark(scale);
+    int64_t offset = 0;
+    int color = 0;
+    for (const auto& row : rows) {
+      if (row.kind != MemoryRow::Kind::kUsed && offset == plan_.total_bytes()) add_total_row();
+      add_memory_row(row, offset, row.kind == MemoryRow::Kind::kUsed ? kBarColors[color++ % kBarColors.size()] : kFaint,
+                     scale);
+      offset += row.bytes;
+    }
+  }
+
+  /// The mark above the bars at the end of the GPU's memory. Bars continue after it if the plan
+  /// does not fit.
+  void add_gpu_mark(const BarScale& scale) {
+    const int end =
+        static_cast<int>(static_cast<double>(plan_.limit.gpu_bytes) / static_cast<double>(scale.bytes) * scale.columns);
+    std::string mark = fmt::format("card {} |", format_gigabytes(plan_.limit.gpu_bytes));
+    if (end < count_columns(mark)) mark = fmt::format("| card {}", format_gigabytes(plan_.limit.gpu_bytes));
+    const int indent = mark.front() == '|' ? std::max(0, end - 1) : end - count_columns(mark);
+    text_ += colorize(kFaint, fmt::format("{:{}}{}\n", "", kBarIndent + indent, mark));
+  }
+
+  void add_memory_row(const MemoryRow& row, int64_t offset, const char* color, const BarScale& scale) {
+    const BarFill fill = row.kind == MemoryRow::Kind::kUsed   ? BarFill::kSolid
+                         : row.kind == MemoryRow::Kind::kFree ? BarFill::kLight
+                                                              : BarFill::kMedium;
+    std::string bar = draw_bar(offset, row.bytes, fill, scale);
+    bar.erase(bar.find_last_not_of(' ') + 1);
+    text_ += fmt::format("  {:<22} {:>8}", row.name, format_gigabytes(row.bytes));
+    if (!bar.empty()) text_ += fmt::format("  {}", colorize(color, bar));
+    text_ += "\n";
+  }
+
+  void add_total_row() {
+    text_ += colorize(kBold, fmt::format("  {:<22} {:>8}\n", "in use", format_gigabytes(plan_.total_bytes())));
+  }
+
+  void add_alternatives() {
+    const auto table = make_alternatives_table(plan_, kMaxAlternatives, columns_);
+    add_heading(fmt::format("Alternatives (micro-batch x accumulation; {} vision and {} language blocks)",
+                            plan_.detail.vision_blocks, plan_.detail.language_blocks));
+    text_ += colorize(kFaint, fmt::format("{}\n", table.header));
+    bool has_interpolated = false;
+    for (const auto& line : table.lines) {
+      text_ += colorize(line.is_best ? kBold : line.fits ? kPlain : kFaint, fmt::format("{}\n", line.text));
+      has_interpolated = has_interpolated || !line.from_dry_run;
+    }
+    const auto note = [&](const char* mark, const std::string& text) {
+      text_ += colorize(kFaint, wrap_text(mark, text, columns_));
+    };
+    if (!table.best_difference.empty()) note("> ", fmt::format("has {}", table.best_difference));
+    if (has_interpolated) note("~ ", "interpolated between rehearsals; the others were rehearsed");
+    if (table.num_hidden > 0) note("  ", fmt::format("{} more rows: --json", table.num_hidden));
+  }
+
+  void add_suggestions() {
+    if (plan_.suggestions.empty()) return;
+    const bool has_arguments = std::any_of(plan_.suggestions.begin(), plan_.suggestions.end(),
+                                           [](const auto& suggestion) { return !suggestion.arguments.empty(); });
+    add_heading(fmt::format("{}{}", plan_.fits ? "What would make it faster" : "What would make it fit",
+                            has_arguments ? " (put one line behind the command)" : ""));
+    for (const auto& suggestion : plan_.suggestions) {
+      const char* const color = plan_.fits ? kPlain : suggestion.makes_it_fit ? kGreen : kRed;
+      if (suggestion.arguments.empty()) {
+        const char* const mark = suggestion.makes_it_fit ? "  + " : "  - ";
+        text_ += colorize(color, wrap_text(mark, to_printable(suggestion.note), columns_));
+      } else {
+        // A separate unbroken line, for copying.
+        text_ += colorize(color,
+                          fmt::format("  {}\n", to_printable(fmt::format("{}", fmt::join(suggestion.arguments, " ")))));
+        text_ += colorize(kFaint, wrap_text("      ", to_printable(suggestion.note), columns_));
+      }
+    }
+  }
+
+  void add_effort() {
+    const std::string note = fmt::format(
+        "Found in {} with {} rehearsals on a virtual card. Step times are predicted from counted operations, not "
+        "measured.",
+        format_seconds(plan_.effort.seconds), plan_.effort.num_dry_runs);
+    text_ += "\n";
+    text_ += colorize(kFaint, wrap_text("", note, columns_));
+  }
+
+  static constexpr int kBarIndent = 35;
+  static constexpr std::array kBarColors{"34", "36", "35", "32", "33", "31", "90", "90", "90", "90", "90"};
+
+  const planner::Plan& plan_;
+  const TextStyle& style_;
+  int columns_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string format_plan(const planner::Plan& plan, const TextStyle& style) {
+  return PlanTextBuilder(plan, style).text();
+}
+
+std::string format_remark(const std::string& remark, const TextStyle& style) {
+  return wrap_text("", remark, std::clamp(style.width, kMinPlanColumns, kMaxPlanColumns));
+}
+
+namespace {
+
+/// Returns "recomputing all blocks" or "recomputing 9 of 27 vision and 12 of 24 language blocks";
+/// empty without recomputation.
+std::string format_recomputation(const planner::Plan& plan) {
+  const auto& blocks = plan.best.step_config.recompute;
+  const auto& detail = plan.detail;
+  if (blocks == models::RecomputeBlocks{}) return {};
+  if (blocks == models::RecomputeBlocks{detail.vision_blocks, detail.language_blocks}) return "recomputing all blocks";
+  std::vector<std::string> towers;
+  const auto add = [&](const char* tower, int64_t recomputed, int64_t total) {
+    if (recomputed == 0) return;
+    towers.push_back(recomputed == total ? fmt::format("all {}", tower)
+                                         : fmt::format("{} of {} {}", recomputed, total, tower));
+  };
+  add("vision", blocks.vision, detail.vision_blocks);
+  add("language", blocks.language, detail.language_blocks);
+  std::string text = fmt::format("recomputing {} blocks", fmt::join(towers, " and "));
+  if (blocks.language_selective == blocks.language && blocks.language > 0) return text + " but for attention";
+  if (blocks.language_selective > 0) {
+    text += fmt::format(" (attention kept in {})", blocks.language_selective);
+  }
+  return text;
+}
+
+/// Returns " with training.micro_batch_size=16" for the constraints; empty without any.
+std::string format_constraints(const planner::StepConstraints& constraints) {
+  std::vector<std::string> keys;
+  const auto add = [&](const char* key, const auto& value) { keys.push_back(fmt::format("{}={}", key, value)); };
+  if (constraints.micro_batch_size) add("training.micro_batch_size", *constraints.micro_batch_size);
+  if (!constraints.recompute.is_auto()) add("memory.recompute", constraints.recompute.text);
+  if (constraints.vision_tiles_per_pass) add("memory.vision_tiles_per_pass", *constraints.vision_tiles_per_pass);
+  if (constraints.loss_chunk_rows) add("memory.loss_chunk_rows", *constraints.loss_chunk_rows);
+  return keys.empty() ? "" : fmt::format(" with {}", fmt::join(keys, " and "));
+}
+
+/// Describes the settings that need the least memory.
+std::string format_min_memory_config(const planner::Plan& plan) {
+  const planner::StepConfig& step_config = plan.best.step_config;
+  std::string text = fmt::format("micro-batch {}", step_config.micro_batch_size);
+  if (const std::string blocks = format_recomputation(plan); !blocks.empty()) text += ", " + blocks;
+  if (step_config.vision_tiles_per_pass > 0) text += ", " + format_vision_pass(plan);
+  if (step_config.loss_chunk_rows != planner::StepConfig{}.loss_chunk_rows) {
+    text += ", loss in chunks of " + pluralize(step_config.loss_chunk_rows, "row");
+  }
+  return text;
+}
+
+std::string format_unfit_headline(const planner::Plan& plan) {
+  const int64_t usable = plan.limit.gpu_bytes - plan.limit.margin_bytes;
+  const std::string other_processes =
+      plan.target.other_process_bytes > 0
+          ? fmt::format(" (other processes hold {} of it)", format_gigabytes(plan.target.other_process_bytes))
+          : "";
+  return fmt::format(
+      "does not fit: {} of {} needs at least {}{} ({}), the card has {} beside its margin{}; {} are missing",
+      format_training(plan), to_printable(plan.model), format_gigabytes(plan.total_bytes()),
+      format_constraints(plan.constraints), format_min_memory_config(plan), format_gigabytes(usable), other_processes,
+      format_gigabytes(compute_missing_bytes(plan)));
+}
+
+const char* format_sharding(engine::Sharding sharding) {
+  switch (sharding) {
+    case engine::Sharding::kNone:
+      return "";
+    case engine::Sharding::kOptimizer:
+      return " that share the optimizer's state";
+    case engine::Sharding::kFull:
+      return " that share weights, gradients and the optimizer's state";
+    case engine::Sharding::kHybrid:
+      return " that share weights, gradients and the optimizer's state within a machine";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string format_plan_headline(const planner::Plan& plan) {
+  if (!plan.fits) return format_unfit_headline(plan);
+  std::string ranks;
+  if (plan.workload.world_size > 1) {
+    ranks = fmt::format(" x {} ranks{}", plan.workload.world_size, format_sharding(plan.job.sharding));
+  }
+  const planner::Workload& workload = plan.workload;
+  const std::string batch =
+      workload.packed ? fmt::format("{} of {}", pluralize(workload.samples_per_rank() * workload.world_size, "sample"),
+                                    pluralize(workload.global_batch_size, "pack"))
+                      : fmt::format("global batch {}", workload.global_batch_size);
+  std::string text = fmt::format("fits: {:.1f} of {:.1f} GB, micro-batch {} x accumulation {}{} = {}",
+                                 to_gigabytes(plan.total_bytes()), to_gigabytes(plan.limit.gpu_bytes),
+                                 plan.best.step_config.micro_batch_size, plan.accumulation_steps(), ranks, batch);
+  if (plan.split)
+    text += fmt::format(" for the largest, {:.1f} micro-batches a step on average", plan.split->micro_batches_per_step);
+  if (const std::string blocks = format_recomputation(plan); !blocks.empty()) text += ", " + blocks;
+  return text + ", " + format_training(plan);
+}
+
+std::string format_plan_error(const planner::Plan& plan) {
+  auto suggestions = plan.suggestions;
+  std::stable_partition(suggestions.begin(), suggestions.end(),
+                        [](const planner::Suggestion& suggestion) { return suggestion.makes_it_fit; });
+  std::string text = format_plan_headline(plan);
+  for (const auto& suggestion : suggestions) text += "\n  " + to_printable(suggestion.text());
+  return text;
+}
+
+namespace {
+
+std::string format_best_plan(const planner::SavingsRow& row) {
+  if (!row.best_estimate) return "does not fit";
+  const auto& step_config = row.best_estimate->step_config;
+  return fmt::format("{} a pass, {}, {}{}", step_config.micro_batch_size, format_gigabytes(row.planned_bytes),
+                     format_seconds(row.best_estimate->step_seconds),
+                     step_config.recompute == models::RecomputeBlocks{}
+                         ? ""
+                         : fmt::format(", {} again", format_recompute(step_config.recompute, row.detail)));
+}
+
+}  // namespace
+
+std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, const TextStyle& style) {
+  const int columns = std::clamp(style.width, 64, 100);
+  const auto bold = [&](const std::string& line) {
+    return fmt::format(fmt::runtime(style.color ? "\n\x1b[1m{}\x1b[0m\n" : "\n{}\n"), line);
+  };
+  std::string text = bold("What saves how much (each rung has what stands above it too)");
+  text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", "", "by itself", "step", "the plan for this card");
+  for (const auto& row : rows) {
+    if (row.unavailable_reason.empty()) {
+      text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", row.name, format_gigabytes(row.single_sample_bytes),
+                          format_seconds(row.single_sample.step_seconds), format_best_plan(row));
+    } else {
+      text += wrap_text(fmt::format("  {:<14} ", row.name), fmt::format("- {}", to_printable(row.unavailable_reason)),
+                        columns);
+    }
+  }
+  text += wrap_text("  ",
+                    "By itself: micro-batches of one sample, or as many as are fixed; all blocks recomputed from that "
+                    "rung on. Rehearsed; times are predicted, of a whole step.",
+                    columns);
+  return text;
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,268 @@
+#include "vlmtrain/report/plan_timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "report/format/html.h"
+#include "report/plan/plan_format.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/report/plan_text.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+using memory::Component;
+
+/// More points cannot be distinguished, even zoomed in. With this limit the file stays below 1 MB.
+constexpr size_t kMaxTimelinePoints = 20'000;
+
+struct Layer {
+  Component component;
+  const char* key;  ///< names its color in plan_timeline.css
+};
+
+/// From the bottom of the chart to the top: first the components that persist through a step.
+constexpr std::array kLayers{Layer{Component::kWeights, "weights"},     Layer{Component::kOptimizer, "optimizer"},
+                             Layer{Component::kGradients, "gradients"}, Layer{Component::kWorkspace, "workspace"},
+                             Layer{Component::kOther, "other"},         Layer{Component::kInput, "input"},
+                             Layer{Component::kVision, "vision"},       Layer{Component::kLanguage, "language"},
+                             Layer{Component::kMasks, "masks"},         Layer{Component::kLoss, "loss"}};
+static_assert(kLayers.size() == memory::kNumComponents);
+
+std::string escape_text(std::string_view text) {
+  return escape_html(to_printable(text));
+}
+
+int64_t get_layer_bytes(const planner::TimelinePoint& point, const Layer& layer) {
+  return point.by_component[static_cast<size_t>(layer.component)];
+}
+
+/// A table of strings, numbered in the order of first use.
+class StringTable {
+ public:
+  size_t get_index(const std::string& name) {
+    const auto [entry, is_new] = indices_.try_emplace(name, strings_.size());
+    if (is_new) strings_.push_back(name);
+    return entry->second;
+  }
+  const std::vector<std::string>& strings() const { return strings_; }
+
+ private:
+  std::map<std::string, size_t> indices_;
+  std::vector<std::string> strings_;
+};
+
+/// Returns rows in the format of plan_timeline.js.
+nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_t>& events, StringTable& tags) {
+  auto rows = nlohmann::json::array();
+  planner::TimelinePoint previous;
+  size_t previous_event = 0;
+  for (const size_t event : events) {
+    const auto& point = timeline[event];
+    auto row =
+        nlohmann::json::array({event - previous_event, tags.get_index(format_memory_tag(point.tag, point.backward))});
+    for (size_t i = 0; i < kLayers.size(); ++i) {
+      const int64_t change = get_layer_bytes(point, kLayers[i]) - get_layer_bytes(previous, kLayers[i]);
+      if (change != 0) row.insert(row.end(), {i, change});
+    }
+    const int64_t change = point.reserved_bytes - previous.reserved_bytes;
+    if (change != 0) row.insert(row.end(), {kLayers.size(), change});
+    rows.push_back(std::move(row));
+    previous = point;
+    previous_event = event;
+  }
+  return rows;
+}
+
+nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<size_t>& events) {
+  const Timeline& timeline = plan.detail.timeline;
+  auto components = nlohmann::json::array();
+  for (const auto& layer : kLayers) components.push_back({{"key", layer.key}});
+  auto phases = nlohmann::json::array();
+  for (const auto& phase : find_phases(timeline)) phases.push_back({phase.first_event, phase.micro_batch, phase.pass});
+  StringTable tags;
+  auto points = make_point_rows(timeline, events, tags);
+  const int64_t overhead_bytes = plan.limit.context_bytes + plan.limit.communication_bytes;
+  return {{"components", components},
+          {"phases", phases},
+          {"points", std::move(points)},
+          {"places", tags.strings()},
+          {"events", timeline.size()},
+          {"peak_event", find_peak_event(timeline)},
+          {"limit_bytes", plan.limit.limit_bytes},
+          {"card_bytes", plan.limit.gpu_bytes - overhead_bytes}};
+}
+
+std::string make_component_rows(const planner::TimelinePoint& peak) {
+  const int64_t allocated = sum_allocated_bytes(peak);
+  std::string rows;
+  for (size_t i = kLayers.size(); i-- > 0;) {
+    const Layer& layer = kLayers[i];
+    const int64_t bytes = get_layer_bytes(peak, layer);
+    rows += fmt::format(
+        "<tr><td><span class=\"swatch\" style=\"background:var(--{})\"></span>{}</td><td>{}</td><td>{:.0f} %</td>"
+        "<td data-cursor=\"{}\"></td></tr>\n",
+        layer.key, memory::to_string(layer.component), escape_html(format_gigabytes(bytes)),
+        100 * static_cast<double>(bytes) / static_cast<double>(allocated), i);
+  }
+  rows += fmt::format(
+      "<tr class=\"total\"><td>allocated</td><td>{}</td><td>100 %</td><td data-cursor=\"allocated\"></td></tr>\n",
+      escape_html(format_gigabytes(allocated)));
+  rows += fmt::format(
+      "<tr><td><span class=\"swatch line\" style=\"background:var(--reserved)\"></span>reserved</td><td>{}</td>"
+      "<td></td><td data-cursor=\"{}\"></td></tr>",
+      escape_html(format_gigabytes(peak.reserved_bytes)), kLayers.size());
+  return rows;
+}
+
+/// Returns rows of PyTorch's memory by use, and of the memory outside of it.
+std::string make_gpu_rows(const planner::Plan& plan) {
+  std::string rows;
+  const auto add = [&](const char* style, const std::string& name, int64_t bytes) {
+    rows += fmt::format("<tr{}><td>{}</td><td>{}</td></tr>\n", style, escape_text(name),
+                        escape_html(format_gigabytes(bytes)));
+  };
+  add("", "reserved by PyTorch", plan.best.peaks.reserved_bytes);
+  const std::string measured = plan.target.context_measured ? "" : " (not measured)";
+  add("", fmt::format("CUDA context{}", measured), plan.limit.context_bytes);
+  if (plan.limit.communication_bytes > 0) add("", "NCCL (estimated)", plan.limit.communication_bytes);
+  add(" class=\"total\"", "in use", plan.total_bytes());
+  add("", fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes);
+  if (plan.fits) {
+    add("", "free", plan.limit.gpu_bytes - plan.limit.margin_bytes - plan.total_bytes());
+  } else {
+    add("", "missing", compute_missing_bytes(plan));
+  }
+  add(" class=\"total\"", "card", plan.limit.gpu_bytes);
+  return rows;
+}
+
+std::string make_fact_rows(const planner::Plan& plan) {
+  std::string rows;
+  for (const auto& fact : list_plan_facts(plan)) {
+    rows += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escape_text(fact.name), escape_text(fact.text));
+  }
+  return rows;
+}
+
+std::string format_peak_note(const planner::Plan& plan, const planner::TimelinePoint& peak) {
+  if (sum_allocated_bytes(peak) == plan.detail.peak.allocated_bytes) return {};
+  return fmt::format(" An earlier step took a little more, {}: {}.", format_gigabytes(plan.detail.peak.allocated_bytes),
+                     format_memory_tag(plan.detail.peak.tag, plan.detail.peak.backward));
+}
+
+std::string format_notes(const planner::Plan& plan, size_t num_shown) {
+  const Timeline& timeline = plan.detail.timeline;
+  int num_micro_batches = 0;
+  for (const auto& phase : find_phases(timeline)) num_micro_batches = std::max(num_micro_batches, phase.micro_batch);
+  std::string text = fmt::format("The last of the rehearsed steps, on a virtual card: {} allocations and frees.",
+                                 with_commas(std::ssize(timeline)));
+  if (num_micro_batches < plan.accumulation_steps()) {
+    text += fmt::format(" It has {} of the {} micro-batches; the others do what the last of these does.",
+                        num_micro_batches, plan.accumulation_steps());
+  }
+  if (num_shown < timeline.size()) {
+    text += fmt::format(
+        " Drawn are {} of them: of each short stretch those with the least and the most memory, so that its "
+        "peak stays.",
+        with_commas(static_cast<int64_t>(num_shown)));
+  }
+  return text +
+         " The limit is what the card has for PyTorch beside context and margin. Nothing here was measured on a "
+         "GPU.";
+}
+
+}  // namespace
+
+std::string render_plan_timeline(const planner::Plan& plan) {
+  const Timeline& timeline = plan.detail.timeline;
+  VLMTRAIN_CHECK(!timeline.empty(), "a plan without a timeline");
+  const auto events = downsample(timeline, kMaxTimelinePoints);
+  const auto& peak = timeline[find_peak_event(timeline)];
+  return fill_page("plan_timeline.html", {{"title", escape_text(fmt::format("{}: memory of a step", plan.model))},
+                                          {"style", std::string(resources().at("common.css")) +
+                                                        std::string(resources().at("plan_timeline.css"))},
+                                          {"answer_class", plan.fits ? "fits" : "fails"},
+                                          {"headline", escape_text(format_plan_headline(plan))},
+                                          {"components", make_component_rows(peak)},
+                                          {"peak_place", escape_text(format_memory_tag(peak.tag, peak.backward))},
+                                          {"peak_note", escape_html(format_peak_note(plan, peak))},
+                                          {"card", make_gpu_rows(plan)},
+                                          {"facts", make_fact_rows(plan)},
+                                          {"notes", escape_html(format_notes(plan, events.size()))},
+                                          {"data", escape_script_json(make_timeline_data(plan, events))},
+                                          {"script", std::string(resources().at("plan_timeline.js"))}});
+}
+
+namespace {
+
+using memory::Component;
+
+bool has_less_allocated(const planner::TimelinePoint& left, const planner::TimelinePoint& right) {
+  return sum_allocated_bytes(left) < sum_allocated_bytes(right);
+}
+
+bool is_forward_start(const planner::TimelinePoint& point) {
+  const Component component = point.tag.component;
+  return !point.backward &&
+         (component == Component::kInput || component == Component::kVision || component == Component::kLanguage ||
+          component == Component::kMasks || component == Component::kLoss);
+}
+
+}  // namespace
+
+int64_t sum_allocated_bytes(const planner::TimelinePoint& point) {
+  return std::accumulate(point.by_component.begin(), point.by_component.end(), int64_t{0});
+}
+
+size_t find_peak_event(const Timeline& timeline) {
+  return static_cast<size_t>(std::max_element(timeline.begin(), timeline.end(), has_less_allocated) - timeline.begin());
+}
+
+std::vector<Phase> find_phases(const Timeline& timeline) {
+  std::vector<Phase> phases{{0, 1, "forward"}};
+  for (size_t event = 0; event < timeline.size(); ++event) {
+    const auto& point = timeline[event];
+    const Phase& current_phase = phases.back();
+    if (point.backward) {
+      if (current_phase.pass == "forward") phases.push_back({event, current_phase.micro_batch, "backward"});
+    } else if (point.tag.component == Component::kOptimizer) {
+      if (current_phase.pass != "optimizer") phases.push_back({event, 0, "optimizer"});
+    } else if (is_forward_start(point) && current_phase.pass == "backward") {
+      phases.push_back({event, current_phase.micro_batch + 1, "forward"});
+    }
+  }
+  return phases;
+}
+
+std::vector<size_t> downsample(const Timeline& timeline, size_t max_points) {
+  const size_t count = timeline.size();
+  std::vector<size_t> indices;
+  if (count <= max_points) {
+    indices.resize(count);
+    std::iota(indices.begin(), indices.end(), size_t{0});
+    return indices;
+  }
+  const size_t num_ranges = (max_points - 2) / 2;
+  indices.push_back(0);
+  for (size_t i = 0; i < num_ranges; ++i) {
+    const auto first = timeline.begin() + static_cast<std::ptrdiff_t>(i * count / num_ranges);
+    const auto end = timeline.begin() + static_cast<std::ptrdiff_t>((i + 1) * count / num_ranges);
+    const auto min_point = std::min_element(first, end, has_less_allocated);
+    const auto max_point = std::max_element(first, end, has_less_allocated);
+    const auto [earlier, later] = std::minmax(min_point, max_point);
+    indices.push_back(static_cast<size_t>(earlier - timeline.begin()));
+    indices.push_back(static_cast<size_t>(later - timeline.begin()));
+  }
+  indices.push_back(count - 1);
+  indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
+  return indices;
+}
+
+}  // namespace vlmtrain::report

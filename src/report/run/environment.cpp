@@ -1,0 +1,107 @@
+#include "vlmtrain/report/environment.h"
+
+#include <sys/utsname.h>
+
+#include <torch/headeronly/version.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "report/build_commit.h"
+#include "report/format/json_fields.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/kernels/kernels.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/driver.h"
+#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/report/event.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+/// Returns the content of a file; empty if it does not exist. Files in /proc and /sys have no size.
+std::string read_content(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+GpuDescription describe_gpu(at::Device device) {
+  const auto device_description = memory::describe(device);
+  return {.name = device_description.name,
+          .architecture = device_description.architecture,
+          .total_bytes = device_description.total_bytes,
+          .driver = memory::module_version()};
+}
+
+std::vector<std::string> command_line() {
+  std::istringstream text(read_content("/proc/self/cmdline"));
+  std::vector<std::string> arguments;
+  for (std::string word; std::getline(text, word, '\0');) arguments.push_back(word);
+  return arguments;
+}
+
+std::string environment_variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+nlohmann::ordered_json gpu_json(const GpuDescription& gpu) {
+  return {
+      {"name", gpu.name}, {"architecture", gpu.architecture}, {"total_bytes", gpu.total_bytes}, {"driver", gpu.driver}};
+}
+
+}  // namespace
+
+std::string Environment::get_program_commit() {
+  return kBuildCommit;
+}
+
+Environment Environment::collect(at::Device device) {
+  utsname system{};
+  uname(&system);
+  const int64_t memory_bytes = memory::machine_bytes();
+  const int64_t limit_bytes = memory::host_limit_bytes();
+  const memory::CpuInfo processor = memory::read_cpu_info();
+  Environment environment{.host = system.nodename,
+                          .kernel = std::string(system.sysname) + " " + system.release,
+                          .cpu = processor.model,
+                          .cpu_cores = processor.usable_cores,
+                          .memory_bytes = memory_bytes,
+                          .memory_limit_bytes = limit_bytes < memory_bytes ? std::optional{limit_bytes} : std::nullopt,
+                          .gpu = {},
+                          .libtorch = TORCH_VERSION,
+                          .vlmtrain = VLMTRAIN_VERSION,
+                          .commit = kBuildCommit,
+                          .command = command_line(),
+                          .start_time = unix_seconds(),
+                          .slurm_job_id = environment_variable("SLURM_JOB_ID"),
+                          .disabled_kernels = {}};
+  for (const auto kernel : kernels::disabled_kernels())
+    environment.disabled_kernels.emplace_back(kernels::to_string(kernel));
+  if (!device.is_cpu()) environment.gpu = describe_gpu(device);
+  return environment;
+}
+
+std::string Environment::to_json() const {
+  const nlohmann::ordered_json json{{"host", host},
+                                    {"kernel", kernel},
+                                    {"cpu", cpu},
+                                    {"cpu_cores", cpu_cores},
+                                    {"memory_bytes", memory_bytes},
+                                    {"memory_limit_bytes", or_null(memory_limit_bytes)},
+                                    {"gpu", gpu ? gpu_json(*gpu) : nlohmann::ordered_json()},
+                                    {"libtorch", libtorch},
+                                    {"vlmtrain", vlmtrain},
+                                    {"commit", commit},
+                                    {"command", command},
+                                    {"start_time", start_time},
+                                    {"slurm_job_id", slurm_job_id},
+                                    {"left_out_kernels", disabled_kernels}};
+  return io::to_json_string(json, 2) + "\n";
+}
+
+}  // namespace vlmtrain::report

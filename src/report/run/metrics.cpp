@@ -1,0 +1,150 @@
+#include "vlmtrain/report/metrics.h"
+
+#include "report/format/json_fields.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+/// Returns the lines up to `last_step` without truncated ones.
+std::string filter_lines(const std::filesystem::path& path, int64_t last_step) {
+  std::ifstream file(path);
+  std::string lines;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = io::try_parse_json(line).value_or(nlohmann::json());
+    if (json.is_object() && io::get_or<int64_t>(json, "step", last_step + 1, path.string()) <= last_step) {
+      lines += line + "\n";
+    }
+  }
+  return lines;
+}
+
+nlohmann::ordered_json tasks_json(const std::map<std::string, TaskMetrics>& tasks) {
+  auto json = nlohmann::ordered_json::object();
+  for (const auto& [name, task] : tasks) {
+    json[name] = {{"loss", task.loss},
+                  {"label_tokens", task.label_tokens},
+                  {"samples", task.samples},
+                  {"weight", task.weight},
+                  {"accuracy", or_null(task.accuracy)}};
+  }
+  return json;
+}
+
+nlohmann::ordered_json score_json(const EvaluationScore& score) {
+  nlohmann::ordered_json json{{"loss", score.loss},
+                              {"label_tokens", score.label_tokens},
+                              {"samples", score.samples},
+                              {"exact_match", or_null(score.exact_match)}};
+  if (score.masks) json["masks"] = score.masks->to_json();
+  return json;
+}
+
+/// Returns the text with `transform` applied to each line.
+template <class Transform>
+std::string transform_lines(const std::filesystem::path& path, const Transform& transform) {
+  std::ifstream file(path);
+  std::string text;
+  for (std::string line; std::getline(file, line);) text += transform(line) + "\n";
+  return text;
+}
+
+nlohmann::ordered_json evaluation_json(const EvaluationMetrics& evaluation) {
+  auto json = score_json(evaluation.total);
+  json["seconds"] = evaluation.seconds;
+  json["batch_size"] = evaluation.batch_size;
+  json["oom_splits"] = evaluation.oom_splits;
+  json["is_best"] = evaluation.is_best;
+  auto tasks = nlohmann::ordered_json::object();
+  for (const auto& [name, score] : evaluation.tasks) tasks[name] = score_json(score);
+  json["tasks"] = tasks;
+  for (const auto& [name, masks] : evaluation.structures) json["structures"][name] = masks.to_json();
+  return json;
+}
+
+}  // namespace
+
+nlohmann::ordered_json MaskMetrics::to_json() const {
+  return {{"masks", masks},
+          {"dice", dice},
+          {"iou", iou},
+          {"hausdorff95", or_null(hausdorff95)},
+          {"empty_truths", empty_truths},
+          {"empty_drawn", empty_predictions}};
+}
+
+std::string EvaluationMetrics::to_json() const {
+  return io::to_json_string(evaluation_json(*this));
+}
+
+std::string StepMetrics::to_json_line() const {
+  // nlohmann writes numbers that are not finite as null.
+  nlohmann::ordered_json json{{"step", step},
+                              {"total_steps", total_steps},
+                              {"epoch", epoch},
+                              {"loss", loss},
+                              {"learning_rate", learning_rate},
+                              {"vision_learning_rate", or_null(vision_learning_rate)},
+                              {"projector_learning_rate", or_null(projector_learning_rate)},
+                              {"grad_norm", grad_norm},
+                              {"skipped", skipped},
+                              {"skipped_steps", skipped_steps},
+                              {"loss_scale", or_null(loss_scale)},
+                              {"tokens", tokens},
+                              {"label_tokens", label_tokens},
+                              {"images", num_media},
+                              {"samples", samples},
+                              {"step_seconds", step_seconds},
+                              {"data_wait_seconds", data_wait_seconds},
+                              {"tokens_per_second", tokens_per_second()},
+                              {"micro_batches", micro_batches},
+                              {"micro_batch_sizes", micro_batch_sizes},
+                              {"foreseen_splits", forecast_splits},
+                              {"oom_splits", oom_splits},
+                              {"predicted_allocated_peak_bytes", or_null(predicted_allocated_peak_bytes)},
+                              {"predicted_peak_bytes", or_null(predicted_peak_bytes)},
+                              {"allocated_peak_bytes", allocated_peak_bytes},
+                              {"reserved_peak_bytes", reserved_peak_bytes},
+                              {"allocated_bytes", allocated_bytes},
+                              {"reserved_bytes", reserved_bytes},
+                              {"fragmentation_bytes", fragmentation_bytes()},
+                              {"device_free_bytes", or_null(device_free_bytes)},
+                              {"host_bytes", host_bytes},
+                              {"host_peak_bytes", host_peak_bytes},
+                              {"tasks", tasks_json(tasks)}};
+  if (num_volumes > 0) json["volumes"] = num_volumes;
+  if (mask_learning_rate) json["mask_learning_rate"] = *mask_learning_rate;
+  if (loss_components) {
+    json["loss_parts"] = {
+        {"text", loss_components->text}, {"mask_bce", loss_components->bce}, {"mask_dice", loss_components->dice}};
+  }
+  if (!rank_wait_seconds.empty()) json["rank_wait_seconds"] = rank_wait_seconds;
+  if (evaluation) json["evaluation"] = evaluation_json(*evaluation);
+  return io::to_json_string(json);
+}
+
+StepLog::StepLog(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {
+  io::write_file(path_, std::filesystem::exists(path_) ? filter_lines(path_, resumed_step) : "");
+  file_.open(path_, std::ios::app);
+}
+
+void StepLog::amend(int64_t step, const std::string& key, const std::string& json) {
+  file_.close();
+  io::write_file(path_, transform_lines(path_, [&](const std::string& line) {
+                   auto entry = nlohmann::ordered_json::parse(line);
+                   if (entry["step"] != step) return line;
+                   entry[key] = nlohmann::ordered_json::parse(json);
+                   return io::to_json_string(entry);
+                 }));
+  file_.open(path_, std::ios::app);
+}
+
+void StepLog::append(const std::string& json_line) {
+  file_ << json_line << '\n' << std::flush;
+  if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,73 @@
+#include "vlmtrain/report/prediction.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "report/format/html.h"
+#include "report/format/json_fields.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/overlay.h"
+#include "vlmtrain/image/resize.h"
+#include "vlmtrain/image/size.h"
+#include "vlmtrain/image/volume_slices.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+/// Of thumbnails, whose details are not examined.
+constexpr int kJpegQuality = 85;
+/// Quality of overlays: keeps contours of one pixel visible.
+constexpr int kOverlayQuality = 92;
+
+/// Returns the size whose longest side is at most `max_side` pixels.
+image::ImageSize limit_size(image::ImageSize size, int64_t max_side) {
+  const int64_t longest_side = std::max(size.height, size.width);
+  if (longest_side <= max_side) return size;
+  const auto scale_side = [&](int64_t side) {
+    return std::max<int64_t>(1, std::llround(static_cast<double>(side * max_side) / static_cast<double>(longest_side)));
+  };
+  return {.height = scale_side(size.height), .width = scale_side(size.width)};
+}
+
+at::Tensor shrink(const at::Tensor& image, image::ImageSize size) {
+  if (image.size(1) == size.height && image.size(2) == size.width) return image;
+  return image::resize(image, size.height, size.width, image::Filter::kBilinear);
+}
+
+std::string data_uri(const at::Tensor& image, int quality) {
+  return "data:image/jpeg;base64," + base64_encode(image::encode_jpeg(image, quality));
+}
+
+}  // namespace
+
+std::string Prediction::to_json_line() const {
+  nlohmann::ordered_json json{{"step", step},         {"id", id},        {"task", task},    {"question", question},
+                              {"expected", expected}, {"given", answer}, {"images", images}};
+  if (!captions.empty()) json["captions"] = captions;
+  for (const auto& mask : masks) {
+    json["masks"].push_back({{"structure", mask.structure}, {"dice", mask.dice}, {"overlay", mask.overlay}});
+  }
+  return io::to_json_string(json);
+}
+
+std::string make_thumbnail_uri(const at::Tensor& image) {
+  return data_uri(shrink(image, limit_size({image.size(1), image.size(2)}, kThumbnailPixels)), kJpegQuality);
+}
+
+std::string make_thumbnail_uri(const io::MediaRef& image) {
+  if (image.is_volume) return data_uri(image::render_scan_slices(image, kThumbnailPixels), kJpegQuality);
+  return make_thumbnail_uri(image::decode_image(image));
+}
+
+std::string make_overlay_uri(const at::Tensor& image, const at::Tensor& predicted, const at::Tensor& truth) {
+  const image::ImageSize size = limit_size({image.size(1), image.size(2)}, kOverlayPixels);
+  const auto resize = [&](const at::Tensor& mask) { return image::resize_mask(mask, size.height, size.width); };
+  return data_uri(image::draw_mask_comparison(shrink(image, size), {resize(predicted)}, {resize(truth)}),
+                  kOverlayQuality);
+}
+
+}  // namespace vlmtrain::report

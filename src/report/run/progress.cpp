@@ -1,0 +1,218 @@
+#include "vlmtrain/report/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "vlmtrain/base/text_format.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+/// A terminal is redrawn smoothly without slowing down the run; a log gets a line now and then.
+constexpr auto kRedrawInterval = std::chrono::milliseconds(100);
+constexpr auto kLineInterval = std::chrono::seconds(5);
+/// Short counts show nothing.
+constexpr auto kFirstUpdateDelay = std::chrono::milliseconds(500);
+
+size_t terminal_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+std::string format_clock(double seconds) {
+  const auto whole_seconds = static_cast<int64_t>(seconds + 0.5);
+  if (whole_seconds >= 3600)
+    return fmt::format("{}:{:02}:{:02}", whole_seconds / 3600, whole_seconds / 60 % 60, whole_seconds % 60);
+  return fmt::format("{}:{:02}", whole_seconds / 60, whole_seconds % 60);
+}
+
+/// Returns "12.3/12.9 GB", measured and planned; without a plan, the memory of the device or
+/// process.
+std::string format_memory(const StepMetrics& metrics) {
+  if (metrics.reserved_peak_bytes == 0) return format_bytes(metrics.host_peak_bytes);
+  const double measured = to_gigabytes(metrics.reserved_peak_bytes);
+  if (!metrics.predicted_peak_bytes) return fmt::format("{:.1f} GB", measured);
+  return fmt::format("{:.1f}/{:.1f} GB", measured, to_gigabytes(*metrics.predicted_peak_bytes));
+}
+
+std::string format_incidents(const StepMetrics& metrics, int64_t oom_splits) {
+  std::string text;
+  if (oom_splits > 0) text += fmt::format("  {} OOM split{}", oom_splits, oom_splits == 1 ? "" : "s");
+  if (metrics.skipped_steps > 0) text += fmt::format("  {} skipped", metrics.skipped_steps);
+  return text;
+}
+
+/// A dry run has no values, which is no anomaly, unlike NaN in a run.
+std::string format_value(double value, int digits, bool is_dry_run) {
+  return is_dry_run ? "-" : fmt::format("{:.{}f}", value, digits);
+}
+
+/// Returns the number of filled cells of the bar.
+size_t count_filled_cells(size_t width, int64_t step, int64_t total_steps) {
+  const double fraction = static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, total_steps));
+  return static_cast<size_t>(static_cast<double>(width) * std::clamp(fraction, 0.0, 1.0));
+}
+
+std::string format_percent(const std::optional<double>& share) {
+  return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
+}
+
+std::string format_dice(const std::optional<double>& dice) {
+  return dice ? fmt::format("{:.3f}", *dice) : "-";
+}
+
+}  // namespace
+
+EvaluationBaseline make_evaluation_baseline(int64_t step, const EvaluationScore& score) {
+  return {.step = step,
+          .loss = score.loss,
+          .exact_match = score.exact_match,
+          .dice = score.masks ? std::optional(score.masks->dice) : std::nullopt};
+}
+
+std::string format_evaluation_line(const StepMetrics& metrics, const std::optional<EvaluationBaseline>& best,
+                                   BestMetric metric) {
+  const EvaluationMetrics& evaluation = metrics.evaluation.value();
+  const auto format_loss = [&](double loss) { return metrics.is_dry_run ? "-" : fmt::format("{:.4g}", loss); };
+  std::string comparison;
+  if (best && !metrics.is_dry_run) {
+    const std::string value = metric == BestMetric::kLoss         ? format_loss(best->loss)
+                              : metric == BestMetric::kExactMatch ? format_percent(best->exact_match)
+                                                                  : format_dice(best->dice);
+    comparison = fmt::format(" (best {}{} at step {})", evaluation.is_best ? "so far, before " : "", value, best->step);
+  }
+  std::string line = fmt::format("step {}: validation loss {}", metrics.step, format_loss(evaluation.total.loss));
+  if (metric == BestMetric::kLoss) line += comparison;
+  if (evaluation.total.exact_match && !metrics.is_dry_run) {
+    line += ", exact match " + format_percent(evaluation.total.exact_match);
+  }
+  if (metric == BestMetric::kExactMatch) line += comparison;
+  if (const auto& masks = evaluation.total.masks; masks && !metrics.is_dry_run) {
+    line += ", Dice " + format_dice(masks->dice);
+    if (masks->empty_truths + masks->empty_predictions > 0) {
+      line += fmt::format(" (of {} masks {} are empty, {} drawn empty)", masks->masks, masks->empty_truths,
+                          masks->empty_predictions);
+    }
+  }
+  if (metric == BestMetric::kDice) line += comparison;
+  return line + fmt::format(", {:.{}f} s", evaluation.seconds, evaluation.seconds < 10 ? 1 : 0);
+}
+
+void RemainingTimeEstimator::record_step(std::chrono::steady_clock::time_point now) {
+  // Averages over variation between steps. A longer window adapts later to changes.
+  constexpr size_t kSteps = 50;
+  times_.push_back(now);
+  if (times_.size() > kSteps + 1) times_.pop_front();
+}
+
+std::optional<double> RemainingTimeEstimator::estimate_seconds(int64_t num_remaining_steps) const {
+  if (times_.size() < 2) return std::nullopt;
+  const double seconds = std::chrono::duration<double>(times_.back() - times_.front()).count();
+  return seconds / static_cast<double>(times_.size() - 1) * static_cast<double>(num_remaining_steps);
+}
+
+std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps,
+                                 std::optional<double> remaining_seconds, int64_t oom_splits, size_t columns) {
+  // The last parts are omitted first.
+  const std::string step = fmt::format("step {}/{}", metrics.step, total_steps);
+  const std::string loss = "  loss " + format_value(metrics.loss, 4, metrics.is_dry_run);
+  const std::string remaining =
+      remaining_seconds ? fmt::format("  {} left", format_clock(*remaining_seconds)) : std::string();
+  const std::string incidents = format_incidents(metrics, oom_splits);
+  const std::string speed = fmt::format("  {:.0f} tokens/s", metrics.tokens_per_second());
+  const std::string memory = "  " + format_memory(metrics);
+  const std::string learning_rate = fmt::format("  lr {:.2e}", metrics.learning_rate);
+  const std::string grad_norm = "  grad " + format_value(metrics.grad_norm, 2, metrics.is_dry_run);
+  const std::string* const by_importance[] = {&step,  &loss,   &remaining,     &incidents,
+                                              &speed, &memory, &learning_rate, &grad_norm};
+  const std::string* const in_order[] = {&step,  &loss,   &learning_rate, &grad_norm,
+                                         &speed, &memory, &remaining,     &incidents};
+  size_t length = 0;
+  std::set<const std::string*> visible;
+  for (const auto* part : by_importance) {
+    if (length + part->size() > columns) break;
+    length += part->size();
+    visible.insert(part);
+  }
+  std::string text;
+  for (const auto* part : in_order) {
+    if (visible.contains(part)) text += *part;
+  }
+  return text;
+}
+
+Progress::Progress(int64_t total_steps, bool quiet)
+    : total_steps_(total_steps), quiet_(quiet), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+
+Progress::~Progress() {
+  if (is_drawn_) std::fputc('\n', stderr);
+}
+
+void Progress::show(const StepMetrics& metrics) {
+  if (quiet_) return;
+  const auto now = Clock::now();
+  remaining_time_.record_step(now);
+  oom_splits_ += metrics.oom_splits;
+  const bool is_last = metrics.step == total_steps_;
+  if (!is_last &&
+      now - last_shown_ < (is_terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval)))
+    return;
+  last_shown_ = now;
+
+  const auto remaining_seconds = remaining_time_.estimate_seconds(total_steps_ - metrics.step);
+  if (!is_terminal_) {
+    // Columns of a line in a log.
+    constexpr size_t kNoLimit = 1000;
+    std::fprintf(stderr, "%s\n",
+                 format_progress_line(metrics, total_steps_, remaining_seconds, oom_splits_, kNoLimit).c_str());
+    return;
+  }
+  const size_t columns = terminal_columns() - 1;  // some terminals wrap in the last column
+  const std::string text = format_progress_line(metrics, total_steps_, remaining_seconds, oom_splits_, columns);
+  std::string bar;
+  if (columns > text.size() + 13) {
+    const size_t width = std::min<size_t>(30, columns - text.size() - 3);
+    const size_t filled = count_filled_cells(width, metrics.step, total_steps_);
+    bar = fmt::format("[{}{}] ", std::string(filled, '#'), std::string(width - filled, '.'));
+  }
+  std::fprintf(stderr, "\r\x1b[K%s%s", bar.c_str(), text.c_str());
+  std::fflush(stderr);
+  is_drawn_ = true;
+}
+
+void Progress::clear() {
+  if (is_drawn_) std::fputs("\r\x1b[K", stderr);
+  is_drawn_ = false;
+}
+
+CountProgress::CountProgress(std::string label, int64_t total, bool quiet)
+    : label_(std::move(label)),
+      total_(total),
+      quiet_(quiet),
+      is_terminal_(isatty(STDERR_FILENO) == 1),
+      next_(Clock::now() + (is_terminal_ ? Clock::duration(kFirstUpdateDelay) : Clock::duration(kLineInterval))) {}
+
+CountProgress::~CountProgress() {
+  if (is_drawn_) std::fputs("\r\x1b[K", stderr);
+}
+
+void CountProgress::show(int64_t count) {
+  const auto now = Clock::now();
+  if (quiet_ || now < next_) return;
+  next_ = now + (is_terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval));
+  const std::string line = fmt::format("{}: {} of {} samples", label_, count, total_);
+  std::fprintf(stderr, is_terminal_ ? "\r\x1b[K%s" : "%s\n", line.c_str());
+  std::fflush(stderr);
+  is_drawn_ = is_terminal_;
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace vlmtrain::report {
+
+/// Evaluations in metrics.jsonl: one point for each. Of thousands only every second, fourth, … is
+/// kept, and the best and newest ones.
+class RunEvaluations {
+ public:
+  /// Adds a step's line. Lines without an evaluation are ignored.
+  void add(int64_t step, const nlohmann::json& line);
+
+  /// Returns {"count", "seconds": of all, "oom_splits", "best": {"step", "loss", "exact_match"} or
+  /// null, "newest": the same with "seconds", "batch_size" and "samples", "steps": [of the points,
+  /// ascending], "loss": […], "exact_match": […], "tasks": [{"name", "newest_loss",
+  /// "newest_exact_match", and for those with the most label tokens "loss": […], "exact_match":
+  /// […]}, by decreasing label tokens]}; null without evaluations.
+  ///
+  /// With masks: "dice" in "best" and "newest", "dice": […], "masks": {"masks", "dice", "iou",
+  /// "hausdorff95", "empty_truths", "empty_drawn"} of the newest evaluation, and "structures": [the
+  /// same with "name", and for the first of them "dice_curve": […], by decreasing number of masks].
+  nlohmann::json to_json() const;
+
+ private:
+  struct Score {
+    double loss = std::numeric_limits<double>::quiet_NaN();
+    double exact_match = std::numeric_limits<double>::quiet_NaN();
+    double dice = std::numeric_limits<double>::quiet_NaN();
+  };
+  struct Masks {
+    int64_t masks = 0;  // 0 without masks
+    double dice = std::numeric_limits<double>::quiet_NaN();
+    double iou = std::numeric_limits<double>::quiet_NaN();
+    double hausdorff95 = std::numeric_limits<double>::quiet_NaN();
+    int64_t empty_truths = 0;
+    int64_t empty_predictions = 0;
+  };
+  struct Point {
+    int64_t step = 0;
+    int64_t number = 0;  // from 0, over all evaluations
+    Score total{};
+    std::vector<Score> tasks{};             // in the order of tasks_; later tasks are missing
+    std::vector<double> structures_dice{};  // in the order of structures_; later structures are missing
+  };
+  struct Task {
+    std::string name;
+    int64_t label_tokens = 0;  // of the newest evaluation with the task
+  };
+
+  struct Structure {
+    std::string name;
+    Masks newest{};  // of the newest evaluation
+  };
+
+  static Score parse_score(const nlohmann::json& values);
+  static Masks parse_masks(const nlohmann::json& values);
+  static nlohmann::json masks_to_json(const Masks& masks);
+  void add_structures(const nlohmann::json& evaluation, Point& point);
+  void append_masks(nlohmann::json& json) const;
+  size_t find_task_index(const std::string& task);
+  std::vector<const Point*> list_points() const;
+
+  std::vector<Task> tasks_;
+  std::vector<Structure> structures_;
+  Masks newest_masks_;
+  std::vector<Point> points_;
+  int64_t stride_ = 1;
+  std::optional<Point> best_;
+  std::optional<Point> newest_;
+  int64_t count_ = 0;
+  double seconds_ = 0;
+  int64_t oom_splits_ = 0;
+  double newest_seconds_ = 0;
+  int64_t newest_batch_size_ = 0;
+  int64_t newest_samples_ = 0;
+};
+
+}  // namespace vlmtrain::report

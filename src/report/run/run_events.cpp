@@ -1,0 +1,175 @@
+#include "report/run/run_events.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "report/format/json_fields.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+/// Limits that keep the page small: an event takes at most about 6 kB.
+constexpr size_t kMaxEventsPerKind = 40;
+constexpr size_t kMaxEventKinds = 40;
+constexpr size_t kMaxIds = 8;
+constexpr size_t kMaxMessageBytes = 600;
+
+}  // namespace
+
+void RunEvents::add(const nlohmann::json& line) {
+  const std::string kind = get_text(line, "kind");
+  if (kind.empty()) return;
+  const int64_t step = get_count(line, "step");
+  const double time = get_number(line, "time");
+  if (time > last_time_) last_time_ = time;
+  const std::string message = truncate_utf8(get_text(line, "message"), kMaxMessageBytes);
+  if (kind == "stopped" || kind == "failed") {
+    end_state_ = kind;
+    end_step_ = step;
+    end_message_ = message;
+  } else if (kind == "resumed") {
+    end_state_.clear();
+  }
+  if (counts_.size() >= kMaxEventKinds && !counts_.contains(kind)) return;
+  ++counts_[kind];
+
+  auto ids = nlohmann::json::array();
+  size_t num_more = 0;
+  if (const auto ids_entry = line.find("ids"); ids_entry != line.end() && ids_entry->is_array()) {
+    for (const auto& id : *ids_entry) {
+      if (id.is_string() && ids.size() < kMaxIds) ids.push_back(truncate_utf8(id.get<std::string>(), kMaxMessageBytes));
+    }
+    num_more = ids_entry->size() - ids.size();
+  }
+  auto& events = newest_[kind];
+  events.push_back({{"number", number_++},
+                    {"step", step},
+                    {"time", time},
+                    {"kind", kind},
+                    {"message", message},
+                    {"ids", std::move(ids)},
+                    {"more_ids", num_more}});
+  if (events.size() > kMaxEventsPerKind) events.pop_front();
+}
+
+nlohmann::json RunEvents::to_json() const {
+  std::vector<const nlohmann::json*> events;
+  for (const auto& [kind, newest] : newest_) {
+    for (const auto& event : newest) events.push_back(&event);
+  }
+  std::sort(events.begin(), events.end(), [](const auto* a, const auto* b) { return (*a)["number"] > (*b)["number"]; });
+  auto shown = nlohmann::json::array();
+  for (const auto* event : events) shown.push_back(*event);
+  return {{"counts", counts_}, {"shown", std::move(shown)}};
+}
+
+namespace {
+
+/// Limits of the size of the page.
+constexpr size_t kMaxPredictedSamples = 24;
+/// The first answer and the newest ones: the start and the current state.
+constexpr size_t kMaxAnswers = 4;
+constexpr size_t kMaxImages = 6;
+/// Ten times the size of a thumbnail of 160 pixels.
+constexpr size_t kMaxImageBytes = 200'000;
+constexpr size_t kMaxTextBytes = 2000;
+
+std::string get_short_text(const nlohmann::json& line, const char* key) {
+  return truncate_utf8(get_text(line, key), kMaxTextBytes);
+}
+
+/// Accepts only images within the text, so that the page loads nothing.
+bool is_image_uri(const std::string& uri) {
+  constexpr std::string_view kPrefixes[] = {"data:image/jpeg;base64,", "data:image/png;base64,"};
+  for (const auto prefix : kPrefixes) {
+    if (uri.starts_with(prefix)) return uri.size() <= kMaxImageBytes;
+  }
+  return false;
+}
+
+/// Returns null without masks.
+nlohmann::json parse_mask_list(const nlohmann::json& line) {
+  nlohmann::json masks_json;
+  const auto masks = line.find("masks");
+  if (masks == line.end() || !masks->is_array()) return masks_json;
+  for (const auto& mask : *masks) {
+    if (masks_json.size() == kMaxImages) break;
+    auto overlay = get_text(mask, "overlay");
+    if (!is_image_uri(overlay)) continue;
+    masks_json.push_back({{"structure", get_short_text(mask, "structure")},
+                          {"dice", get_number(mask, "dice")},
+                          {"overlay", std::move(overlay)}});
+  }
+  return masks_json;
+}
+
+}  // namespace
+
+void RunPredictions::add(const nlohmann::json& line) {
+  const std::string id = get_text(line, "id");
+  const std::string question = get_short_text(line, "question");
+  const Answer answer{get_count(line, "step"), get_short_text(line, "given"), parse_mask_list(line)};
+  const auto sample_entry = std::find_if(samples_.begin(), samples_.end(), [&](const PredictedSample& sample) {
+    return sample.id == id && sample.question == question;
+  });
+  if (sample_entry != samples_.end()) {
+    auto& answers = sample_entry->answers;
+    answers.push_back(answer);
+    if (answers.size() > kMaxAnswers) answers.erase(answers.begin() + 1);
+    return;
+  }
+  PredictedSample sample{.id = id,
+                         .task = get_short_text(line, "task"),
+                         .question = question,
+                         .expected = get_short_text(line, "expected"),
+                         .images = {},
+                         .captions = {},
+                         .answers = {answer}};
+  add_images(line, sample);
+  samples_.push_back(std::move(sample));
+  if (samples_.size() > kMaxPredictedSamples) {
+    // The sample that was not answered for the longest time.
+    samples_.erase(
+        std::min_element(samples_.begin(), samples_.end(), [](const PredictedSample& a, const PredictedSample& b) {
+          return a.answers.back().step < b.answers.back().step;
+        }));
+    ++num_hidden_;
+  }
+}
+
+void RunPredictions::add_images(const nlohmann::json& line, PredictedSample& sample) {
+  const auto images = line.find("images");
+  if (images == line.end() || !images->is_array()) return;
+  const auto captions = line.find("captions");
+  const bool has_captions = captions != line.end() && captions->is_array() && captions->size() == images->size();
+  for (size_t i = 0; i < images->size() && sample.images.size() < kMaxImages; ++i) {
+    const auto& image = (*images)[i];
+    if (!image.is_string() || !is_image_uri(image.get_ref<const std::string&>())) continue;
+    sample.images.push_back(image);
+    if (!has_captions) continue;
+    const auto& caption = (*captions)[i];
+    sample.captions.push_back(caption.is_string() ? truncate_utf8(caption.get<std::string>(), kMaxTextBytes) : "");
+  }
+}
+
+nlohmann::json RunPredictions::to_json() const {
+  auto samples = nlohmann::json::array();
+  for (const auto& sample : samples_) {
+    auto answers = nlohmann::json::array();
+    for (const auto& answer : sample.answers) {
+      auto& answer_json = answers.emplace_back(nlohmann::json{{"step", answer.step}, {"given", answer.text}});
+      if (!answer.masks.is_null()) answer_json["masks"] = answer.masks;
+    }
+    samples.push_back({{"id", sample.id},
+                       {"task", sample.task},
+                       {"question", sample.question},
+                       {"expected", sample.expected},
+                       {"images", sample.images},
+                       {"answers", std::move(answers)}});
+    if (!sample.captions.empty()) samples.back()["captions"] = sample.captions;
+  }
+  return {{"samples", std::move(samples)}, {"left_out", num_hidden_}};
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,248 @@
+#include "vlmtrain/report/run_report.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <deque>
+#include <iterator>
+
+#include "report/format/html.h"
+#include "report/format/json_fields.h"
+#include "report/run/run_events.h"
+#include "report/run/run_steps.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/json_lines.h"
+#include "vlmtrain/report/run_epochs.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Limits that keep the page small; the files have everything.
+constexpr size_t kMaxProblems = 50;
+constexpr size_t kMaxEpochRows = 100;
+constexpr size_t kMaxConfigBytes = 100'000;
+/// Keys of the plan. Its alternatives are in plan.json only.
+constexpr const char* kPlanKeys[] = {"device",
+                                     "model",
+                                     "precision",
+                                     "finetune",
+                                     "quantization",
+                                     "micro_batch_size",
+                                     "gradient_accumulation_steps",
+                                     "global_batch_size",
+                                     "world_size",
+                                     "recompute",
+                                     "blocks",
+                                     "vision_tiles_per_pass",
+                                     "tokens_per_sample",
+                                     "worst_sample",
+                                     "card",
+                                     "card_bytes",
+                                     "mode",
+                                     "margin_bytes",
+                                     "limit_bytes",
+                                     "parameters",
+                                     "trained_parameters",
+                                     "memory",
+                                     "measured",
+                                     "step_seconds",
+                                     "tokens_per_second",
+                                     "plan_seconds"};
+
+double get_modified_time(const fs::path& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) return 0;
+  return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
+}
+
+/// A parsed file that is read again when it changes.
+class CachedFile {
+ public:
+  using Parser = nlohmann::json (*)(const std::string& content);
+  CachedFile(fs::path path, Parser parse) : path_(std::move(path)), parse_(parse) {}
+
+  const nlohmann::json& value() {
+    const double time = get_modified_time(path_);
+    if (time != time_) value_ = time > 0 ? parse_(io::read_file(path_)) : nlohmann::json();
+    time_ = time;
+    return value_;
+  }
+
+ private:
+  fs::path path_;
+  Parser parse_;
+  double time_ = 0;
+  nlohmann::json value_;
+};
+
+/// Returns null if it is not an object.
+nlohmann::json parse_object(const std::string& content) {
+  const auto json = io::try_parse_json(content).value_or(nlohmann::json());
+  return json.is_object() ? json : nlohmann::json();
+}
+
+nlohmann::json parse_plan(const std::string& content) {
+  const auto plan = parse_object(content);
+  if (plan.is_null()) return plan;
+  nlohmann::json selected;
+  for (const char* const key : kPlanKeys) {
+    if (const auto entry = plan.find(key); entry != plan.end()) selected[key] = *entry;
+  }
+  return selected;
+}
+
+nlohmann::json parse_ledger(const std::string& content) {
+  auto ledger = parse_object(content);
+  if (ledger.is_null()) return ledger;
+  auto& problems = ledger["problems"];
+  const size_t count = problems.is_array() ? problems.size() : 0;
+  if (count > kMaxProblems) problems.erase(problems.begin() + kMaxProblems, problems.end());
+  ledger["more_problems"] = count - std::min(count, kMaxProblems);
+  return ledger;
+}
+
+/// Tasks have their own curves.
+nlohmann::json trim_epoch(nlohmann::json row) {
+  row.erase("tasks");
+  if (row["evaluation"].is_object()) row["evaluation"].erase("tasks");
+  return row;
+}
+
+nlohmann::json parse_config(const std::string& content) {
+  return truncate_utf8(content, kMaxConfigBytes);
+}
+
+fs::path make_absolute(const fs::path& run_dir) {
+  const fs::path path = fs::absolute(run_dir).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+}  // namespace
+
+struct RunReport::State {
+  explicit State(const fs::path& run_dir)
+      : folder(make_absolute(run_dir)),
+        step_lines(folder / "metrics.jsonl"),
+        event_lines(folder / "events.jsonl"),
+        prediction_lines(folder / "predictions.jsonl"),
+        plan(folder / "plan.json", parse_plan),
+        ledger(folder / "ledger.json", parse_ledger),
+        environment(folder / "environment.json", parse_object),
+        config(folder / "config.yaml", parse_config) {}
+
+  void read() {
+    // A run that resumed from a checkpoint has dropped the later lines.
+    if (step_lines.was_replaced() || event_lines.was_replaced() || prediction_lines.was_replaced())
+      *this = State(folder);
+    step_lines.read([this](const auto& line) {
+      steps.add(line);
+      for (const auto& row : epochs.add(line)) {
+        epoch_rows.push_back(trim_epoch(row));
+        if (epoch_rows.size() > kMaxEpochRows) epoch_rows.pop_front();
+        ++num_epochs_;
+      }
+    });
+    event_lines.read([this](const auto& line) { events.add(line); });
+    prediction_lines.read([this](const auto& line) { predictions.add(line); });
+  }
+
+  /// Returns the folder's name with its parent's, since many runs are called "run".
+  std::string name() const { return (folder.parent_path().filename() / folder.filename()).string(); }
+
+  /// A killed run also says "running". The page judges by the time of the last update.
+  std::string find_state() const {
+    if (!events.end_state().empty() && events.end_step() >= steps.last_step()) return events.end_state();
+    return steps.total_steps() > 0 && steps.last_step() >= steps.total_steps() ? "finished" : "running";
+  }
+
+  /// Returns the newest epochs, including the current one.
+  nlohmann::json epochs_json() const {
+    auto rows = nlohmann::json::array();
+    for (const auto& row : epoch_rows) rows.push_back(row);
+    if (auto row = epochs.current_epoch()) rows.push_back(trim_epoch(*row));
+    return {{"rows", std::move(rows)}, {"left_out", num_epochs_ - std::ssize(epoch_rows)}};
+  }
+
+  std::string make_data() {
+    const std::string state = find_state();
+    const nlohmann::json json{
+        {"name", name()},
+        {"state", state},
+        {"message", state == "stopped" || state == "failed" ? events.end_message() : std::string()},
+        {"updated", std::max(events.last_time(), get_modified_time(folder / "metrics.jsonl"))},
+        {"written", unix_seconds()},
+        {"summary", steps.summary()},
+        {"tasks", steps.tasks()},
+        {"evaluations", steps.evaluations()},
+        {"epochs", epochs_json()},
+        {"events", events.to_json()},
+        {"predictions", predictions.to_json()},
+        {"plan", plan.value()},
+        {"ledger", ledger.value()},
+        {"environment", environment.value()},
+        {"config", config.value()}};
+    std::string text = escape_script_json(json);
+    text.pop_back();
+    return text + ",\"curves\":" + steps.curves_json() + "}";
+  }
+
+  fs::path folder;
+  AppendedJsonLines step_lines;
+  AppendedJsonLines event_lines;
+  AppendedJsonLines prediction_lines;
+  RunSteps steps;
+  EpochSummaries epochs;
+  std::deque<nlohmann::json> epoch_rows;
+  int64_t num_epochs_ = 0;  // rows of complete epochs
+  RunEvents events;
+  RunPredictions predictions;
+  CachedFile plan;
+  CachedFile ledger;
+  CachedFile environment;
+  CachedFile config;
+};
+
+RunReport::RunReport(fs::path run_dir) : state_(std::make_unique<State>(run_dir)) {}
+RunReport::RunReport(RunReport&&) noexcept = default;
+RunReport& RunReport::operator=(RunReport&&) noexcept = default;
+RunReport::~RunReport() = default;
+
+std::string RunReport::html() {
+  state_->read();
+  const auto read_resource = [](std::string_view name) { return std::string(resources().at(std::string(name))); };
+  return fill_page("run_report.html",
+                   {{"title", escape_html(state_->name())},
+                    {"style", read_resource("common.css") + read_resource("run_report.css")},
+                    {"data", state_->make_data()},
+                    {"script", read_resource("elements.js") + read_resource("line_chart.js") +
+                                   read_resource("run_sections.js") + read_resource("run_report.js")}});
+}
+
+void RunReport::write() {
+  io::write_file(state_->folder / "report.html", html());
+}
+
+std::string render_run_report(const fs::path& run_dir) {
+  if (!fs::is_directory(run_dir)) {
+    throw usage_error("{}: no such folder; name the output.dir of a run", run_dir.string());
+  }
+  constexpr const char* kFiles[] = {"config.yaml", "metrics.jsonl", "environment.json", "plan.json"};
+  if (std::none_of(std::begin(kFiles), std::end(kFiles),
+                   [&](const char* file) { return fs::exists(run_dir / file); })) {
+    throw usage_error("{}: holds no run: there is neither a config.yaml nor a metrics.jsonl in it", run_dir.string());
+  }
+  return RunReport(run_dir).html();
+}
+
+void write_run_report(const fs::path& run_dir) {
+  io::write_file(make_absolute(run_dir) / "report.html", render_run_report(run_dir));
+}
+
+}  // namespace vlmtrain::report

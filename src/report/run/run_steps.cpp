@@ -1,0 +1,347 @@
+#include "report/run/run_steps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "report/format/json_fields.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+/// More bins cannot be distinguished in a chart of the usual width.
+constexpr size_t kMaxCurveBins = 1024;
+/// Averages over variation between steps for the headline.
+constexpr size_t kRecentSteps = 20;
+/// Further tasks have rows, but no curves.
+constexpr size_t kMaxTaskCurves = 12;
+constexpr size_t kMaxTaskRows = 200;
+/// Limit for untrusted task names. More names are not tasks.
+constexpr size_t kMaxTasks = 2000;
+
+struct CurveField {
+  const char* key;  // of the curve
+  bool is_summed = false;
+  const char* object_key = nullptr;  // key of the object that has the value; null: the line
+  const char* field_name = nullptr;  // key of the value in that object; null: `key`
+};
+
+constexpr CurveField kCurveFields[] = {{"loss"},
+                                       {"learning_rate"},
+                                       {"vision_learning_rate"},
+                                       {"projector_learning_rate"},
+                                       {"mask_learning_rate"},
+                                       {"loss_text", false, "loss_parts", "text"},
+                                       {"loss_mask_bce", false, "loss_parts", "mask_bce"},
+                                       {"loss_mask_dice", false, "loss_parts", "mask_dice"},
+                                       {"grad_norm"},
+                                       {"loss_scale"},
+                                       {"tokens_per_second"},
+                                       {"step_seconds"},
+                                       {"micro_batches"},
+                                       {"predicted_allocated_peak_bytes"},
+                                       {"predicted_peak_bytes"},
+                                       {"allocated_peak_bytes"},
+                                       {"reserved_peak_bytes"},
+                                       {"fragmentation_bytes"},
+                                       {"device_free_bytes"},
+                                       {"host_bytes"},
+                                       {"host_peak_bytes"},
+                                       {"foreseen_splits", true},
+                                       {"oom_splits", true}};
+
+/// Returns NaN if the line has no value.
+double get_field_value(const nlohmann::json& line, const CurveField& field) {
+  const char* const name = field.field_name != nullptr ? field.field_name : field.key;
+  if (field.object_key == nullptr) return get_number(line, name);
+  const auto entry = line.find(field.object_key);
+  const bool has_object = entry != line.end() && entry->is_object();
+  return has_object ? get_number(*entry, name) : std::numeric_limits<double>::quiet_NaN();
+}
+
+double compute_mean(const std::deque<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(values.size());
+}
+
+template <class T>
+void push_recent(std::deque<T>& values, const T& value) {
+  values.push_back(value);
+  if (values.size() > kRecentSteps) values.pop_front();
+}
+
+}  // namespace
+
+size_t RunSteps::find_bin(int64_t step) {
+  if (first_step_ == 0) first_step_ = step;
+  while (static_cast<size_t>((step - first_step_) / steps_per_bin_) >= kMaxCurveBins) {
+    steps_per_bin_ *= 2;
+    for (auto& curve : curves_) curve.merge_pairs();
+    for (auto& curve : derived_curves_) curve.merge_pairs();
+    for (auto& [name, task] : tasks_) {
+      task.loss.merge_pairs();
+      task.accuracy.merge_pairs();
+      task.weight_curve.merge_pairs();
+    }
+  }
+  return static_cast<size_t>((step - first_step_) / steps_per_bin_);
+}
+
+/// The newest line counts from the run's last start.
+void RunSteps::set_wait_seconds(const nlohmann::json& line) {
+  rank_wait_seconds_.clear();
+  const auto entry = line.find("rank_wait_seconds");
+  if (entry == line.end() || !entry->is_array()) return;
+  for (const auto& seconds : *entry) rank_wait_seconds_.push_back(seconds.is_number() ? seconds.get<double>() : 0);
+}
+
+void RunSteps::add(const nlohmann::json& line) {
+  const int64_t step = get_count(line, "step");
+  if (step <= last_step_ || step > (int64_t{1} << 50)) return;  // not a line of this run
+  const size_t bin = find_bin(step);
+  static_assert(std::size(kCurveFields) <= kMaxCurveFields);
+  for (size_t i = 0; i < std::size(kCurveFields); ++i) curves_[i].add(bin, get_field_value(line, kCurveFields[i]));
+  const double seconds = get_number(line, "step_seconds");
+  if (seconds > 0) derived_curves_[kDataWaitShare].add(bin, get_number(line, "data_wait_seconds") / seconds, seconds);
+  const auto skipped = line.find("skipped");
+  if (skipped != line.end() && skipped->is_boolean()) derived_curves_[kSkipped].add(bin, skipped->get<bool>() ? 1 : 0);
+  if (const auto sizes = line.find("micro_batch_sizes"); sizes != line.end() && sizes->is_array()) {
+    for (const auto& size : *sizes) {
+      if (size.is_number()) derived_curves_[kMicroBatchSize].add(bin, size.get<double>());
+    }
+  }
+  if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object()) {
+    for (const auto& [name, values] : tasks->items()) {
+      if (values.is_object()) add_task(bin, name, values);
+    }
+  }
+
+  set_wait_seconds(line);
+  evaluations_.add(step, line);
+
+  last_step_ = step;
+  total_steps_ = std::max(get_count(line, "total_steps"), int64_t{0});
+  epoch_ = get_number(line, "epoch");
+  ++steps_;
+  tokens_ += get_count(line, "tokens");
+  label_tokens_ += get_count(line, "label_tokens");
+  samples_ += get_count(line, "samples");
+  images_ += get_count(line, "images");
+  volumes_ += get_count(line, "volumes");
+  oom_splits_ += get_count(line, "oom_splits");
+  forecast_splits_ += get_count(line, "foreseen_splits");
+  skipped_steps_ = get_count(line, "skipped_steps");
+  if (std::isfinite(seconds)) seconds_ += seconds;
+  const auto update_max = [&](int64_t& max, const char* key) { max = std::max(max, get_count(line, key)); };
+  update_max(allocated_peak_, "allocated_peak_bytes");
+  update_max(reserved_peak_, "reserved_peak_bytes");
+  update_max(predicted_allocated_peak_, "predicted_allocated_peak_bytes");
+  update_max(predicted_reserved_peak_, "predicted_peak_bytes");
+  update_max(host_peak_, "host_peak_bytes");
+  push_recent(recent_steps_, RecentStep{get_number(line, "loss"), get_number(line, "tokens"), seconds});
+}
+
+void RunSteps::add_task(size_t bin, const std::string& name, const nlohmann::json& values) {
+  auto entry = tasks_.find(name);
+  if (entry == tasks_.end()) {
+    if (tasks_.size() >= kMaxTasks) return;
+    entry = tasks_.try_emplace(name).first;
+  }
+  Task& task = entry->second;
+  const int64_t label_tokens = get_count(values, "label_tokens");
+  const double loss = get_number(values, "loss");
+  const double accuracy = get_number(values, "accuracy");
+  task.loss.add(bin, loss, static_cast<double>(label_tokens));
+  task.accuracy.add(bin, accuracy, static_cast<double>(label_tokens));
+  task.samples += get_count(values, "samples");
+  task.label_tokens += label_tokens;
+  const double weight = get_number(values, "weight");
+  task.weight_changes =
+      task.weight_changes || (!task.weight_curve.empty() && std::isfinite(weight) && weight != task.weight);
+  task.weight = weight;
+  task.weight_curve.add(bin, weight);
+  if (std::isfinite(loss)) push_recent(task.recent_loss, loss);
+  if (std::isfinite(accuracy)) push_recent(task.recent_accuracy, accuracy);
+}
+
+std::vector<const std::pair<const std::string, RunSteps::Task>*> RunSteps::sort_tasks() const {
+  std::vector<const std::pair<const std::string, Task>*> tasks;
+  for (const auto& entry : tasks_) tasks.push_back(&entry);
+  std::stable_sort(tasks.begin(), tasks.end(), [](const auto* left, const auto* right) {
+    return left->second.label_tokens > right->second.label_tokens;
+  });
+  return tasks;
+}
+
+nlohmann::json RunSteps::summary() const {
+  double loss = 0;
+  double tokens = 0;
+  double seconds = 0;
+  int64_t num_finite = 0;
+  int64_t num_timed = 0;
+  // The first step of a run loads kernels and does not represent the others.
+  const RecentStep* const first = std::ssize(recent_steps_) == steps_ && steps_ > 1 ? &recent_steps_.front() : nullptr;
+  for (const auto& step : recent_steps_) {
+    if (std::isfinite(step.loss)) {
+      loss += step.loss;
+      ++num_finite;
+    }
+    if (&step != first && std::isfinite(step.seconds) && std::isfinite(step.tokens)) {
+      tokens += step.tokens;
+      seconds += step.seconds;
+      ++num_timed;
+    }
+  }
+  nlohmann::json summary{{"step", last_step_},
+                         {"total_steps", total_steps_},
+                         {"epoch", epoch_},
+                         {"steps", steps_},
+                         {"recent_steps", recent_steps_.size()},
+                         {"loss", nullptr},
+                         {"tokens_per_second", nullptr},
+                         {"step_seconds", nullptr},
+                         {"tokens", tokens_},
+                         {"label_tokens", label_tokens_},
+                         {"samples", samples_},
+                         {"images", images_},
+                         {"volumes", volumes_},
+                         {"oom_splits", oom_splits_},
+                         {"foreseen_splits", forecast_splits_},
+                         {"skipped_steps", skipped_steps_},
+                         {"seconds", seconds_},
+                         {"allocated_peak_bytes", allocated_peak_},
+                         {"reserved_peak_bytes", reserved_peak_},
+                         {"predicted_allocated_peak_bytes", predicted_allocated_peak_},
+                         {"predicted_peak_bytes", predicted_reserved_peak_},
+                         {"host_peak_bytes", host_peak_}};
+  if (!rank_wait_seconds_.empty()) {
+    const auto [min_wait, max_wait] = std::ranges::minmax_element(rank_wait_seconds_);
+    summary["ranks"] = rank_wait_seconds_.size();
+    summary["slowest_rank"] = min_wait - rank_wait_seconds_.begin();
+    summary["waited_for_slowest_seconds"] = *max_wait - *min_wait;
+  }
+  if (num_finite > 0) summary["loss"] = loss / static_cast<double>(num_finite);
+  if (seconds > 0) {
+    summary["tokens_per_second"] = tokens / seconds;
+    summary["step_seconds"] = seconds / static_cast<double>(num_timed);
+  }
+  return summary;
+}
+
+nlohmann::json RunSteps::tasks() const {
+  auto rows = nlohmann::json::array();
+  for (const auto* entry : sort_tasks()) {
+    const auto& [name, task] = *entry;
+    if (rows.size() == kMaxTaskRows) break;
+    rows.push_back({{"name", name},
+                    {"samples", task.samples},
+                    {"label_tokens", task.label_tokens},
+                    {"weight", task.weight},
+                    {"loss", compute_mean(task.recent_loss)},
+                    {"accuracy", compute_mean(task.recent_accuracy)}});
+  }
+  return rows;
+}
+
+std::string RunSteps::curves_json() const {
+  const size_t num_bins = first_step_ == 0 ? 0 : static_cast<size_t>((last_step_ - first_step_) / steps_per_bin_) + 1;
+  std::string text = fmt::format("{{\"width\":{},\"first\":{},\"stretches\":{}", steps_per_bin_,
+                                 std::max<int64_t>(1, first_step_), num_bins);
+  const auto add = [&](const char* key, const Curve& curve, bool is_summed) {
+    if (!curve.empty()) text += fmt::format(",\"{}\":{}", key, curve.to_json(num_bins, is_summed));
+  };
+  for (size_t i = 0; i < std::size(kCurveFields); ++i) add(kCurveFields[i].key, curves_[i], kCurveFields[i].is_summed);
+  add("micro_batch_size", derived_curves_[kMicroBatchSize], false);
+  add("data_wait_share", derived_curves_[kDataWaitShare], false);
+  add("skipped", derived_curves_[kSkipped], true);
+  auto tasks = sort_tasks();
+  tasks.resize(std::min(tasks.size(), kMaxTaskCurves));
+  const auto add_list = [&](const char* key, Curve Task::*member) {
+    text += fmt::format(",\"{}\":[", key);
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (i > 0) text += ',';
+      text += (tasks[i]->second.*member).to_json(num_bins);
+    }
+    text += ']';
+  };
+  add_list("task_loss", &Task::loss);
+  add_list("task_accuracy", &Task::accuracy);
+  if (std::ranges::any_of(tasks, [](const auto* task) { return task->second.weight_changes; })) {
+    add_list("task_weight", &Task::weight_curve);
+  }
+  return text + "}";
+}
+
+namespace {
+
+template <class GetValue>
+std::string make_json_array(const std::vector<CurveBin>& bins, size_t count, double missing_value,
+                            const GetValue& get_value) {
+  std::string text = "[";
+  for (size_t i = 0; i < count; ++i) {
+    const bool has_value = i < bins.size() && bins[i].weight > 0;
+    const double value = has_value ? get_value(bins[i]) : missing_value;
+    if (i > 0) text += ',';
+    if (std::isfinite(value)) {
+      fmt::format_to(std::back_inserter(text), "{:.5g}", value);
+    } else {
+      text += "null";
+    }
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+void CurveBin::add(double value, double value_weight) {
+  sum += value * value_weight;
+  weight += value_weight;
+  min = std::min(min, value);
+  max = std::max(max, value);
+}
+
+void CurveBin::add(const CurveBin& other) {
+  sum += other.sum;
+  weight += other.weight;
+  min = std::min(min, other.min);
+  max = std::max(max, other.max);
+}
+
+void Curve::add(size_t bin, double value, double weight) {
+  if (!std::isfinite(value) || !(weight > 0)) return;
+  if (bins_.size() <= bin) bins_.resize(bin + 1);
+  bins_[bin].add(value, weight);
+}
+
+void Curve::merge_pairs() {
+  for (size_t i = 0; i < bins_.size(); ++i) {
+    if (i % 2 == 1) {
+      bins_[i / 2].add(bins_[i]);
+    } else {
+      bins_[i / 2] = bins_[i];
+    }
+  }
+  bins_.resize((bins_.size() + 1) / 2);
+}
+
+std::string Curve::to_json(size_t num_bins, bool is_summed) const {
+  if (is_summed) {
+    return "{\"mean\":" + make_json_array(bins_, num_bins, 0, [](const CurveBin& bin) { return bin.sum; }) + "}";
+  }
+  constexpr double kMissingValue = std::numeric_limits<double>::quiet_NaN();
+  std::string text = "{\"mean\":" + make_json_array(bins_, num_bins, kMissingValue,
+                                                    [](const CurveBin& bin) { return bin.sum / bin.weight; });
+  if (std::any_of(bins_.begin(), bins_.end(),
+                  [](const CurveBin& bin) { return bin.weight > 0 && bin.min < bin.max; })) {
+    text +=
+        ",\"least\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.min; });
+    text += ",\"most\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.max; });
+  }
+  return text + "}";
+}
+
+}  // namespace vlmtrain::report

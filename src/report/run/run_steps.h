@@ -1,0 +1,122 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "report/run/run_evaluations.h"
+
+namespace vlmtrain::report {
+
+/// Steps in metrics.jsonl, in memory that does not grow with the number of steps.
+class RunSteps {
+ public:
+  void add(const nlohmann::json& line);
+
+  int64_t last_step() const { return last_step_; }
+  int64_t total_steps() const { return total_steps_; }
+
+  /// Returns totals of the run and means of its last steps, for the headline.
+  nlohmann::json summary() const;
+  /// Returns rows by task: {"name", "samples", "label_tokens", "loss" and "accuracy" of the last
+  /// steps, "weight"}, by decreasing label tokens; the index of a row is that of its curves.
+  nlohmann::json tasks() const;
+  nlohmann::json evaluations() const { return evaluations_.to_json(); }
+  /// Returns {"width": steps of a bin, "first": first step of the first bin, "stretches": n,
+  /// "loss": {…}, …, "task_loss": [{…}, …], "task_accuracy": [{…}, …], "task_weight": [{…}, …] if
+  /// weights change} as JSON.
+  std::string curves_json() const;
+
+ private:
+  struct Task {
+    Curve loss;
+    Curve accuracy;
+    Curve weight_curve;
+    int64_t samples = 0;
+    int64_t label_tokens = 0;
+    double weight = 1;
+    bool weight_changes = false;
+    std::deque<double> recent_loss{};
+    std::deque<double> recent_accuracy{};
+  };
+  struct RecentStep {
+    double loss;
+    double tokens;
+    double seconds;
+  };
+  /// Curves derived from lists or quotients, in addition to kCurveFields.
+  enum DerivedCurve : uint8_t { kMicroBatchSize, kDataWaitShare, kSkipped, kNumDerivedCurves };
+  static constexpr size_t kMaxCurveFields = 32;
+
+  size_t find_bin(int64_t step);
+  void set_wait_seconds(const nlohmann::json& line);
+  void add_task(size_t bin, const std::string& name, const nlohmann::json& values);
+  std::vector<const std::pair<const std::string, Task>*> sort_tasks() const;
+
+  int64_t steps_per_bin_ = 1;
+  std::array<Curve, kMaxCurveFields> curves_;
+  std::array<Curve, kNumDerivedCurves> derived_curves_;
+  std::map<std::string, Task> tasks_;
+  RunEvaluations evaluations_;
+
+  int64_t first_step_ = 0;  // 0 before the first line
+  int64_t last_step_ = 0;
+  int64_t total_steps_ = 0;
+  double epoch_ = 0;
+  int64_t steps_ = 0;
+  int64_t tokens_ = 0;
+  int64_t label_tokens_ = 0;
+  int64_t samples_ = 0;
+  int64_t images_ = 0;
+  int64_t volumes_ = 0;
+  int64_t oom_splits_ = 0;
+  int64_t forecast_splits_ = 0;
+  int64_t skipped_steps_ = 0;
+  double seconds_ = 0;
+  std::vector<double> rank_wait_seconds_;  // of the newest line
+  int64_t allocated_peak_ = 0;
+  int64_t reserved_peak_ = 0;
+  int64_t predicted_allocated_peak_ = 0;
+  int64_t predicted_reserved_peak_ = 0;
+  int64_t host_peak_ = 0;
+  std::deque<RecentStep> recent_steps_;
+};
+
+/// A bin of a curve: the values of consecutive steps.
+struct CurveBin {
+  double sum = 0;  ///< of value · weight
+  double weight = 0;
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+
+  void add(double value, double value_weight);
+  void add(const CurveBin& other);
+};
+
+/// A number over the steps of a run in a limited number of bins. Each bin has the mean, minimum and
+/// maximum of its steps, so that no spike is lost.
+class Curve {
+ public:
+  /// Adds a value to a bin. Values that are not finite are ignored.
+  void add(size_t bin, double value, double weight = 1);
+  /// Merges each two neighboring bins.
+  void merge_pairs();
+
+  bool empty() const { return bins_.empty(); }
+  /// Returns {"mean":[…],"least":[…],"most":[…]} for `num_bins` bins, null for bins without value;
+  /// without "least" and "most" if they equal the mean. `is_summed`: sums instead of means, and 0
+  /// instead of null.
+  std::string to_json(size_t num_bins, bool is_summed = false) const;
+
+ private:
+  std::vector<CurveBin> bins_;
+};
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,312 @@
+#include "vlmtrain/report/tensorboard.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <span>
+
+#include "report/format/html.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/progress.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+std::string host_name_or_unknown() {
+  const std::string name = get_host_name();
+  return name.empty() ? "unknown" : name;
+}
+
+/// TensorBoard reads files in the order of their names. A number distinguishes files of one process
+/// and second.
+std::filesystem::path make_file_path(const std::filesystem::path& folder) {
+  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(unix_seconds()),
+                                       host_name_or_unknown(), getpid());
+  std::filesystem::path path = folder / name;
+  for (int number = 1; std::filesystem::exists(path); ++number) path = folder / fmt::format("{}.{}", name, number);
+  return path;
+}
+
+std::string format_block_quote(std::string_view text) {
+  std::string quoted = "> ";
+  for (const char character : text) quoted += character == '\n' ? std::string("  \n> ") : std::string(1, character);
+  return quoted;
+}
+
+}  // namespace
+
+TensorBoard::TensorBoard(const std::filesystem::path& folder, int64_t resumed_step) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    throw run_error("{}: cannot be made: {}; move away what stands there, or set output.tensorboard=false",
+                    folder.string(), error.message());
+  path_ = make_file_path(folder);
+  file_.open(path_, std::ios::binary);
+  append(make_version_event(unix_seconds()));
+  append(make_session_start_event(unix_seconds(), resumed_step + 1));
+}
+
+void TensorBoard::append(const std::string& event) {
+  const std::string record = frame_record(event);
+  file_.write(record.data(), std::ssize(record)).flush();
+  if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
+}
+
+void TensorBoard::scalars(int64_t step, const std::map<std::string, double>& values_by_tag) {
+  append(make_scalars_event(unix_seconds(), step, values_by_tag));
+}
+
+void TensorBoard::text(int64_t step, std::string_view tag, std::string_view markdown) {
+  append(make_text_event(unix_seconds(), step, tag, markdown));
+}
+
+void TensorBoard::image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size) {
+  append(make_image_event(unix_seconds(), step, tag, bytes, size));
+}
+
+void TensorBoard::step(const StepMetrics& metrics) {
+  const auto to_gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  std::map<std::string, double> values{{"train/loss", metrics.loss},
+                                       {"train/learning_rate", metrics.learning_rate},
+                                       {"train/grad_norm", metrics.grad_norm},
+                                       {"train/epoch", metrics.epoch},
+                                       {"speed/tokens_per_second", metrics.tokens_per_second()},
+                                       {"speed/step_seconds", metrics.step_seconds},
+                                       {"speed/data_wait_seconds", metrics.data_wait_seconds},
+                                       {"memory/host_gb", to_gigabytes(metrics.host_bytes)},
+                                       {"memory/host_peak_gb", to_gigabytes(metrics.host_peak_bytes)},
+                                       {"incidents/oom_splits", static_cast<double>(metrics.oom_splits)},
+                                       {"incidents/foreseen_splits", static_cast<double>(metrics.forecast_splits)},
+                                       {"incidents/skipped_steps", static_cast<double>(metrics.skipped_steps)},
+                                       {"incidents/micro_batches", static_cast<double>(metrics.micro_batches)}};
+  if (metrics.vision_learning_rate) values["train/vision_learning_rate"] = *metrics.vision_learning_rate;
+  if (metrics.projector_learning_rate) values["train/projector_learning_rate"] = *metrics.projector_learning_rate;
+  if (metrics.mask_learning_rate) values["train/mask_learning_rate"] = *metrics.mask_learning_rate;
+  if (metrics.loss_components) {
+    values["train/loss_text"] = metrics.loss_components->text;
+    values["train/loss_mask_bce"] = metrics.loss_components->bce;
+    values["train/loss_mask_dice"] = metrics.loss_components->dice;
+  }
+  if (metrics.loss_scale) values["train/loss_scale"] = *metrics.loss_scale;
+  if (metrics.reserved_peak_bytes > 0) {
+    values["memory/allocated_peak_gb"] = to_gigabytes(metrics.allocated_peak_bytes);
+    values["memory/reserved_peak_gb"] = to_gigabytes(metrics.reserved_peak_bytes);
+    values["memory/fragmentation_gb"] = to_gigabytes(metrics.fragmentation_bytes());
+  }
+  if (metrics.predicted_allocated_peak_bytes) {
+    values["memory/predicted_allocated_peak_gb"] = to_gigabytes(*metrics.predicted_allocated_peak_bytes);
+  }
+  if (metrics.predicted_peak_bytes) {
+    values["memory/predicted_reserved_peak_gb"] = to_gigabytes(*metrics.predicted_peak_bytes);
+  }
+  if (metrics.device_free_bytes) values["memory/device_free_gb"] = to_gigabytes(*metrics.device_free_bytes);
+  for (const auto& [name, task] : metrics.tasks) {
+    values["tasks/" + name + "/loss"] = task.loss;
+    values["tasks/" + name + "/weight"] = task.weight;
+    if (task.accuracy) values["tasks/" + name + "/accuracy"] = *task.accuracy;
+  }
+  scalars(metrics.step, values);
+  if (metrics.evaluation) evaluation(metrics.step, *metrics.evaluation);
+}
+
+void TensorBoard::evaluation(int64_t step, const EvaluationMetrics& evaluation) {
+  std::map<std::string, double> values{{"eval/seconds", evaluation.seconds}};
+  const auto add = [&](const std::string& folder, const EvaluationScore& score) {
+    values[folder + "loss"] = score.loss;
+    if (score.exact_match) values[folder + "exact_match"] = *score.exact_match;
+    if (!score.masks) return;
+    values[folder + "dice"] = score.masks->dice;
+    values[folder + "iou"] = score.masks->iou;
+    if (score.masks->hausdorff95) values[folder + "hausdorff95"] = *score.masks->hausdorff95;
+  };
+  add("eval/", evaluation.total);
+  for (const auto& [name, score] : evaluation.tasks) add("eval/tasks/" + name + "/", score);
+  for (const auto& [name, masks] : evaluation.structures) values["eval/structures/" + name + "/dice"] = masks.dice;
+  scalars(step, values);
+  if (!evaluation.is_best) return;
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.evaluation = evaluation;
+  text(step, "eval/best", format_evaluation_line(metrics));
+}
+
+void TensorBoard::prediction(const Prediction& prediction) {
+  const std::string tag = "answers/" + prediction.id;
+  text(prediction.step, tag,
+       fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n",
+                   format_block_quote(prediction.question), format_block_quote(prediction.expected),
+                   format_block_quote(prediction.answer)));
+  const auto add_thumbnail = [&](const std::string& uri, const char* label, size_t number,
+                                 const std::string& caption = {}) {
+    const std::string bytes = base64_decode(uri.substr(uri.find(',') + 1));
+    const at::Tensor image_tensor = image::decode_image(std::as_bytes(std::span(bytes)), prediction.id);
+    image(prediction.step, fmt::format("{}/{} {}{}", tag, label, number, caption), bytes,
+          {image_tensor.size(1), image_tensor.size(2)});
+  };
+  for (size_t i = 0; i < prediction.images.size(); ++i) {
+    const std::string caption = i < prediction.captions.size() ? prediction.captions[i] : "";
+    add_thumbnail(prediction.images[i], "image", i + 1, caption.empty() ? "" : fmt::format(" ({})", caption));
+  }
+  for (size_t i = 0; i < prediction.masks.size(); ++i) add_thumbnail(prediction.masks[i].overlay, "mask", i + 1);
+}
+
+namespace {
+
+enum class WireType : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+template <class T>
+std::string to_little_endian(T value) {
+  std::string bytes;
+  for (size_t i = 0; i < sizeof(T); ++i) bytes += static_cast<char>(value >> (8 * i) & 0xff);
+  return bytes;
+}
+
+/// A protocol buffer message under construction. Fields are in the order of their numbers, as all
+/// writers do it.
+class Message {
+ public:
+  Message& add_varint(int field, uint64_t value) {
+    write_key(field, WireType::kVarint);
+    write_varint(value);
+    return *this;
+  }
+  Message& add_number(int field, double value) {
+    write_key(field, WireType::kFixed64);
+    bytes_ += to_little_endian(std::bit_cast<uint64_t>(value));
+    return *this;
+  }
+  Message& add_number(int field, float value) {
+    write_key(field, WireType::kFixed32);
+    bytes_ += to_little_endian(std::bit_cast<uint32_t>(value));
+    return *this;
+  }
+  Message& add_text(int field, std::string_view value) {
+    write_key(field, WireType::kBytes);
+    write_varint(value.size());
+    bytes_ += value;
+    return *this;
+  }
+  Message& add_message(int field, const Message& value) { return add_text(field, value.bytes_); }
+
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void write_key(int field, WireType type) {
+    write_varint(static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(type));
+  }
+  void write_varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
+    bytes_ += static_cast<char>(value);
+  }
+
+  std::string bytes_;
+};
+
+// event.proto, message Event
+constexpr int kWallTime = 1;
+constexpr int kStep = 2;
+constexpr int kFileVersion = 3;
+constexpr int kSummary = 5;
+constexpr int kSessionLog = 7;
+// summary.proto, messages Summary and Summary.Value
+constexpr int kValue = 1;
+constexpr int kTag = 1;
+constexpr int kSimpleValue = 2;
+constexpr int kImage = 4;
+constexpr int kTensor = 8;
+constexpr int kMetadata = 9;
+
+/// Zeros are omitted, as in protocol buffers.
+Message make_event(double time, int64_t step) {
+  Message event;
+  event.add_number(kWallTime, time);
+  if (step != 0) event.add_varint(kStep, static_cast<uint64_t>(step));
+  return event;
+}
+
+uint32_t mask_crc(std::string_view bytes) {
+  const uint32_t crc = crc32c(bytes);
+  return (crc >> 15 | crc << 17) + 0xa282ead8U;
+}
+
+}  // namespace
+
+std::string make_version_event(double time) {
+  return make_event(time, 0).add_text(kFileVersion, "brain.Event:2").bytes();
+}
+
+std::string make_session_start_event(double time, int64_t step) {
+  constexpr int kStatus = 1;
+  constexpr uint64_t kStart = 1;
+  return make_event(time, step).add_message(kSessionLog, Message().add_varint(kStatus, kStart)).bytes();
+}
+
+std::string make_scalars_event(double time, int64_t step, const std::map<std::string, double>& values_by_tag) {
+  Message summary;
+  for (const auto& [tag, value] : values_by_tag) {
+    summary.add_message(
+        kValue, Message().add_text(kTag, to_printable(tag)).add_number(kSimpleValue, static_cast<float>(value)));
+  }
+  return make_event(time, step).add_message(kSummary, summary).bytes();
+}
+
+std::string make_text_event(double time, int64_t step, std::string_view tag, std::string_view markdown) {
+  // A TensorProto of one string, for the text plugin that the metadata names
+  // (SummaryMetadata.plugin_data.plugin_name).
+  constexpr uint64_t kString = 7;
+  const Message shape = Message().add_message(2, Message().add_varint(1, 1));
+  const Message tensor =
+      Message().add_varint(1, kString).add_message(2, shape).add_text(8, to_printable_lines(markdown));
+  const Message metadata = Message().add_message(1, Message().add_text(1, "text"));
+  const Message value =
+      Message().add_text(kTag, to_printable(tag)).add_message(kTensor, tensor).add_message(kMetadata, metadata);
+  return make_event(time, step).add_message(kSummary, Message().add_message(kValue, value)).bytes();
+}
+
+std::string make_image_event(double time, int64_t step, std::string_view tag, std::string_view bytes,
+                             image::ImageSize size) {
+  constexpr uint64_t kRgb = 3;
+  const Message image = Message()
+                            .add_varint(1, static_cast<uint64_t>(size.height))
+                            .add_varint(2, static_cast<uint64_t>(size.width))
+                            .add_varint(3, kRgb)
+                            .add_text(4, bytes);
+  const Message value = Message().add_text(kTag, to_printable(tag)).add_message(kImage, image);
+  return make_event(time, step).add_message(kSummary, Message().add_message(kValue, value)).bytes();
+}
+
+std::string frame_record(std::string_view event) {
+  const std::string length = to_little_endian(static_cast<uint64_t>(event.size()));
+  return length + to_little_endian(mask_crc(length)) + std::string(event) + to_little_endian(mask_crc(event));
+}
+
+namespace {
+
+constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1EDC6F41 with its bits reversed
+
+constexpr std::array<uint32_t, 256> kTable = [] {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t remainder = byte;
+    for (int bit = 0; bit < 8; ++bit) remainder = remainder >> 1 ^ (remainder & 1 ? kPolynomial : 0);
+    table[byte] = remainder;
+  }
+  return table;
+}();
+
+}  // namespace
+
+uint32_t crc32c(std::string_view bytes) {
+  uint32_t crc = ~0U;
+  for (const char byte : bytes) crc = kTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff] ^ crc >> 8;
+  return ~crc;
+}
+
+}  // namespace vlmtrain::report

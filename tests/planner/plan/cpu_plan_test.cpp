@@ -1,0 +1,348 @@
+#include "vlmtrain/planner/cpu_plan.h"
+
+#include <ATen/Context.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parity/case.h"
+#include "planner/dry_run.h"
+#include "planner/dry_run/cpu_dry_run.h"
+#include "planner/dry_run/dry_run_session.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/memory/host_memory.h"
+
+namespace vlmtrain::planner {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+/// The peak of a step of these samples on the CPU, counted allocation by allocation. Values are
+/// uninitialized, as in dry runs.
+int64_t measure_cpu_bytes(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
+  memory::FaultInjection allocations;
+  allocations.arm({});
+  DryRunSession run(job, at::kCPU);
+  run.step(samples, make_step_layout(step_config, samples));
+  return allocations.peak_bytes();
+}
+
+int64_t dry_run_bytes(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
+  return CpuDryRun(job).step(step_config, samples).peaks().allocated_bytes;
+}
+
+/// The relative error of the dry run.
+double compute_relative_error(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
+  const auto measured = static_cast<double>(measure_cpu_bytes(job, step_config, samples));
+  return static_cast<double>(dry_run_bytes(job, step_config, samples)) / measured - 1;
+}
+
+/// A job for the checkpoint of a parity case, with samples of the case's shapes.
+struct CaseJob {
+  explicit CaseJob(const std::string& name) {
+    const parity::Case reference(name);
+    job.model = reference.checkpoint();
+    const auto processor = reference.load_processor();
+    const io::InMemoryRecords records(reference.records());
+    for (int64_t i = 0; i < records.size(); ++i) {
+      add_sample(samples, data::get_shape(data::make_sample(*processor, records[i], i)));
+    }
+  }
+
+  Job job;
+  std::vector<SampleGroup> samples;
+};
+
+class CpuDryRunCaseTest : public testing::TestWithParam<std::string> {};
+
+/// The models are so small that tables and single buffers are a large part of the total.
+/// Temporaries of kernels depend on the instruction set.
+constexpr double kMinError = -0.1;
+constexpr double kMaxError = 0.1;
+const auto kIsAccurate = testing::AllOf(testing::Gt(kMinError), testing::Lt(kMaxError));
+
+TEST_P(CpuDryRunCaseTest, MatchesAnEvaluationOnTheCpu) {
+  // Without moments and gradients, buffers are a larger part, including oneDNN's for the weights of
+  // adjacent Linears.
+  const auto kIsClose = testing::AllOf(testing::Gt(-0.2), testing::Lt(0.3));
+  const CaseJob case_job(GetParam());
+  for (const int64_t new_tokens : {0, 20}) {
+    const EvaluationBatch batch{.samples = case_job.samples, .layout = {}, .max_new_tokens = new_tokens};
+    memory::FaultInjection allocations;
+    allocations.arm({});
+    const DryRunSession run(case_job.job, at::kCPU, /*with_training=*/false);
+    run.evaluate(batch);
+    const auto measured = static_cast<double>(allocations.peak_bytes());
+    CpuDryRun dry_run(case_job.job, CpuDryRun::Detail::kNone, /*with_training=*/false);
+    EXPECT_THAT(static_cast<double>(dry_run.evaluate(batch).allocated_bytes) / measured - 1, kIsClose) << new_tokens;
+  }
+}
+
+TEST_P(CpuDryRunCaseTest, MatchesTheCpu) {
+  CaseJob case_job(GetParam());
+  for (const auto precision : {engine::Precision::kFp32, engine::Precision::kBf16}) {
+    case_job.job = with_precision(case_job.job, precision);
+    for (const int64_t blocks : {0, 100}) {
+      StepConfig step_config{.micro_batch_size = 8, .recompute = {blocks, blocks}};
+      EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate)
+          << engine::to_string(precision) << ", " << blocks << " blocks";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, CpuDryRunCaseTest,
+                         testing::Values("mixed_batch", "llava_clip_llama", "llava_clip_mistral", "nanovlm_tiles",
+                                         "qwen2_vl_images", "qwen2_5_vl_mixed", "qwen3_vl_mixed", "internvl3_5_mixed",
+                                         "gemma3_published", "text_only"));
+
+TEST(CpuDryRunTest, MatchesTheCpuWithLoraAndCompressedMoments) {
+  CaseJob case_job("mixed_batch");
+  const StepConfig step_config = make_step_config(4);
+  case_job.job.lora = nn::LoraSettings{.rank = 4};
+  EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate);
+  case_job.job.quantization = nn::Quantization::kNf4;
+  EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate);
+  case_job.job.lora.reset();
+  case_job.job.quantization = nn::Quantization::kNone;
+  for (const auto states : {engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {
+    case_job.job.optimizer.states = states;
+    EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate);
+  }
+}
+
+/// SmolVLM-256M with samples of up to 17 tiles, too large to train in a test.
+class CpuPlanTest : public testing::Test {
+ protected:
+  CpuPlanRequest request(double gigabytes, int64_t global_batch = 4) const {
+    CpuPlanRequest request;
+    request.model = "smolvlm-256m";
+    request.job = model_.job();
+    request.available = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .limit_source = "a test"};
+    request.needs = {.process_bytes = 200'000'000, .sample_bytes = 13'000'000, .samples_per_step = global_batch};
+    request.workload = {.candidates = {{.shapes = {shape_}, .first_sample_id = "largest"}},
+                        .global_batch_size = global_batch};
+    request.max_micro_batch_size = global_batch;
+    return request;
+  }
+
+  static std::vector<std::string> list_texts(const CpuPlan& plan) {
+    std::vector<std::string> texts;
+    for (const auto& suggestion : plan.suggestions) texts.push_back(suggestion.text());
+    return texts;
+  }
+
+  const PresetFolder model_{"smolvlm-256m"};
+  const data::SampleShape shape_ = model_.shape({.images = 1, .image_width = 1024, .image_height = 1024});
+};
+
+TEST_F(CpuPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasses) {
+  int64_t micro_batch = 4;
+  int64_t recomputed = 0;
+  for (const double gigabytes : {200, 100, 40, 30, 20, 14, 10, 8, 7}) {
+    SCOPED_TRACE(gigabytes);
+    const CpuPlan plan = make_cpu_plan(request(gigabytes));
+    ASSERT_TRUE(plan.fits);
+    EXPECT_LE(plan.needed_bytes(), plan.limit.tensor_bytes);
+    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.available.bytes);
+    EXPECT_LE(plan.step_config.micro_batch_size, micro_batch);
+    micro_batch = plan.step_config.micro_batch_size;
+    const int64_t blocks = plan.step_config.recompute.vision + plan.step_config.recompute.language;
+    EXPECT_GE(blocks, recomputed);
+    recomputed = blocks;
+    EXPECT_TRUE(micro_batch == 1 || blocks == 0);
+    EXPECT_EQ(plan.worst.first_sample_id, "largest");
+    EXPECT_GT(plan.detail.peak.by_component[static_cast<size_t>(memory::Component::kWeights)], 0);
+  }
+  EXPECT_EQ(micro_batch, 1);
+  EXPECT_GT(recomputed, 0);
+}
+
+TEST_F(CpuPlanTest, RecomputesAsFewBlocksAsPossible) {
+  const CpuPlan plan = make_cpu_plan(request(9));
+  ASSERT_TRUE(plan.fits);
+  StepConfig fewer_blocks = plan.step_config;
+  ASSERT_GT(fewer_blocks.recompute.vision, 0);
+  (fewer_blocks.recompute.language > 0 ? fewer_blocks.recompute.language : fewer_blocks.recompute.vision) -= 1;
+  EXPECT_GT(dry_run_cpu_bytes(model_.job(), plan.workload, fewer_blocks), plan.limit.tensor_bytes);
+}
+
+TEST_F(CpuPlanTest, ADryRunTakesNoMemory) {
+  const int64_t before = memory::host_peak_bytes();
+  const CpuPlan plan = make_cpu_plan(request(200));
+  EXPECT_GT(plan.peak_bytes, 20'000'000'000);
+  EXPECT_LT(memory::host_peak_bytes() - before, 500'000'000);
+}
+
+TEST_F(CpuPlanTest, ConstraintsAreKept) {
+  CpuPlanRequest constrained_request = request(40);
+  constrained_request.constraints = {
+      .micro_batch_size = 2, .recompute = {"3+5"}, .vision_tiles_per_pass = 4, .loss_chunk_rows = 77};
+  const CpuPlan plan = make_cpu_plan(constrained_request);
+  ASSERT_TRUE(plan.fits);
+  EXPECT_EQ(plan.step_config.micro_batch_size, 2);
+  EXPECT_EQ(plan.step_config.recompute, (models::RecomputeBlocks{3, 5}));
+  EXPECT_EQ(plan.step_config.vision_tiles_per_pass, 4);
+  EXPECT_EQ(plan.step_config.loss_chunk_rows, 77);
+}
+
+TEST_F(CpuPlanTest, SuggestsChangesWhereNothingFits) {
+  CpuPlanRequest constrained_request = request(8, 2);
+  constrained_request.constraints.micro_batch_size = 2;
+  constrained_request.constraints.recompute = {"none"};
+  const CpuPlan plan = make_cpu_plan(constrained_request);
+  EXPECT_FALSE(plan.fits);
+  EXPECT_GT(plan.needed_bytes(), plan.limit.tensor_bytes);
+  EXPECT_THAT(list_texts(plan), Contains(HasSubstr("memory.recompute=auto")));
+
+  const CpuPlan small_plan = make_cpu_plan(request(4, 1));
+  EXPECT_FALSE(small_plan.fits);
+  EXPECT_THAT(list_texts(small_plan), Contains(HasSubstr("lora.rank=16")));
+  EXPECT_THAT(make_cpu_plan(request(0.6, 1)).suggestions, IsEmpty());
+}
+
+/// Applies a CPU suggestion to the request. Returns false for an unknown argument.
+bool apply(const Suggestion& suggestion, CpuPlanRequest& request) {
+  for (const auto& argument : suggestion.arguments) {
+    const std::string key = argument.substr(0, argument.find('='));
+    const std::string value = argument.substr(argument.find('=') + 1);
+    if (key == "memory.limit_gb") {
+      request.limit_gigabytes = value == "auto" ? std::nullopt : std::optional{std::stod(value)};
+    } else if (key == "memory.mode") {
+      request.mode = MemoryMode::kAggressive;
+    } else if (key == "memory.recompute") {
+      request.constraints.recompute.text = value;
+    } else if (key == "training.micro_batch_size") {
+      request.constraints.micro_batch_size = value == "auto" ? std::nullopt : std::optional{std::stoll(value)};
+    } else if (key == "training.optimizer_states") {
+      request.job.optimizer.states = engine::OptimizerStates::k8Bit;
+    } else if (key == "model.freeze_vision_tower") {
+      request.job.frozen.vision_tower = true;
+    } else if (key == "lora.rank") {
+      request.job.lora = nn::LoraSettings{.rank = std::stoll(value)};
+    } else if (key == "model.quantization") {
+      request.job.quantization = value == "nf4" ? nn::Quantization::kNf4 : nn::Quantization::kInt8;
+    } else if (key == "data.max_length") {
+      request.workload = request.sample_limits.front().measure(std::stoll(value), true)->workload;
+    } else if (key != "data.on_bad_sample") {
+      return false;
+    }
+  }
+  return !suggestion.arguments.empty();
+}
+
+/// One long text among short samples: the text can be dropped, and the user's limit can be raised.
+TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
+  const data::SampleShape text = model_.shape({.images = 0, .text_tokens = 20'000, .label_tokens = 12'000});
+  CpuPlanRequest limited_request = request(40, 1);
+  limited_request.limit_gigabytes = 6.5;
+  limited_request.workload.candidates = {{.shapes = {text, shape_}, .first_sample_id = "long"}};
+  limited_request.sample_limits = {{.argument_format = "data.max_length={} data.on_bad_sample=skip",
+                                    .current = text.tokens,
+                                    .find_min = [this] { return shape_.tokens; },
+                                    .multiple = 1,
+                                    .description = "takes no longer sample",
+                                    .measure = [&](int64_t tokens, bool) -> std::optional<LimitedSamples> {
+                                      auto remaining = limited_request.workload;
+                                      if (tokens < text.tokens)
+                                        remaining.candidates = {{.shapes = {shape_}, .first_sample_id = "short"}};
+                                      return LimitedSamples{.workload = remaining, .num_dropped = 1, .num_samples = 3};
+                                    }}};
+  const CpuPlan plan = make_cpu_plan(limited_request);
+  ASSERT_FALSE(plan.fits);
+  EXPECT_EQ(plan.worst.first_sample_id, "long");
+  EXPECT_THAT(list_texts(plan),
+              Contains(HasSubstr("data.on_bad_sample=skip: takes no longer sample, which leaves out 1 of 3")));
+  EXPECT_THAT(list_texts(plan), Contains(HasSubstr("memory.limit_gb=")));
+  for (const auto& suggestion : plan.suggestions) {
+    SCOPED_TRACE(suggestion.text());
+    EXPECT_THAT(suggestion.text(), Not(HasSubstr("card")));
+    CpuPlanRequest changed = limited_request;
+    ASSERT_TRUE(apply(suggestion, changed));
+    EXPECT_TRUE(make_cpu_plan(changed).fits);
+  }
+  // The last hundredth that does not suffice.
+  for (const auto& suggestion : plan.suggestions) {
+    if (!suggestion.arguments.front().starts_with("memory.limit_gb=")) continue;
+    limited_request.limit_gigabytes = std::stod(suggestion.arguments.front().substr(16)) - 0.1;
+    EXPECT_FALSE(make_cpu_plan(limited_request).fits);
+  }
+}
+
+TEST_F(CpuPlanTest, SuggestsNoLimitAboveTheAvailableMemory) {
+  CpuPlanRequest limited_request = request(5, 1);
+  limited_request.limit_gigabytes = 4.5;
+  const CpuPlan plan = make_cpu_plan(limited_request);
+  ASSERT_FALSE(plan.fits);
+  EXPECT_THAT(list_texts(plan), Not(Contains(HasSubstr("memory.limit_gb"))));
+}
+
+/// Needs 96 % of the memory in the only allowed config.
+TEST_F(CpuPlanTest, SuggestsASmallerMargin) {
+  CpuPlanRequest limited_request = request(200, 1);
+  limited_request.constraints = {
+      .micro_batch_size = 1, .recompute = {"all"}, .vision_tiles_per_pass = 0, .loss_chunk_rows = 64};
+  const auto needed = static_cast<double>(make_cpu_plan(limited_request).total_bytes());
+  limited_request.available.bytes = static_cast<int64_t>(needed / 0.96);
+  const CpuPlan plan = make_cpu_plan(limited_request);
+  ASSERT_FALSE(plan.fits);
+  EXPECT_THAT(list_texts(plan),
+              Contains(HasSubstr("memory.mode=aggressive: keeps 2 % of the memory free instead of 5")));
+  limited_request.mode = MemoryMode::kAggressive;
+  EXPECT_TRUE(make_cpu_plan(limited_request).fits);
+}
+
+TEST_F(CpuPlanTest, TheJsonAddsUp) {
+  const CpuPlan plan = make_cpu_plan(request(200));
+  const auto json = plan.to_json();
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["device"], "cpu");
+  EXPECT_EQ(json["room_bytes"], 200'000'000'000);
+  EXPECT_EQ(json["room_bound"], "a test");
+  EXPECT_EQ(json["limit_bytes"], plan.limit.tensor_bytes);
+  const auto& memory = json["memory"];
+  int64_t total = 0;
+  for (const auto* const key :
+       {"allocated_peak_bytes", "fragmentation_bytes", "process_bytes", "samples_ahead_bytes", "libraries_bytes"}) {
+    total += memory[key].get<int64_t>();
+  }
+  EXPECT_EQ(memory["total_bytes"], total);
+  EXPECT_EQ(memory["allocated_peak_bytes"], plan.peak_bytes);
+}
+
+TEST_F(CpuPlanTest, TheLimitIsTheAvailableMemoryLessMarginProcessAndSamples) {
+  const CpuMemoryNeeds needs{.process_bytes = 300'000'000,
+                             .sample_bytes = 20'000'000,
+                             .decode_bytes = 50'000'000,
+                             .samples_per_step = 4,
+                             .loader_threads = 2};
+  const CpuMemoryLimit limit = compute_cpu_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
+                                                        MemoryMode::kConservative, needs);
+  EXPECT_EQ(limit.prefetch_bytes, 2 * 4 * needs.sample_bytes);
+  EXPECT_EQ(limit.samples_bytes, (2 * 4 + 4 + 2) * needs.sample_bytes + 2 * needs.decode_bytes);
+  // Each of several ranks skips the samples of the others.
+  CpuMemoryNeeds multi_rank = needs;
+  multi_rank.world_size = 3;
+  EXPECT_EQ(compute_cpu_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
+                                     MemoryMode::kConservative, multi_rank)
+                .prefetch_bytes,
+            (2 * 4 + 2) * needs.sample_bytes);
+  EXPECT_EQ(limit.available.bytes, 8'000'000'000);
+  EXPECT_EQ(limit.available.limit_source, "memory.limit_gb");
+  EXPECT_EQ(limit.margin_bytes, 800'000'000);
+  EXPECT_NEAR(static_cast<double>(limit.total_bytes(limit.tensor_bytes)), 7'200'000'000, 10);
+  // A limit above the available memory has no effect.
+  EXPECT_EQ(compute_cpu_memory_limit({.bytes = 1'000, .limit_source = "a test"}, 8.0, MemoryMode::kBalanced, {})
+                .available.bytes,
+            1'000);
+}
+
+TEST(ComputePrefetchBytesTest, IsAQuarterOfTheRemainingMemory) {
+  EXPECT_EQ(compute_prefetch_bytes(10'000, 2'000), 2'000);
+  EXPECT_EQ(compute_prefetch_bytes(10'000, 12'000), 1);
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner

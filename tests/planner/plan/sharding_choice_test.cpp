@@ -1,0 +1,66 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "planner/dry_run.h"
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::planner {
+namespace {
+
+using engine::Sharding;
+using testing::ElementsAre;
+
+TEST(ShardingSearchTest, PossibleShardingsAreOrderedByTheirSavings) {
+  Job job;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone));
+  job.world_size = 4;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kFull));
+  job.nodes = 4;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kFull))
+      << "of one rank each";
+  job.nodes = 2;
+  EXPECT_THAT(list_possible_shardings(job),
+              ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kHybrid, Sharding::kFull));
+  job.lora.emplace();
+  job.lora->use_dora = true;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer)) << "of whole weights";
+  job.objective.tasks.resolve_conflicts = true;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone)) << "of whole gradients";
+}
+
+/// With a slow network, for GPUs with and without enough memory.
+TEST(ShardingSearchTest, TheFastestShardingThatFitsIsChosen) {
+  const PresetFolder model("smolvlm-tiny");
+  for (const double gigabytes : {8.0, 0.66}) {
+    PlanRequest request{.model = "smolvlm-tiny",
+                        .job = model.job(),
+                        .target = find_target_gpu("rtx4090"),
+                        .limit_gigabytes = gigabytes,
+                        .workload = {.candidates = {{.shapes = {model.shape({.images = 1})}, .first_sample_id = {}}},
+                                     .global_batch_size = 16,
+                                     .world_size = 4,
+                                     .nodes = 2,
+                                     .network_gbit = 10},
+                        .constraints = {}};
+    request.job.nodes = 2;
+    request.job.world_size = 4;
+    double fastest = std::numeric_limits<double>::infinity();
+    bool any_fits = false;
+    for (const auto sharding : list_possible_shardings(request.job)) {
+      request.job.sharding = sharding;
+      const Plan plan = make_plan(request);
+      SCOPED_TRACE(engine::to_string(sharding));
+      any_fits |= plan.fits;
+      if (plan.fits) fastest = std::min(fastest, plan.best.step_seconds);
+    }
+    request.chooses_sharding = true;
+    const Plan best_plan = make_plan(request);
+    EXPECT_EQ(best_plan.fits, any_fits) << gigabytes;
+    EXPECT_EQ(best_plan.fits ? best_plan.best.step_seconds : fastest, fastest) << gigabytes;
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "planner/dry_run.h"
+#include "planner/search/plan_evaluator.h"
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::planner {
+
+inline Workload make_workload(data::SampleShape shape, int64_t global_batch_size, int64_t world_size = 1) {
+  return {.candidates = {{.shapes = {shape}, .first_sample_id = {}}},
+          .global_batch_size = global_batch_size,
+          .world_size = world_size};
+}
+
+/// Dry-runs a config with a batch, like the planner.
+inline StepEstimate dry_run(const PlanRequest& request, const StepConfig& step_config, const SampleBatch& batch) {
+  const auto limit =
+      compute_memory_limit(request.target, request.mode, request.limit_gigabytes, request.workload.world_size);
+  PlanEvaluator evaluator(request.job, request.target, request.workload, limit.limit_bytes);
+  evaluator.add_worst_case(batch);
+  return evaluator.dry_run(step_config);
+}
+
+/// SmolVLM-256M, whose activations do not all fit.
+class PlanTest : public testing::Test {
+ protected:
+  PlanRequest request(double gpu_gigabytes) const {
+    return {.model = "smolvlm-256m",
+            .job = model_.job(),
+            .target = make_target_gpu(gpu_gigabytes),
+            .limit_gigabytes = std::nullopt,
+            .workload = make_workload(one_image_, 16),
+            .constraints = {}};
+  }
+
+  void expect_fits(const Plan& plan) const {
+    EXPECT_TRUE(plan.fits);
+    EXPECT_TRUE(plan.best.fits);
+    EXPECT_TRUE(plan.best.from_dry_run);
+    EXPECT_LE(plan.best.peaks.reserved_bytes, plan.limit.limit_bytes);
+    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.gpu_bytes);
+  }
+
+  const PresetFolder model_{"smolvlm-256m"};
+  const data::SampleShape one_image_ = model_.shape({.images = 1});
+};
+
+}  // namespace vlmtrain::planner

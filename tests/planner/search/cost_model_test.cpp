@@ -1,0 +1,71 @@
+#include "planner/search/cost_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace vlmtrain::planner {
+namespace {
+
+using models::RecomputeBlocks;
+using testing::ElementsAre;
+
+constexpr int64_t kLanguageBlocks = 3;
+constexpr int64_t kVisionBlocks = 1;
+
+DryRunResult make_result(int64_t reserved) {
+  DryRunResult result;
+  result.steps = {{.allocated_bytes = reserved, .reserved_bytes = reserved}};
+  return result;
+}
+
+/// A block of the language model saves 100 bytes and takes 10 seconds. Its attention has 10 of
+/// these bytes and `attention_seconds`. A block of the tower saves 50 bytes and takes
+/// `vision_seconds`.
+ProbeResults make_probes(double attention_seconds, double vision_seconds) {
+  ProbeResults probes{.one_sample = make_result(1000),
+                      .two_samples = {},
+                      .vision = make_result(950),
+                      .language = make_result(700),
+                      .language_without_attention = make_result(730)};
+  probes.one_sample.detail.emplace();
+  probes.one_sample.detail->vision_blocks = kVisionBlocks;
+  probes.one_sample.detail->language_blocks = kLanguageBlocks;
+  probes.one_sample.costs.emplace();
+  probes.one_sample.costs->vision_blocks_forward.seconds = kVisionBlocks * vision_seconds;
+  probes.one_sample.costs->language_blocks_forward.seconds = kLanguageBlocks * 10;
+  probes.one_sample.costs->language_attention_forward.seconds = kLanguageBlocks * attention_seconds;
+  probes.one_sample.costs->total.seconds = 100;
+  return probes;
+}
+
+TEST(CostModelTest, BlocksWithTheLowestCostPerByteAreRecomputedFirst) {
+  EXPECT_THAT(CostModel(make_probes(0.5, 1)).make_recompute_order(),
+              ElementsAre(RecomputeBlocks{0, 0}, RecomputeBlocks{1, 0}, RecomputeBlocks{1, 1}, RecomputeBlocks{1, 2},
+                          RecomputeBlocks{1, 3}))
+      << "attention costs less for its bytes than the rest";
+  EXPECT_THAT(CostModel(make_probes(4, 25)).make_recompute_order(),
+              ElementsAre(RecomputeBlocks{0, 0, 0}, RecomputeBlocks{0, 1, 1}, RecomputeBlocks{0, 2, 2},
+                          RecomputeBlocks{0, 3, 3}, RecomputeBlocks{0, 3, 2}, RecomputeBlocks{0, 3, 1},
+                          RecomputeBlocks{0, 3, 0}, RecomputeBlocks{1, 3, 0}));
+  EXPECT_THAT(CostModel(make_probes(4, 5)).make_recompute_order(),
+              ElementsAre(RecomputeBlocks{0, 0, 0}, RecomputeBlocks{0, 1, 1}, RecomputeBlocks{0, 2, 2},
+                          RecomputeBlocks{0, 3, 3}, RecomputeBlocks{1, 3, 3}, RecomputeBlocks{1, 3, 2},
+                          RecomputeBlocks{1, 3, 1}, RecomputeBlocks{1, 3, 0}))
+      << "the tower between the two";
+}
+
+TEST(CostModelTest, KeptAttentionTradesBytesForTime) {
+  const CostModel cost_model(make_probes(4, 25));
+  EXPECT_EQ(cost_model.reserved_bytes(1, {0, 2, 0}), 800);
+  EXPECT_EQ(cost_model.reserved_bytes(1, {0, 2, 1}), 810);
+  EXPECT_DOUBLE_EQ(cost_model.micro_batch_seconds(1, {0, 2, 0}), 120);
+  EXPECT_DOUBLE_EQ(cost_model.micro_batch_seconds(1, {0, 2, 1}), 116);
+}
+
+TEST(CostModelTest, ShortSequencesNeedNoAttentionProbe) {
+  EXPECT_FALSE(is_attention_worth_keeping(*make_probes(0.5, 1).one_sample.costs));
+  EXPECT_TRUE(is_attention_worth_keeping(*make_probes(4, 1).one_sample.costs));
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner

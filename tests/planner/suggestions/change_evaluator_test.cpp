@@ -1,0 +1,75 @@
+#include "planner/suggestions/change_evaluator.h"
+
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace vlmtrain::planner {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class JobChangeTest : public testing::Test {
+ protected:
+  ChangeEvaluator::Problem problem() const { return {job_, workload_, constraints_, limits_, flags_, has_bf16_}; }
+
+  static std::vector<std::string> join_arguments(const std::vector<JobChange>& changes) {
+    std::vector<std::string> texts;
+    for (const auto& change : changes) texts.push_back(fmt::format("{}", fmt::join(change.arguments, " ")));
+    return texts;
+  }
+
+  Job job_;
+  bool has_bf16_ = true;
+
+ private:
+  const Workload workload_;
+  const StepConstraints constraints_;
+  const std::vector<SampleLimit> limits_;
+  const FlagSyntax flags_;
+};
+
+TEST_F(JobChangeTest, TrainsLessWhileSomethingIsTrained) {
+  EXPECT_THAT(join_arguments(list_training_changes(problem())),
+              ElementsAre("model.freeze_vision_tower=true", "lora.rank=16"));
+  EXPECT_TRUE(list_training_changes(problem())[0].job.frozen.vision_tower);
+  EXPECT_EQ(list_training_changes(problem())[1].job.lora->rank, 16);
+  job_.frozen.vision_tower = true;
+  EXPECT_THAT(join_arguments(list_training_changes(problem())), ElementsAre("lora.rank=16"));
+  job_.frozen = {.language_model = true};
+  EXPECT_THAT(join_arguments(list_training_changes(problem())), ElementsAre("lora.rank=16"))
+      << "the tower is what is trained";
+  job_.frozen = {};
+  job_.lora = nn::LoraSettings{.rank = 4};
+  EXPECT_THAT(join_arguments(list_training_changes(problem())), ElementsAre("model.freeze_vision_tower=true"));
+  EXPECT_THAT(list_training_changes(problem())[0].job.lora->excluded_components,
+              ElementsAre(nn::Component::kVisionTower));
+}
+
+TEST_F(JobChangeTest, UsesFewerBits) {
+  EXPECT_THAT(join_arguments(list_numeric_changes(problem())), ElementsAre("training.optimizer_states=8bit"));
+  job_.optimizer.states = engine::OptimizerStates::k8Bit;
+  EXPECT_THAT(list_numeric_changes(problem()), IsEmpty());
+  job_ = with_precision(job_, engine::Precision::kFp32);
+  EXPECT_THAT(join_arguments(list_numeric_changes(problem())), ElementsAre("training.precision=bf16"));
+  has_bf16_ = false;
+  EXPECT_THAT(join_arguments(list_numeric_changes(problem())), ElementsAre("training.precision=fp16"));
+  job_ = with_precision(job_, engine::Precision::kFp16);
+  job_.lora = nn::LoraSettings{.rank = 4};
+  EXPECT_THAT(join_arguments(list_numeric_changes(problem())),
+              ElementsAre("model.quantization=int8", "model.quantization=nf4"));
+  job_.quantization = nn::Quantization::kInt8;
+  EXPECT_THAT(list_numeric_changes(problem()), IsEmpty());
+}
+
+TEST_F(JobChangeTest, TheSmallestJobIsLoraOnFourBits) {
+  EXPECT_THAT(join_arguments(make_smallest_job(problem())), ElementsAre("lora.rank=16 model.quantization=nf4"));
+  job_.lora = nn::LoraSettings{.rank = 4};
+  EXPECT_THAT(join_arguments(make_smallest_job(problem())), ElementsAre("model.quantization=nf4"));
+  job_.quantization = nn::Quantization::kNf4;
+  EXPECT_THAT(make_smallest_job(problem()), IsEmpty());
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner
