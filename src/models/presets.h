@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/resources.h"
 
 namespace vlmtrain::models {
 
