@@ -96,12 +96,6 @@ struct StepCosts {
   Cost optimizer;
 };
 
-/// The peak memory of a step.
-struct StepPeaks {
-  int64_t allocated_bytes = 0;
-  int64_t reserved_bytes = 0;
-};
-
 /// The memory at one allocator event of the last step.
 struct TimelinePoint {
   memory::ComponentBytes by_component{};  ///< allocated bytes

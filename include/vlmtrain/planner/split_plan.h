@@ -10,7 +10,6 @@
 
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/nn/fused_loss.h"
-#include "vlmtrain/planner/dry_run.h"
 
 namespace vlmtrain::planner {
 
@@ -70,6 +69,12 @@ struct MemoryCostTable {
   nlohmann::ordered_json to_json() const;
   /// Reads what to_json() wrote. Throws UserError (kBadData) that names `source`.
   static MemoryCostTable from_json(const nlohmann::ordered_json& json, const std::string& source);
+};
+
+/// The peak memory of a step.
+struct StepPeaks {
+  int64_t allocated_bytes = 0;
+  int64_t reserved_bytes = 0;
 };
 
 /// The table by which a run splits each step into micro-batches, with statistics of sampled steps.
